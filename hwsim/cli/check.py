@@ -1,0 +1,82 @@
+"""`hwsim check`: all that is wrong with files, and the numbers that do not say where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+
+from hwsim.cli.console import err, out, print_error, print_json
+from hwsim.errors import HwsimError, InputError, Problem, SpecError
+
+EXAMPLE = "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found about one file."""
+
+    name: str
+    kind: str | None
+    problems: tuple[Problem, ...]
+    unsourced: tuple[str, ...]
+
+
+def check_command(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files or names; everything that comes with hwsim if none is given."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Numbers without a source fail the check, too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check machine and workload files: all problems, with file and line."""
+    verdicts = [_check(name) for name in files or _everything()]
+    if as_json:
+        print_json([asdict(verdict) for verdict in verdicts])
+    else:
+        for verdict in verdicts:
+            _print(verdict)
+    if any(verdict.problems for verdict in verdicts):
+        raise typer.Exit(InputError.exit_code)
+    if strict and any(verdict.unsourced for verdict in verdicts):
+        raise typer.Exit(HwsimError.exit_code)
+
+
+def _everything() -> list[str]:
+    from hwsim.catalog import KINDS, shipped_folder
+
+    return [str(file) for kind in KINDS for file in sorted(shipped_folder(kind).glob("*.yaml"))]
+
+
+def _check(name: str) -> Verdict:
+    from hwsim.catalog import find_any, load_machine, load_workload, shown
+
+    shown_name, kind = name, None
+    try:
+        kind, path = find_any(name)
+        shown_name = shown(path)
+        loaded = load_machine(path) if kind == "machine" else load_workload(path)
+    except SpecError as error:
+        return Verdict(shown_name, kind, error.problems, ())
+    except InputError as error:
+        return Verdict(shown_name, kind, (Problem(name, 0, "", str(error)),), ())
+    return Verdict(shown_name, kind, (), loaded.unsourced)
+
+
+def _print(verdict: Verdict) -> None:
+    if verdict.problems:
+        print_error("\n".join(str(problem) for problem in verdict.problems))
+        return
+    out().print(f"{verdict.name}: ok, a {verdict.kind}", soft_wrap=True)
+    if verdict.unsourced:
+        count = len(verdict.unsourced)
+        err().print(
+            f"{verdict.name}: {count} {'number has' if count == 1 else 'numbers have'} no source:",
+            soft_wrap=True,
+        )
+        for path in verdict.unsourced:
+            err().print(f"  {path}", soft_wrap=True)

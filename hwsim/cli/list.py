@@ -1,0 +1,79 @@
+"""`hwsim list`: which machines and workloads can be found by name."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwsim.cli.console import out, print_json
+
+if TYPE_CHECKING:
+    from hwsim.catalog import Kind
+
+EXAMPLE = "Example: [cyan]hwsim list machines[/cyan]"
+
+
+class What(Enum):
+    MACHINES = "machines"
+    WORKLOADS = "workloads"
+
+
+def list_command(
+    what: Annotated[What | None, typer.Argument(help="Only these.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List machines and workloads, with one line on each."""
+    kinds: list[Kind] = []
+    if what in (None, What.MACHINES):
+        kinds.append("machine")
+    if what in (None, What.WORKLOADS):
+        kinds.append("workload")
+    found = {f"{kind}s": _entries(kind) for kind in kinds}
+    if as_json:
+        print_json(found)
+        return
+    for title, entries in found.items():
+        _print_table(title, entries)
+
+
+def _entries(kind: Kind) -> list[dict[str, str]]:
+    from hwsim.catalog import find, names, shipped_folder, shown
+
+    entries = []
+    for name in names(kind):
+        path = find(kind, name)
+        origin = "hwsim" if path.parent == shipped_folder(kind) else shown(path)
+        entries.append(
+            {"name": name, "description": _description(kind, name), "from": origin, "path": str(path)}
+        )
+    return entries
+
+
+def _description(kind: Kind, name: str) -> str:
+    """The first sentence of a file; a broken file is listed too, with what to do about it."""
+    from hwsim.catalog import load_machine, load_workload
+    from hwsim.errors import InputError
+
+    try:
+        spec = load_machine(name).spec if kind == "machine" else load_workload(name).spec
+    except InputError:
+        return f"(has errors; see: hwsim check {name})"
+    return " ".join(spec.description.split())
+
+
+def _print_table(title: str, entries: list[dict[str, str]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    if not entries:
+        out().print(f"{title}: none here; they are looked up in ./{title}")
+        return
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    table.add_column("name", style="cyan", no_wrap=True)
+    table.add_column("description")
+    table.add_column("from", no_wrap=True)
+    for entry in entries:
+        table.add_row(entry["name"], entry["description"], entry["from"])
+    out().print(table)

@@ -1,0 +1,134 @@
+"""`hwsim show`: one machine or workload, at a glance or with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwsim.cli.console import out, print_json, print_plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from hwsim.spec.load import LoadedMachine, LoadedWorkload
+
+EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a field, such as l1.size='64 KiB'; repeatable."),
+]
+
+
+def show_command(
+    name: Annotated[str, typer.Argument(help="A machine or workload: its name, or the path of a file.")],
+    resolved: Annotated[bool, typer.Option("--resolved", help="Print full YAML with every default.")] = False,
+    settings: Settings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the resolved description as JSON.")] = False,
+) -> None:
+    """Show a machine or workload."""
+    from hwsim.spec.machine import MachineSpec
+    from hwsim.spec.render import as_data, as_yaml
+
+    loaded = load_any(name, settings or ())
+    if as_json:
+        print_json(as_data(loaded.spec))
+    elif resolved:
+        print_plain(as_yaml(loaded.spec))
+    else:
+        _print_machine(loaded) if isinstance(loaded.spec, MachineSpec) else _print_workload(loaded)
+
+
+def load_any(name: str, settings: Sequence[str]) -> LoadedMachine | LoadedWorkload:
+    """A machine or a workload, whichever the name or the file means."""
+    from hwsim.catalog import find_any, load_machine, load_workload
+
+    kind, path = find_any(name)
+    return load_machine(path, settings) if kind == "machine" else load_workload(path, settings)
+
+
+def _print_machine(loaded: LoadedMachine) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from hwsim.spec.render import as_data
+
+    console = out()
+    machine = as_data(loaded.spec)
+    _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
+    clocks = Table(box=box.SIMPLE_HEAD, title="clocks", title_justify="left", title_style="bold")
+    clocks.add_column("name", style="cyan")
+    clocks.add_column("frequency")
+    for clock in machine["clocks"]:
+        clocks.add_row(clock["name"], clock["frequency"])
+    console.print(clocks)
+    console.print(_part_table("compute", machine["compute"], ("name", "kind", "count")))
+    console.print(
+        _part_table(
+            "memory", machine["memory"], ("name", "kind", "size", "latency", "bandwidth", "shared_by")
+        )
+    )
+    prices = machine["energy"]
+    console.print(
+        f"energy: {len(prices['actions'])} prices at {prices['node']}"
+        if prices
+        else "energy: no prices given"
+    )
+    missing = len(loaded.unsourced)
+    if missing:
+        console.print(f"{missing} numbers have no source; hwsim check lists them")
+
+
+def _part_table(title: str, parts: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
+    """The common fields as columns, and whatever else a part has in one line."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column.replace("_", " "), style="cyan" if column == "name" else None, no_wrap=True)
+    table.add_column("more")
+    for part in parts:
+        rest = {key: value for key, value in part.items() if key not in (*columns, "source", "clock")}
+        table.add_row(*(_cell(part.get(column)) for column in columns), _in_one_line(rest))
+    return table
+
+
+def _in_one_line(fields: dict[str, Any]) -> str:
+    shown = []
+    for key, value in fields.items():
+        if isinstance(value, dict):
+            shown.append(f"{key} ({_in_one_line(value)})")
+        elif value is not None:
+            shown.append(f"{key} {_cell(value)}")
+    return ", ".join(shown)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(str(item) for item in value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _print_workload(loaded: LoadedWorkload) -> None:
+    from hwsim.spec.render import as_data
+
+    _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
+    for key, value in as_data(loaded.spec).items():
+        if key in ("format", "name", "description", "shows"):
+            continue
+        out().print(f"  {key}: {_in_one_line(value) if isinstance(value, dict) else value}")
+    for text in loaded.spec.shows:
+        out().print(f"  shows: {text}")
+
+
+def _print_head(name: str, description: str, files: Sequence[Path]) -> None:
+    from hwsim.catalog import shown
+
+    console = out()
+    console.print(f"[bold]{name}[/bold]: {' '.join(description.split())}")
+    console.print(f"from {' ← '.join(shown(file) for file in files)}", style="dim", soft_wrap=True)

@@ -1,0 +1,106 @@
+"""What is counted at each memory level, and how the counts of two moments are subtracted and added.
+
+The compiled models count into the columns of an integer array; people read the dataclasses below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Integers that add up."""
+
+    @classmethod
+    def width(cls) -> int:
+        return len(fields(cls))
+
+    @classmethod
+    def of(cls, row: NDArray[np.uint64]) -> Self:
+        return cls(*(int(number) for number in row))
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def to_dict(self) -> dict[str, int]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True)
+class CacheCounters(Counters):
+    """One cache. Loads and prefetches from above are apart; a write is a store or a line that comes down."""
+
+    reads: int = 0
+    writes: int = 0
+    read_misses: int = 0
+    write_misses: int = 0
+    writebacks: int = 0
+    """Lines that left with modified data."""
+    prefetches: int = 0
+    """Lines that this cache's own prefetcher brought in."""
+    prefetch_reads: int = 0
+    """Reads that a prefetcher nearer the compute unit asked for."""
+    prefetch_hits: int = 0
+    """Prefetched lines that were then used."""
+    sector_misses: int = 0
+    """Misses on a line that is present without the sector asked for; a part of read_misses and write_misses."""
+    back_invalidations: int = 0
+    """Lines taken from inner caches because this inclusive cache lost them."""
+    clean_victims: int = 0
+    """Unmodified lines handed to an exclusive cache below."""
+    bytes_read: int = 0
+    """Delivered towards the compute unit."""
+    bytes_written: int = 0
+    """Received from the compute unit's side."""
+    bytes_fetched: int = 0
+    """Received from the next level."""
+    bytes_evicted: int = 0
+    """Sent to the next level."""
+
+    @property
+    def accesses(self) -> int:
+        return self.reads + self.writes
+
+    @property
+    def misses(self) -> int:
+        return self.read_misses + self.write_misses
+
+    @property
+    def hits(self) -> int:
+        return self.accesses - self.misses
+
+
+@dataclass(frozen=True)
+class DramCounters(Counters):
+    """Main memory: requests and bytes, and what each column access found in its bank."""
+
+    reads: int = 0
+    writes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    row_hits: int = 0
+    """Column accesses to the open row."""
+    row_misses: int = 0
+    """The bank had no open row."""
+    row_conflicts: int = 0
+    """The bank had another row open, which had to be closed first."""
+
+    @property
+    def activates(self) -> int:
+        return self.row_misses + self.row_conflicts
+
+
+(READS, WRITES, READ_MISSES, WRITE_MISSES, WRITEBACKS, PREFETCHES, PREFETCH_READS, PREFETCH_HITS, SECTOR_MISSES,
+ BACK_INVALIDATIONS, CLEAN_VICTIMS, BYTES_READ, BYTES_WRITTEN, BYTES_FETCHED, BYTES_EVICTED) = range(CacheCounters.width())  # fmt: skip  # noqa: E501
+"""Columns of the compiled counters, in the order of the fields of CacheCounters."""
+
+DRAM_READS, DRAM_WRITES, DRAM_BYTES_READ, DRAM_BYTES_WRITTEN, ROW_HITS, ROW_MISSES, ROW_CONFLICTS = range(DramCounters.width())  # fmt: skip  # noqa: E501
+"""Columns of the compiled DRAM counters."""

@@ -1,0 +1,155 @@
+"""Hierarchy: all caches of a machine and the memory behind them; nests and traces in, exact counts out.
+
+    hierarchy = Hierarchy(specs, dram)
+    traffic = hierarchy.replay(nest)          # state changes, counts come back; no time passes
+    traffic.levels["l1"].read_misses
+
+Promises, held by tests: hits plus misses equal accesses; bytes leaving a level equal bytes entering the next; run
+compression and warping change no count and no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.coupled import CoupledCaches
+from hwsim.hardware.dram import Dram
+from hwsim.hardware.stream import StreamCaches, can_stream
+from hwsim.hardware.topology import Topology
+from hwsim.hardware.warp import replay_warped
+from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.trace.nest import Nest, numbered
+from hwsim.trace.split import split_accesses
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a replay moved: counts per level of the core that ran it, and of main memory."""
+
+    levels: dict[str, CacheCounters]
+    dram: DramCounters
+    misses: dict[str, tuple[int, ...]]
+    """Per level, the misses of each access of the nest."""
+    accesses: int
+    skipped: int
+    """Accesses that were not walked because their period repeated."""
+
+
+class Caches(Protocol):
+    """What both models of a hierarchy offer."""
+
+    @property
+    def counters(self) -> NDArray[np.uint64]: ...
+    @property
+    def causes(self) -> NDArray[np.uint64]: ...
+    def feed(self, events: NDArray[np.uint64], core: int) -> None: ...
+    def contents(self, instance: int) -> list[list[tuple[int, bool]]]: ...
+
+
+class Hierarchy:
+    """The caches of all cores and the memory behind them."""
+
+    def __init__(
+        self,
+        specs: Sequence[CacheSpec],
+        dram: DramSpec | None = None,
+        *,
+        cores: int = 1,
+        unit: str = "core",
+        seed: int = 0,
+        compress: bool = True,
+        warp: bool = True,
+    ) -> None:
+        self.topology = Topology.build(specs, cores, unit)
+        self.compress = compress
+        self.warp = warp
+        self.dram = Dram.build(dram)
+        self._stream = StreamCaches(self.topology, self.dram, seed) if can_stream(self.topology.specs) else None
+        self._coupled = None if self._stream else CoupledCaches(self.topology, self.dram, seed)
+
+    @property
+    def model(self) -> str:
+        """`stream` where every level is a plain filter, `coupled` where levels look at each other."""
+        return "stream" if self._stream else "coupled"
+
+    @property
+    def caches(self) -> Caches:
+        caches = self._stream or self._coupled
+        assert caches is not None
+        return caches
+
+    def replay(self, nest: Nest, core: int = 0) -> Traffic:
+        """Run the accesses of a nest on one core."""
+        mark = self._mark(core)
+        skipped = 0
+        if self._coupled is not None:
+            self._coupled.walk(nest, core)
+        elif self._stream is not None:
+            if self.warp:
+                skipped = replay_warped(self._stream, numbered(nest), core, self.compress)
+            else:
+                self._stream.walk(nest, core, self.compress)
+            loaded = sum(nest.count(a) * a.nbytes for a in nest.accesses if not a.write)
+            stored = sum(nest.count(a) * a.nbytes for a in nest.accesses if a.write)
+            self._stream.settle(core, mark.counters, loaded, stored)
+        return self._since(mark, core, nest.length, skipped)
+
+    def feed(
+        self, addresses: NDArray[np.uint64], writes: NDArray[np.bool_], sizes: NDArray[np.uint16], core: int = 0
+    ) -> Traffic:
+        """Run accesses that are given one by one; those that cross a line are split."""
+        mark = self._mark(core)
+        self.caches.feed(split_accesses(addresses, writes, sizes, self.topology.grain), core)
+        if self._stream is not None:
+            stored = int(sizes[writes].sum(dtype=np.int64))
+            self._stream.settle(core, mark.counters, int(sizes.sum(dtype=np.int64)) - stored, stored)
+        return self._since(mark, core, len(addresses), 0)
+
+    def counters(self) -> dict[str, CacheCounters]:
+        """What every instance has counted so far, by its name: `core[0].l1`, `l3`."""
+        rows = self.caches.counters
+        return {instance.name: CacheCounters.of(rows[i]) for i, instance in enumerate(self.topology.instances)}
+
+    def level_counters(self) -> dict[str, CacheCounters]:
+        """The same, added up over the instances of each level."""
+        totals = {spec.name: CacheCounters() for spec in self.topology.specs}
+        for i, instance in enumerate(self.topology.instances):
+            totals[self.topology.specs[instance.level].name] += CacheCounters.of(self.caches.counters[i])
+        return totals
+
+    def contents(self, name: str) -> list[list[tuple[int, bool]]]:
+        """The lines of each set of one instance with their dirty bits, in the order of its policy."""
+        names = [instance.name for instance in self.topology.instances]
+        return self.caches.contents(names.index(name))
+
+    def _mark(self, core: int) -> _Mark:
+        chain = self.topology.chains[core]
+        caches = self.caches
+        return _Mark(caches.counters[chain].copy(), self.dram.counts.copy(), caches.causes.copy())
+
+    def _since(self, mark: _Mark, core: int, accesses: int, skipped: int) -> Traffic:
+        rows = self.caches.counters[self.topology.chains[core]] - mark.counters
+        causes = self.caches.causes - mark.causes
+        names = [spec.name for spec in self.topology.specs]
+        return Traffic(
+            levels={name: CacheCounters.of(row) for name, row in zip(names, rows, strict=True)},
+            dram=DramCounters.of(self.dram.counts - mark.dram),
+            misses={name: tuple(int(n) for n in row) for name, row in zip(names, causes, strict=True)},
+            accesses=accesses,
+            skipped=skipped,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Mark:
+    """The counts at one moment."""
+
+    counters: NDArray[np.uint64]
+    dram: NDArray[np.uint64]
+    causes: NDArray[np.uint64]

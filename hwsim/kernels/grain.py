@@ -1,0 +1,66 @@
+"""How a range of iterations is cut into Blocks for cores, and into Steps that may interleave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hwsim.kernels.loops import LoopPlan, Range
+
+FEWEST_STEPS, MOST_STEPS = 8, 64
+"""Where cores share a level, the Steps of each should be about this many: fine enough to interleave, few
+events."""
+
+DYNAMIC_SHARES = 4
+"""Pieces for each core under a dynamic split."""
+
+
+def split_static(extent: int, parts: int, unit: int = 1) -> list[Range]:
+    """Equal shares in whole units, the first ones larger by one where they cannot be equal; none is empty."""
+    units = -(-extent // unit)
+    parts = min(parts, units)
+    ranges = []
+    first = 0
+    for part in range(parts):
+        last = first + units // parts + (part < units % parts)
+        ranges.append((first * unit, min(last * unit, extent) - first * unit))
+        first = last
+    return ranges
+
+
+def split_work(extent: int, cores: int, unit: int, split: str) -> list[Range]:
+    """The Blocks of a parallel loop: one for each core, or several to be taken one by one."""
+    return split_static(extent, cores if split == "static" else cores * DYNAMIC_SHARES, unit)
+
+
+def cut_steps(plan: LoopPlan, ranges: Mapping[str, Range], fine: bool) -> Iterator[dict[str, Range]]:
+    """The ranges of one Step after the other, in program order: coarse is all at once.
+
+    Fine cuts the outermost loop, at its tiles; if that gives too few Steps and the next loop is over tiles
+    too, then that one as well.
+    """
+    ranges = dict(ranges)
+    outer = plan.order[0]
+    if not fine:
+        yield ranges
+        return
+    unit = step_unit(plan, outer)
+    cuts = _cut(ranges[outer], unit, MOST_STEPS)
+    tiled = [index for index in plan.order if index in plan.tile]
+    deeper = len(cuts) < FEWEST_STEPS and len(tiled) > 1 and tiled[0] == outer
+    for cut in cuts:
+        if not deeper:
+            yield {**ranges, outer: cut}
+            continue
+        for inner in _cut(ranges[tiled[1]], plan.tile[tiled[1]], -(-FEWEST_STEPS // len(cuts))):
+            yield {**ranges, outer: cut, tiled[1]: inner}
+
+
+def step_unit(plan: LoopPlan, index: str) -> int:
+    """Iterations of a loop that belong together."""
+    return plan.tile.get(index) or plan.step(index)
+
+
+def _cut(whole: Range, unit: int, most: int) -> list[Range]:
+    start, extent = whole
+    units = -(-extent // unit)
+    return [(start + first, count) for first, count in split_static(extent, min(units, most), unit)]

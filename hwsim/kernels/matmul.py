@@ -1,0 +1,127 @@
+"""The product of two matrices, C = A B, in any loop order, with tiles for registers and caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hwsim.errors import ShapeError
+from hwsim.kernels.data import make_input
+from hwsim.kernels.kernel import Formula, Setting
+from hwsim.kernels.loop_kernel import LoopKernel, Ranges, part
+from hwsim.kernels.loops import LoopPlan, Operand
+from hwsim.kernels.matmul_formula import matmul_formulas
+from hwsim.kernels.step import Instructions
+from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.format import Array, find_format
+from hwsim.spec.operation import MatmulWorkload
+
+
+class Matmul(LoopKernel):
+    """C[i,j] += A[i,k] * B[k,j] for i < m, j < n, k < k."""
+
+    def __init__(
+        self, workload: MatmulWorkload, setting: Setting, given: Mapping[str, Array] | None = None
+    ) -> None:
+        super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
+        self.workload = workload
+        self.schedule = workload.schedule
+        self.extents = {"i": workload.m, "j": workload.sizes.n, "k": workload.k}
+        self.sum_fmt = find_format(self.fmt.sum_name)
+        self.plan = self._make_plan()
+        self.registers_needed = self._count_registers()
+        a, b, c = self._place("A", "ik"), self._place("B", self.schedule.b_layout), self._place("C", "ij")
+        body = Instructions(fma=1)
+        order = {index: self.extents[index] for index in self.plan.order}
+        self.add_loop("matmul", order, [a, b], c, body, self._compute, plan=self.plan, accumulates=True)
+        self.shared_index = "i"
+        if setting.math:
+            self._make_arrays(given or {})
+
+    @property
+    def tolerance(self) -> float:
+        """Errors of a sum of k products grow about as the square root of k for such inputs."""
+        return 8 * self.sum_fmt.roundoff * float((1 + self.extents["k"]) ** 0.5)
+
+    def formulas(self) -> tuple[Formula, ...]:
+        return matmul_formulas(self.workload, self.plan, self.setting, self.fmt)
+
+    def _compute(self, ranges: Ranges) -> None:
+        """The real product over a range, added up along k in the schedule's tiles."""
+        rows, columns = part(ranges, "i", "j")
+        first, extent = ranges["k"]
+        tile = min(self.plan.tile.get("k", extent), extent)
+        for start in range(first, first + extent, tile):
+            inner = slice(start, min(start + tile, first + extent))
+            product = dot(self.arrays["A"][rows, inner], self.arrays["B"][inner, columns], self.fmt)
+            accumulate(self.arrays["C"][rows, columns], product, self.sum_fmt)
+
+    def _output(self) -> Array:
+        return self.arrays["C"]
+
+    def _reference(self) -> Array:
+        return np.asarray(self.arrays["A"].astype(np.float64) @ self.arrays["B"].astype(np.float64))
+
+    def _make_plan(self) -> LoopPlan:
+        """The loops; a tile that is larger than its extent is cut down to it."""
+        s = self.schedule
+        asked = {"i": s.tile or s.b1, "j": s.tile or s.b2, "k": s.tile_k or s.tile}
+        lanes = self.setting.lanes if s.vector else 1
+        columns = s.v2 or (1 if s.v1 == 1 or not s.vector else 2 if s.b_layout == "jk" else 2 * lanes)
+        unroll = {"i": s.v1, "j": columns, "k": s.v3}
+        vector = "j" if columns > 1 and s.b_layout == "kj" else s.order[-1]
+        return LoopPlan(
+            order=tuple(s.order),
+            tile={index: min(size, self.extents[index]) for index, size in asked.items() if size},
+            unroll={index: min(size, self.extents[index]) for index, size in unroll.items() if size > 1},
+            vector=vector if lanes > 1 else None,
+            lanes=lanes,
+            accumulate=s.accumulate,
+        )
+
+    def _place(self, name: str, indices: str) -> Operand:
+        """A matrix in memory: row after row or, if packed, block after block."""
+        fmt = self.sum_fmt if name == "C" else self.fmt
+        if not self.schedule.packed:
+            view = self.space.allocate(name, [self.extents[i] for i in indices], fmt, self.schedule.ld)
+            strides = {index: view.byte_stride(axis) for axis, index in enumerate(indices)}
+            self.tensors[name] = view
+            return Operand(name, view.base, fmt.element_bytes, strides)
+        blocks = [self._packed_block(index) for index in indices]
+        counts = [-(-self.extents[index] // block) for index, block in zip(indices, blocks, strict=True)]
+        view = self.space.allocate(name, [*counts, *blocks], fmt)
+        strides = {index: view.byte_stride(axis + 2) for axis, index in enumerate(indices)}
+        far = {index: (blocks[axis], view.byte_stride(axis)) for axis, index in enumerate(indices)}
+        self.tensors[name] = view
+        return Operand(name, view.base, fmt.element_bytes, strides, far)
+
+    def _packed_block(self, index: str) -> int:
+        """Extent of a block that is stored in one piece: the cache tile or, without one, the register
+        tile."""
+        if self.schedule.tiled:
+            return self.plan.tile.get(index, self.extents[index])
+        return self.plan.unroll.get(index, 1)
+
+    def _count_registers(self) -> int:
+        """v1*v3 values of A, v2*v3 of B and v1*v2 of C; a vector of them takes one register."""
+        lanes = {index: self.plan.lanes if index == self.plan.vector else 1 for index in "ijk"}
+        v1, v2, v3 = (-(-self.plan.unroll.get(index, 1) // lanes[index]) for index in "ijk")
+        return v1 * v3 + v2 * v3 + v1 * v2
+
+    def _make_arrays(self, given: Mapping[str, Array]) -> None:
+        if "A" in given and "B" in given:
+            check_product(np.shape(given["A"]), np.shape(given["B"]))
+        for number, (name, indices) in enumerate({"A": "ik", "B": "kj"}.items()):
+            shape = [self.extents[index] for index in indices]
+            self.arrays[name] = make_input(self.setting.seed, number, name, shape, self.fmt, given.get(name))
+        self.arrays["C"] = np.zeros((self.extents["i"], self.extents["j"]), self.sum_fmt.held)
+
+
+def check_product(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> None:
+    """Two matrices can be multiplied if the first has as many columns as the second has rows."""
+    if len(a_shape) != 2 or len(b_shape) != 2 or a_shape[1] != b_shape[0]:
+        raise ShapeError(
+            f"A of shape {a_shape} cannot be multiplied by B of shape {b_shape}: "
+            "the columns of A must be as many as the rows of B"
+        )

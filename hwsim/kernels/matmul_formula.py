@@ -1,0 +1,87 @@
+"""The course's closed forms for a matrix product, for the schedules that they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hwsim.kernels.kernel import Formula, Setting
+from hwsim.kernels.loops import LoopPlan
+from hwsim.numerics.format import Format, find_format
+from hwsim.spec.operation import MatmulWorkload
+
+
+def matmul_formulas(
+    workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format
+) -> tuple[Formula, ...]:
+    counts = tuple(_register_counts(workload, plan)) if plan.lanes == 1 else ()
+    return (*counts, *_line_counts(workload, plan, setting, fmt), *_intensity(workload, fmt))
+
+
+def _register_counts(workload: MatmulWorkload, plan: LoopPlan) -> Iterator[Formula]:
+    """Loads into registers and stores out of them: 2n³ and n², or n³/v2 + n³/v1 with a register tile."""
+    schedule = workload.schedule
+    if schedule.order not in ("ijk", "jik") or schedule.accumulate == "memory":
+        return
+    m, n, k = workload.m, workload.sizes.n, workload.k
+    v1, v2 = plan.unroll.get("i", 1), plan.unroll.get("j", 1)
+    passes = -(-k // plan.tile["k"]) if "k" in plan.tile else 0
+    a = m * k * _blocks(n, plan.tile.get("j"), v2)
+    b = k * n * _blocks(m, plan.tile.get("i"), v1)
+    tiled = v1 > 1 or v2 > 1
+    yield Formula("loads of A", "n³/v2" if tiled else "n³", a, "elements", "loads.A")
+    yield Formula("loads of B", "n³/v1" if tiled else "n³", b, "elements", "loads.B")
+    if not passes:
+        both = "n³/v2 + n³/v1" if tiled else "2n³"
+        yield Formula("loads, memory to registers", both, a + b, "elements", "loads")
+        yield Formula("stores", "n²", m * n, "elements", "stores")
+    else:
+        both = "n³/v2 + n³/v1 + n³/b" if tiled else "2n³ + n³/b"
+        yield Formula("loads, memory to registers", both, a + b + passes * m * n, "elements", "loads")
+        yield Formula("stores", "n³/b", passes * m * n, "elements", "stores")
+
+
+def _blocks(extent: int, tile: int | None, unroll: int) -> int:
+    """Register tiles along an index, where a cache tile may cut some of them short."""
+    size = min(tile or extent, extent)
+    whole, rest = divmod(extent, size)
+    return whole * -(-size // unroll) + -(-rest // unroll)
+
+
+def _line_counts(
+    workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format
+) -> Iterator[Formula]:
+    """Lines brought into a cache that holds the tiles: 2n³/(L·b) + n²/L for square tiles, (n² + n³/b1)/L
+    for strips.
+
+    L is the number of elements in a line. C counts once; with tiles along k it is found in the cache again.
+    """
+    line = setting.line_bytes / fmt.element_bytes
+    sum_line = setting.line_bytes / find_format(fmt.sum_name).element_bytes
+    m, n, k = workload.m, workload.sizes.n, workload.k
+    if {"i", "j", "k"} <= set(plan.tile) and workload.schedule.order in ("ijk", "jik"):
+        value = (
+            m * k / line * -(-n // plan.tile["j"]) + k * n / line * -(-m // plan.tile["i"]) + m * n / sum_line
+        )
+        yield Formula("lines into L1, square tiles", "2n³/(L·b) + n²/L", _whole(value), "lines", "l1.fills")
+    elif "i" in plan.tile and workload.schedule.order == "ijk":
+        value = m * k / line + k * n / line * -(-m // plan.tile["i"])
+        yield Formula(
+            "lines of A and B into L1, strips", "(n² + n³/b1)/L", _whole(value), "lines", "l1.fills"
+        )
+
+
+def _intensity(workload: MatmulWorkload, fmt: Format) -> Iterator[Formula]:
+    """The best that any schedule can reach: each element moved once."""
+    m, n, k = workload.m, workload.sizes.n, workload.k
+    bytes_once = (m * k + k * n) * fmt.element_bytes + m * n * find_format(fmt.sum_name).element_bytes
+    yield Formula(
+        "operations per byte, each element moved once",
+        "2n³/(3n² · bytes per element)",
+        2 * m * n * k / bytes_once,
+        "flop/B",
+        "intensity.byte",
+    )
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if value == int(value) else value

@@ -1,0 +1,65 @@
+"""Compute units as a machine file describes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hwsim.spec.base import Name, Sourced, Spec
+from hwsim.units import LatencyField
+
+
+class SimdSpec(Spec):
+    """The vector datapath of a core."""
+
+    bits: int = Field(ge=8, description="Vector width; lanes follow from the precision.", examples=[256])
+
+
+class PortsSpec(Spec):
+    """How many operations of each class can start in one cycle."""
+
+    fma: int = Field(1, ge=0, description="Fused multiply-adds; 0 where the core multiplies and adds apart.")
+    add: int = Field(1, ge=1, description="Additions, comparisons, maxima.")
+    mul: int = Field(1, ge=1, description="Multiplications.")
+    special: int = Field(1, ge=1, description="Divisions, square roots, exponentials.")
+    load: int = Field(1, ge=1, description="Loads.")
+    store: int = Field(1, ge=1, description="Stores.")
+
+
+class OpLatencySpec(Spec):
+    """How many cycles until the result of an operation can be used."""
+
+    fma: int = Field(4, ge=1, description="Fused multiply-add.")
+    add: int = Field(3, ge=1, description="Addition.")
+    mul: int = Field(3, ge=1, description="Multiplication.")
+    special: int = Field(20, ge=1, description="Division, square root, exponential.")
+
+
+class CpuSpec(Sourced):
+    """A CPU core: scalar and vector units in front of a cache hierarchy."""
+
+    kind: Literal["cpu"]
+    name: Name = Field(description="How paths and counters call one core.", examples=["core"])
+    count: int = Field(1, ge=1, description="Number of cores.")
+    clock: Name | None = Field(None, description="Clock domain; the machine's first clock if not given.")
+    issue_width: int = Field(ge=1, description="Instructions that can start in one cycle.")
+    window: int = Field(
+        1,
+        ge=1,
+        description="Instructions in flight at once (reorder buffer); 1 is an in-order core.",
+        examples=[256],
+    )
+    simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
+    ports: PortsSpec = Field(PortsSpec(), description="Operations that can start in one cycle, by class.")
+    latency: OpLatencySpec = Field(OpLatencySpec(), description="Cycles from operands to result, by class.")
+    overlap: Literal["none", "memory", "full"] = Field(
+        "full",
+        description="What runs at the same time: nothing (sum of all parts), the transfers between levels "
+        "(sum of compute and the longest transfer), or everything (the longest part).",
+    )
+    spawn: LatencyField | None = Field(None, description="Time to start a parallel loop on all cores.")
+    barrier: LatencyField | None = Field(None, description="Time from the last core's end to the next loop.")
+
+
+ComputeSpec = Annotated[CpuSpec, Field(discriminator="kind")]

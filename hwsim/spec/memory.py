@@ -1,0 +1,159 @@
+"""Memory levels as a machine file describes them: registers, caches, scratchpads, DRAM, storage."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hwsim.spec.base import Name, Sourced, Spec
+from hwsim.units import BandwidthField, Bytes, LatencyField, format_bytes
+
+Replacement = Literal["fifo", "lru", "plru", "random", "srrip"]
+Inclusion = Literal["none", "inclusive", "exclusive"]
+
+
+class Level(Sourced):
+    """What every level has, whatever its kind."""
+
+    name: Name = Field(description="How paths, counters and plots call this level.", examples=["l1"])
+    clock: Name | None = Field(None, description="Clock domain; the machine's first clock if not given.")
+    shared_by: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        1,
+        description="How many compute units use one instance: 1 is private, 'all' one for the whole machine.",
+    )
+    latency: LatencyField | None = Field(
+        None, description="Load-to-use time of a hit in this level, counted from the compute unit."
+    )
+    bandwidth: BandwidthField | None = Field(
+        None, description="What one instance delivers towards the compute unit; no limit if not given."
+    )
+    write_bandwidth: BandwidthField | None = Field(
+        None, description="What one instance takes from the compute unit's side; as `bandwidth` if not given."
+    )
+
+
+class RegistersSpec(Level):
+    """The register file of a compute unit."""
+
+    kind: Literal["registers"]
+    count: int = Field(ge=1, description="Architectural registers that a kernel may hold values in.")
+    bits: int = Field(ge=8, description="Width of one register.", multiple_of=8)
+    spill: Literal["count", "refuse"] = Field(
+        "count", description="A register tile that does not fit: count its spills, or refuse the run."
+    )
+
+
+class PrefetchSpec(Spec):
+    """A hardware prefetcher in front of a cache."""
+
+    kind: Literal["none", "next_line", "stride"] = Field(
+        "none",
+        description="next_line: the line after each miss; stride: regions whose last two steps were equal.",
+    )
+    degree: int = Field(1, ge=1, le=64, description="How many lines ahead are fetched at a time.")
+    streams: int = Field(16, ge=1, le=4096, description="stride: how many 4 KiB regions are tracked at once.")
+
+
+class CacheSpec(Level):
+    """A set-associative cache."""
+
+    kind: Literal["cache"]
+    size: Bytes = Field(
+        description="Total capacity of one instance; `inf` for a perfect cache.", examples=["32 KiB"]
+    )
+    line: Bytes = Field(64, description="Line size, a power of two.", examples=["64 B"])
+    ways: Annotated[int, Field(ge=1)] | Literal["full"] = Field(
+        description="Associativity; 1 is direct mapped, 'full' fully associative."
+    )
+    sector: Bytes | None = Field(
+        None, description="Bytes fetched and written back at a time; the line if not given."
+    )
+    replacement: Replacement = Field("lru", description="Which line leaves a full set.")
+    write: Literal["back", "through"] = Field("back", description="When a store goes to the next level.")
+    write_allocate: bool = Field(True, description="Whether a store that misses brings its line in.")
+    inclusion: Inclusion = Field(
+        "none",
+        description="Against the levels nearer the compute unit: holds all, none, or any of theirs.",
+    )
+    index: Literal["modulo", "xor"] = Field(
+        "modulo", description="Set of a line: the low bits, or all its bits folded together by exclusive or."
+    )
+    prefetch: PrefetchSpec = Field(
+        PrefetchSpec(), description="Hardware prefetcher, counted apart from demand."
+    )
+    mshrs: int = Field(10, ge=1, description="Misses that may be outstanding at once.")
+
+    @property
+    def infinite(self) -> bool:
+        return format_bytes(self.size) == "inf"
+
+    @property
+    def way_count(self) -> int:
+        return self.size // self.line if self.ways == "full" else self.ways
+
+    @property
+    def set_count(self) -> int:
+        return self.size // (self.line * self.way_count)
+
+    @property
+    def sector_bytes(self) -> int:
+        return self.sector if self.sector is not None else self.line
+
+
+class ScratchpadSpec(Level):
+    """A software-managed memory: shared memory, a unified buffer, an accumulator memory."""
+
+    kind: Literal["scratchpad"]
+    size: Bytes = Field(description="Capacity of one instance.", examples=["164 KiB"])
+    banks: int = Field(1, ge=1, description="Banks that can be read in the same cycle.")
+    bank_width: Bytes = Field(4, description="Bytes that one bank delivers per cycle.", examples=["4 B"])
+    buffers: Literal[1, 2] = Field(
+        1,
+        description="1: a transfer waits for compute; 2: the next tile moves while this one is computed on.",
+    )
+    holds: tuple[Literal["input", "weight", "output"], ...] = Field(
+        ("input", "weight", "output"), description="Which operands live here."
+    )
+
+
+class DramTiming(Spec):
+    """Device timing, in nanoseconds or cycles of the DRAM's clock."""
+
+    cl: LatencyField = Field(description="Column access: from read command to first data.")
+    trcd: LatencyField = Field(description="Row activate to column access.")
+    trp: LatencyField = Field(description="Precharge: closing a row.")
+    tras: LatencyField = Field(description="Shortest time a row stays open.")
+    trefi: LatencyField = Field(description="Time between two refreshes.")
+    trfc: LatencyField = Field(description="How long one refresh takes.")
+
+
+class DramSpec(Level):
+    """Main memory behind the last cache or scratchpad."""
+
+    kind: Literal["dram"]
+    size: Bytes | None = Field(None, description="Capacity; a workload that needs more is refused.")
+    channels: int = Field(1, ge=1, description="Independent channels.")
+    ranks: int = Field(1, ge=1, description="Ranks per channel.")
+    banks: int = Field(16, ge=1, description="Banks per rank, bank groups counted in.")
+    row: Bytes = Field(8192, description="Bytes of one open row (page) of one bank.", examples=["8 KiB"])
+    burst: Bytes = Field(64, description="Bytes of one column access.", examples=["64 B"])
+    mapping: str = Field(
+        "row:rank:bank:column:channel",
+        description="How an address is cut, from its high to its low bits: row first, then each of rank, "
+        "bank, column, channel once.",
+    )
+    page: Literal["open", "closed"] = Field("open", description="Whether a row stays open after an access.")
+    timing: DramTiming | None = Field(None, description="Device timing; without it only `latency` counts.")
+
+
+class StorageSpec(Level):
+    """What lies behind main memory: a disk or flash drive from which data is staged into DRAM."""
+
+    kind: Literal["storage"]
+    size: Bytes | None = Field(None, description="Capacity.")
+
+
+LevelSpec = Annotated[
+    RegistersSpec | CacheSpec | ScratchpadSpec | DramSpec | StorageSpec, Field(discriminator="kind")
+]

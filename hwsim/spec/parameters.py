@@ -1,0 +1,143 @@
+"""``key=value`` on the command line: sizes, schedule and precision of a workload by their plain names.
+
+n=256 tile=32 order=ikj precision=fp64
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from hwsim.errors import OverrideError
+from hwsim.spec.document import Place, parse_value
+from hwsim.spec.fields import choices, did_you_mean, literals
+from hwsim.spec.workload import WorkloadSpec
+
+_TOP = ("precision", "seed")
+_GROUPS = ("sizes", "schedule")
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a key leads to, the type that belongs there, and how messages describe it."""
+
+    path: tuple[str, ...]
+    annotation: Any
+    kind: str
+
+
+def with_parameters(spec: WorkloadSpec, parameters: Mapping[str, object]) -> WorkloadSpec:
+    """The workload with some of its numbers replaced; texts are read as a YAML file would read them.
+
+    Raises OverrideError with everything that does not fit.
+    """
+    keys = parameter_keys(spec)
+    data = spec.model_dump()
+    wrong: list[str] = []
+    for name, value in parameters.items():
+        if name not in keys:
+            wrong.append(f"{name}: {spec.name} has no such parameter{did_you_mean(name, keys)}")
+            continue
+        try:
+            _set(data, keys[name].path, _read(value, keys[name].annotation))
+        except ValueError as error:
+            wrong.append(f"{name}={value}: {error}")
+    if any(name not in keys for name in parameters):
+        wrong.append(f"parameters of {spec.op}: {describe_keys(keys)}")
+    if wrong:
+        raise OverrideError("\n".join(wrong))
+    try:
+        return type(spec).model_validate(data)
+    except ValidationError as error:
+        messages = [_message(details, keys) for details in error.errors(include_url=False)]
+        raise OverrideError("\n".join(dict.fromkeys(messages))) from error
+
+
+def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:
+    """Every key that can be set, without the groups around it; entries of free groups under their own
+    names."""
+    keys: dict[str, Key] = {}
+    for group in _GROUPS:
+        value = getattr(spec, group, None)
+        if isinstance(value, BaseModel):
+            keys |= _group_keys(value, group, spec)
+        elif isinstance(value, dict):
+            keys |= {n: Key((group, n), type(entry), _describe(type(entry))) for n, entry in value.items()}
+    for name in _TOP:
+        annotation = type(spec).model_fields[name].annotation
+        keys[name] = Key((name,), annotation, _describe(annotation))
+    return keys
+
+
+def describe_keys(keys: Mapping[str, Key]) -> str:
+    """``n (a whole number), order (ijk | ikj | …)``."""
+    return ", ".join(f"{name} ({key.kind})" for name, key in keys.items())
+
+
+def _group_keys(group: BaseModel, name: str, spec: WorkloadSpec) -> dict[str, Key]:
+    keys: dict[str, Key] = {}
+    for field_name, field in type(group).model_fields.items():
+        annotation = field.annotation
+        mapping = next((choice for choice in choices(annotation) if get_origin(choice) is dict), None)
+        if mapping is None:
+            example = field.examples[0] if field.examples else None
+            is_quantity = annotation is int and isinstance(example, str)
+            kind = f"a size such as {example}" if is_quantity else _describe(annotation)
+            keys[field_name] = Key((name, field_name), annotation, kind)
+            continue
+        entry = get_args(mapping)[1]
+        for index in _indices(spec):
+            keys[f"{field_name}.{index}"] = Key((name, field_name, index), entry, _describe(entry))
+    return keys
+
+
+def _indices(spec: WorkloadSpec) -> list[str]:
+    """The loops of a workload whose sizes are a free group."""
+    sizes = getattr(spec, "sizes", {})
+    return list(sizes) if isinstance(sizes, dict) else []
+
+
+def _read(value: object, annotation: Any) -> object:
+    if not isinstance(value, str):
+        return tuple(value) if isinstance(value, list) else value
+    if any(get_origin(choice) is tuple for choice in choices(annotation)) and not value.startswith("["):
+        return tuple(word.strip() for word in value.split(","))
+    return parse_value(value.strip(), Place("", 0)).plain()
+
+
+def _set(data: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    for part in path[:-1]:
+        data = data[part]
+    data[path[-1]] = value
+
+
+def _message(details: Mapping[str, Any], keys: Mapping[str, Key]) -> str:
+    location = tuple(part for part in details["loc"] if isinstance(part, str))
+    found = details["input"]
+    for name, key in keys.items():
+        if location[: len(key.path)] == key.path:
+            if details["type"] == "value_error":
+                return f"{name}={found}: {details['ctx']['error']}"
+            near = did_you_mean(str(found), [str(word) for word in literals(key.annotation)])
+            limit = f" of at least {details['ctx']['ge']}" if details["type"] == "greater_than_equal" else ""
+            return f"{name}={found}: must be {key.kind}{limit}{near}"
+    if details["type"] == "value_error":
+        return str(details["ctx"]["error"])
+    return f"{'.'.join(location)}: {details['msg']}"
+
+
+def _describe(annotation: Any) -> str:
+    words = [str(word) for word in literals(annotation)]
+    if words:
+        return " | ".join(words)
+    kinds = [_kind(choice) for choice in choices(annotation) if choice is not type(None)]
+    return " or ".join(dict.fromkeys(kinds))
+
+
+def _kind(choice: Any) -> str:
+    if get_origin(choice) is tuple:
+        return "names with commas between"
+    return {bool: "true | false", int: "a whole number", str: "text"}.get(choice, "a value")

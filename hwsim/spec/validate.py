@@ -1,0 +1,175 @@
+"""From data to a spec: pydantic finds what is wrong, and this page says it in plain sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from hwsim.spec.document import Node, NodePath
+from hwsim.spec.fields import Finding, choices, declared_at, did_you_mean, literals, model_at
+
+Model = TypeVar("Model", bound=BaseModel)
+Details = Mapping[str, Any]
+
+
+def validate(model: type[Model], node: Node) -> tuple[Model | None, list[Finding]]:
+    """The spec that the data describes, or every reason why it describes none."""
+    try:
+        return model.model_validate(node.plain()), []
+    except ValidationError as error:
+        by_path: dict[NodePath, list[Details]] = {}
+        for details in error.errors(include_url=False):
+            by_path.setdefault(_field_path(node, details), []).append(details)
+        return None, [
+            Finding(path, _message(model, node, path, by_path[path])) for path in _innermost(by_path)
+        ]
+
+
+def _field_path(node: Node, details: Details) -> NodePath:
+    """Pydantic's location without the names of variants (`cache`, `constrained-int`) that it puts between."""
+    path: list[str | int] = []
+    location: tuple[str | int, ...] = details["loc"]
+    here: Node | None = node
+    for position, part in enumerate(location):
+        inner = here.child(part) if here is not None else None
+        names_a_field = details["type"] in ("missing", "extra_forbidden") and position == len(location) - 1
+        if inner is not None or names_a_field:
+            path.append(part)
+            here = inner
+    if details["type"].startswith("union_tag"):
+        path.append("kind")
+    return tuple(path)
+
+
+def _innermost(by_path: Mapping[NodePath, list[Details]]) -> list[NodePath]:
+    """Leave out what is only said because something inside is wrong."""
+    return [
+        path for path in by_path if not any(other[: len(path)] == path and other != path for other in by_path)
+    ]
+
+
+def _message(model: type[BaseModel], node: Node, path: NodePath, errors: list[Details]) -> str:
+    first = errors[0]
+    match first["type"]:
+        case "missing" | "union_tag_not_found":
+            return _missing(model, node, path)
+        case "union_tag_invalid":
+            return _not_one_of(first["ctx"]["tag"], re.findall(r"'([^']*)'", first["ctx"]["expected_tags"]))
+        case "extra_forbidden":
+            return _unknown(model, node, path)
+        case "value_error":
+            return str(first["ctx"]["error"])
+        case "string_pattern_mismatch":
+            return _bad_name(str(first["input"]))
+        case _:
+            return _wrong_value(first["input"], errors)
+
+
+def _missing(model: type[BaseModel], node: Node, path: NodePath) -> str:
+    declared = declared_at(model, node, path)
+    if declared is not None and declared.description:
+        return f"missing; it is: {declared.description}"
+    if path[-1] == "kind":
+        group = declared_at(model, node, path[:-1])
+        kinds = sorted(_kinds(group.annotation)) if group is not None else []
+        return f"missing; one of {', '.join(kinds)}"
+    return "missing"
+
+
+def _kinds(annotation: Any) -> set[str]:
+    return {
+        str(kind)
+        for choice in choices(annotation)
+        if isinstance(choice, type) and issubclass(choice, BaseModel)
+        for kind in literals(choice.model_fields["kind"].annotation)
+    }
+
+
+def _unknown(model: type[BaseModel], node: Node, path: NodePath) -> str:
+    group = model_at(model, node, path[:-1])
+    known = sorted(group.model_fields) if group is not None else []
+    if len(path) == 1:
+        known.append("extends")
+    word = str(path[-1])
+    if word in ("after", "remove"):
+        return f"'{word}' is only for the parts of a file that has 'extends'"
+    return f"unknown field{did_you_mean(word, known) or '; known: ' + ', '.join(known)}"
+
+
+def _not_one_of(found: Any, allowed: Sequence[str]) -> str:
+    names = sorted(allowed)
+    if len(names) == 1:
+        return f"{_shown(found)} is not {names[0]}{did_you_mean(str(found), names)}"
+    return f"{_shown(found)} is not one of {', '.join(names)}{did_you_mean(str(found), names)}"
+
+
+def _bad_name(found: str) -> str:
+    fixed = re.sub(r"[^a-z0-9_]+", "_", found.lower()).strip("_")
+    suggestion = f"; did you mean '{fixed}'?" if re.fullmatch(r"[a-z][a-z0-9_]*", fixed) else ""
+    allowed = "lower-case letters, digits and '_', starting with a letter"
+    return f"{_shown(found)} is not a name: {allowed}{suggestion}"
+
+
+def _wrong_value(found: Any, errors: list[Details]) -> str:
+    """One sentence for all the alternatives that a value could have met, and met none of."""
+    if found is None:
+        return f"is empty; it must be {_alternatives(errors)}"
+    if [details["type"] for details in errors] == ["literal_error"]:
+        return _not_one_of(found, _expected(errors[0]))
+    words = [word for details in errors if details["type"] == "literal_error" for word in _expected(details)]
+    return f"must be {_alternatives(errors)}, found {_shown(found)}{did_you_mean(str(found), words)}"
+
+
+def _alternatives(errors: list[Details]) -> str:
+    texts = [_EXPECTATIONS.get(details["type"], _as_pydantic_says)(details) for details in errors]
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _expected(details: Details) -> list[str]:
+    quoted = re.findall(r"'([^']*)'|(-?\d+)", details["ctx"]["expected"])
+    return [text or number for text, number in quoted]
+
+
+def _as_pydantic_says(details: Details) -> str:
+    return str(details["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+
+
+def _whole_number(details: Details) -> str:
+    found = details["input"]
+    if isinstance(found, float) and found.is_integer():
+        return f"a whole number without point or exponent ({int(found)})"
+    return "a whole number"
+
+
+_EXPECTATIONS: Mapping[str, Callable[[Details], str]] = {
+    "int_type": _whole_number,
+    "float_type": lambda details: "a number",
+    "string_type": lambda details: "text",
+    "bool_type": lambda details: "true or false",
+    "dict_type": lambda details: "a group of fields",
+    "model_type": lambda details: "a group of fields",
+    "model_attributes_type": lambda details: "a group of fields",
+    "tuple_type": lambda details: "a list",
+    "too_short": lambda details: f"a list of at least {details['ctx']['min_length']}",
+    "greater_than_equal": lambda details: f"at least {details['ctx']['ge']}",
+    "greater_than": lambda details: f"more than {details['ctx']['gt']}",
+    "less_than_equal": lambda details: f"at most {details['ctx']['le']}",
+    "less_than": lambda details: f"less than {details['ctx']['lt']}",
+    "multiple_of": lambda details: f"a multiple of {details['ctx']['multiple_of']}",
+    "literal_error": lambda details: " or ".join(f"'{word}'" for word in _expected(details)),
+}
+
+
+def _shown(found: Any) -> str:
+    """A value as a message shows it: whole groups would not help."""
+    if isinstance(found, Mapping):
+        return "a group of fields"
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        return "a list" if found else "an empty list"
+    if isinstance(found, bool):
+        return str(found).lower()
+    text = repr(found)
+    return text if len(text) <= 60 else f"{text[:57]}…'"

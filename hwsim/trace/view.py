@@ -1,0 +1,230 @@
+"""TensorView: shape, strides and offset over flat memory; the one source of addresses.
+
+    address(index) = base + (offset + Σ index[axis] * strides[axis]) * element size
+
+Strides count elements. Transposing, slicing and broadcasting make a new view of the same memory and copy
+nothing: swapped strides, a shifted offset, a stride of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from hwsim.errors import ShapeError
+from hwsim.trace.nest import Access
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """A way to look at a piece of memory as a tensor."""
+
+    name: str
+    base: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    element_bits: int = 32
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.strides):
+            raise ShapeError(
+                f"{self.name} has shape {self.shape} but strides {self.strides}: one stride for each axis"
+            )
+        if any(extent < 1 for extent in self.shape):
+            raise ShapeError(f"{self.name}: every extent must be at least 1, found shape {self.shape}")
+
+    @classmethod
+    def row_major(
+        cls, name: str, base: int, shape: Sequence[int], element_bits: int = 32, ld: int | None = None
+    ) -> TensorView:
+        """The last axis has stride 1. `ld` (leading dimension) is the distance between rows where rows
+        are padded."""
+        strides = [1] * len(shape)
+        for axis in range(len(shape) - 2, -1, -1):
+            row = shape[axis + 1]
+            if axis == len(shape) - 2 and ld is not None:
+                if ld < row:
+                    raise ShapeError(
+                        f"{name}: leading dimension {ld} is less than the {row} columns of {tuple(shape)}"
+                    )
+                row = ld
+            strides[axis] = strides[axis + 1] * row
+        return cls(name, base, tuple(shape), tuple(strides), 0, element_bits)
+
+    @classmethod
+    def column_major(cls, name: str, base: int, shape: Sequence[int], element_bits: int = 32) -> TensorView:
+        """The first axis has stride 1."""
+        strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
+        return cls(name, base, tuple(shape), strides, 0, element_bits)
+
+    @property
+    def size(self) -> int:
+        """Number of elements seen through this view; a broadcast element counts each time."""
+        return prod(self.shape)
+
+    @property
+    def element_bytes(self) -> int:
+        if self.element_bits % 8:
+            raise ShapeError(
+                f"{self.name}: elements of {self.element_bits} bits have no byte address of their own"
+            )
+        return self.element_bits // 8
+
+    def address(self, index: Sequence[int]) -> int:
+        """Byte address of one element."""
+        if len(index) != len(self.shape):
+            raise ShapeError(f"{self.name} has shape {self.shape}; {tuple(index)} is not an index into it")
+        for axis, (position, extent) in enumerate(zip(index, self.shape, strict=True)):
+            if not 0 <= position < extent:
+                raise ShapeError(
+                    f"{self.name}: index {position} is outside axis {axis} of shape {self.shape}"
+                )
+        element = self.offset + sum(i * s for i, s in zip(index, self.strides, strict=True))
+        return self.base + element * self.element_bits // 8
+
+    def permute(self, *axes: int) -> TensorView:
+        """The same elements with the axes in another order; a transpose is ``permute(1, 0)``."""
+        if sorted(axes) != list(range(len(self.shape))):
+            raise ShapeError(
+                f"{self.name}: {axes} is not an order of the {len(self.shape)} axes of {self.shape}"
+            )
+        shape = tuple(self.shape[axis] for axis in axes)
+        return replace(self, shape=shape, strides=tuple(self.strides[axis] for axis in axes))
+
+    def slice(self, *parts: slice | int) -> TensorView:
+        """As ``tensor[1:3, 2]``: a range keeps its axis, a number drops it; axes that are not named stay
+        whole."""
+        if len(parts) > len(self.shape):
+            raise ShapeError(
+                f"{self.name}: {len(parts)} ranges for the {len(self.shape)} axes of {self.shape}"
+            )
+        shape: list[int] = []
+        strides: list[int] = []
+        offset = self.offset
+        for axis, extent in enumerate(self.shape):
+            part = parts[axis] if axis < len(parts) else slice(None)
+            if isinstance(part, int):
+                if not -extent <= part < extent:
+                    raise ShapeError(
+                        f"{self.name}: index {part} is outside axis {axis} of shape {self.shape}"
+                    )
+                offset += part % extent * self.strides[axis]
+                continue
+            positions = range(extent)[part]
+            if not positions:
+                raise ShapeError(
+                    f"{self.name}: nothing of axis {axis} of shape {self.shape} is left by {part}"
+                )
+            offset += positions.start * self.strides[axis]
+            shape.append(len(positions))
+            strides.append(positions.step * self.strides[axis])
+        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
+
+    def broadcast_to(self, shape: Sequence[int]) -> TensorView:
+        """Axes of length 1 (and new axes in front) repeat with stride 0: no element is copied."""
+        missing = len(shape) - len(self.shape)
+        own = (1,) * missing + self.shape
+        if missing < 0 or any(mine not in (1, wanted) for mine, wanted in zip(own, shape, strict=True)):
+            raise ShapeError(f"{self.name} of shape {self.shape} cannot be broadcast to {tuple(shape)}")
+        strides = (0,) * missing + self.strides
+        repeated = tuple(
+            0 if mine == 1 and wanted != 1 else stride
+            for mine, wanted, stride in zip(own, shape, strides, strict=True)
+        )
+        return replace(self, shape=tuple(shape), strides=repeated)
+
+    def reshape(self, *shape: int) -> TensorView:
+        """Another shape over the same elements in the same order, without a copy; one extent may be -1."""
+        wanted = _fill_in(self, shape)
+        strides = _strides_without_copy(self.shape, self.strides, wanted)
+        if strides is None:
+            raise ShapeError(
+                f"{self.name} of shape {self.shape} and strides {self.strides} cannot be seen as {wanted} "
+                "without a copy"
+            )
+        return replace(self, shape=wanted, strides=strides)
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in memory in row-major order with no gap; an axis of length 1 cannot
+        break that."""
+        expected = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent == 1:
+                continue
+            if stride != expected:
+                return False
+            expected *= extent
+        return True
+
+    def byte_stride(self, axis: int) -> int:
+        return self.strides[axis] * self.element_bytes
+
+    def access(
+        self,
+        *loops: int | tuple[int, int] | None,
+        at: Sequence[int] | None = None,
+        elements: int = 1,
+        write: bool = False,
+        after: bool = False,
+    ) -> Access:
+        """An access to this tensor in a nest: for each loop around it, outer to inner, the axis along which
+        it moves.
+
+        An axis may come with a step, ``(axis, step)``; ``None`` is a loop that does not move it. `at` is
+        the element touched first, `elements` the number of neighbours that one (vector) access takes.
+        """
+        strides = []
+        for loop in loops:
+            axis, step = loop if isinstance(loop, tuple) else (loop, 1)
+            strides.append(0 if axis is None else self.byte_stride(axis) * step)
+        first = self.address(at if at is not None else (0,) * len(self.shape))
+        return Access(first, tuple(strides), elements * self.element_bytes, write, after, self.name)
+
+
+def _fill_in(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:
+    known = prod(extent for extent in shape if extent != -1)
+    if list(shape).count(-1) == 1 and known > 0 and view.size % known == 0:
+        shape = [view.size // known if extent == -1 else extent for extent in shape]
+    if any(extent < 1 for extent in shape) or prod(shape) != view.size:
+        raise ShapeError(
+            f"{view.name} of shape {view.shape} has {view.size} elements; {tuple(shape)} does not"
+        )
+    return tuple(shape)
+
+
+def _strides_without_copy(
+    shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Match runs of old axes with runs of new axes of the same size; each run of old axes must be one
+    even stride."""
+    old = [(extent, stride) for extent, stride in zip(shape, strides, strict=True) if extent != 1]
+    result: list[int] = []
+    position = 0
+    start = 0
+    while start < len(wanted):
+        if wanted[start] == 1:
+            result.append(1)
+            start += 1
+            continue
+        stop, size, first, covered = start + 1, wanted[start], position, old[position][0]
+        position += 1
+        while size != covered:
+            if size < covered:
+                size *= wanted[stop]
+                stop += 1
+            else:
+                covered *= old[position][0]
+                position += 1
+        for axis in range(first, position - 1):
+            if old[axis][1] != old[axis + 1][0] * old[axis + 1][1]:
+                return None
+        stride = old[position - 1][1]
+        run: list[int] = []
+        for extent in reversed(wanted[start:stop]):
+            run.append(stride)
+            stride *= extent
+        result += reversed(run)
+        start = stop
+    return tuple(result)

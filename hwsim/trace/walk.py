@@ -1,0 +1,289 @@
+"""The compiled walk: turns a nest into a stream of events, a buffer at a time, with no trace in memory.
+
+`fill` writes as many events as fit into a buffer and remembers in a cursor where it was. While every access of the
+innermost body stays on its own line for r iterations, one iteration can stand for all r (run compression): the rest are
+hits, and only counted. That is exact when the lines of the body cannot drive each other out of the first cache, which
+`fill` checks against `limit`, the number of distinct lines of the body that one set may receive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwsim.jit import compiled, inlined
+from hwsim.trace.event import BYTES_MASK, BYTES_SHIFT, LINE_SHIFT, LOAD, STORE, U1, event_template
+from hwsim.trace.nest import Nest
+
+BUFFER_EVENTS = 4096
+
+DEPTH, AFTER, NBYTES, STRADDLES, TABLE = range(5)
+"""Columns of `PackedNest.order`."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedNest:
+    """A nest as flat arrays, its accesses sorted by depth; what the compiled walk reads."""
+
+    trips: NDArray[np.int64]
+    base: NDArray[np.int64]
+    strides: NDArray[np.int64]
+    template: NDArray[np.uint64]
+    order: NDArray[np.int64]
+    """A row per access: its depth, after, bytes, whether it may straddle a line, offset of its table or -1."""
+    table: NDArray[np.int64]
+    table_strides: NDArray[np.int64]
+    buffer_events: int
+
+
+@dataclass(frozen=True, eq=False)
+class Cursor:
+    """How far a walk has come."""
+
+    counters: NDArray[np.int64]
+    """Loop counters, then the state: 0 not begun, 1 under way, 2 done."""
+    address: NDArray[np.int64]
+    entry: NDArray[np.int64]
+    skipped: NDArray[np.uint64]
+    """Loads and stores that run compression counted as hits."""
+
+
+def pack_nest(nest: Nest, grain: int) -> PackedNest:
+    """Flat arrays for the walk of a nest in lines of `grain` bytes."""
+    count, depth = len(nest.accesses), max(nest.depth, 1)
+    strides = np.zeros((count, depth), np.int64)
+    table_strides = np.zeros((count, depth), np.int64)
+    order = np.zeros((count, 5), np.int64)
+    tables: list[NDArray[np.int64]] = []
+    offset = 0
+    events = 0
+    for row, access in enumerate(nest.accesses):
+        strides[row, : access.depth] = access.strides
+        straddles = _may_straddle(access.base, access.strides, access.nbytes, grain) or access.table is not None
+        table_at = -1
+        if access.table is not None:
+            table_strides[row, : access.depth] = access.table.strides
+            tables.append(access.table.offsets)
+            table_at, offset = offset, offset + len(access.table.offsets)
+        order[row] = access.depth, access.after, access.nbytes, straddles, table_at
+        events += access.nbytes // grain + 2
+    template = [
+        event_template(STORE if access.write else LOAD, access.nbytes, row if access.slot is None else access.slot)
+        for row, access in enumerate(nest.accesses)
+    ]
+    # The innermost body runs in program order: what is marked "after" comes last.
+    ranks = sorted(range(count), key=lambda row: (order[row, DEPTH], order[row, AFTER], row))
+    return PackedNest(
+        trips=np.array(nest.trips, np.int64),
+        base=np.array([access.base for access in nest.accesses], np.int64)[ranks],
+        strides=np.ascontiguousarray(strides[ranks]),
+        template=np.array(template, np.uint64)[ranks],
+        order=np.ascontiguousarray(order[ranks]),
+        table=np.concatenate(tables) if tables else np.zeros(0, np.int64),
+        table_strides=np.ascontiguousarray(table_strides[ranks]),
+        buffer_events=max(BUFFER_EVENTS, 4 * events),
+    )
+
+
+def begin(packed: PackedNest) -> Cursor:
+    return Cursor(
+        counters=np.zeros(len(packed.trips) + 1, np.int64),
+        address=packed.base.copy(),
+        entry=np.zeros(len(packed.base), np.int64),
+        skipped=np.zeros(2, np.uint64),
+    )
+
+
+def lines_touched(nest: Nest, grain: int) -> int:
+    """An upper bound of the distinct lines that a nest touches."""
+    total = 0
+    for access in nest.accesses:
+        low, high = nest.span(access)
+        total += min((high - 1) // grain - low // grain + 1, nest.count(access) * (access.nbytes // grain + 2))
+    return total
+
+
+def _may_straddle(base: int, strides: tuple[int, ...], nbytes: int, grain: int) -> bool:
+    power_of_two = nbytes & (nbytes - 1) == 0
+    return not (power_of_two and nbytes <= grain and all(number % nbytes == 0 for number in (base, *strides)))
+
+
+@inlined
+def _emit(buffer, position, template, address, nbytes, shift):  # type: ignore[no-untyped-def]
+    """One access, cut where it crosses a line."""
+    first = address >> shift
+    last = (address + nbytes - 1) >> shift
+    if first == last:
+        buffer[position] = (np.uint64(first) << LINE_SHIFT) | template
+        return position + 1
+    bare = template & ~(BYTES_MASK << BYTES_SHIFT)
+    for line in range(first, last + 1):
+        begin_byte = max(address, line << shift)
+        end_byte = min(address + nbytes, (line + 1) << shift)
+        piece = np.uint64(end_byte - begin_byte - 1) << BYTES_SHIFT
+        buffer[position] = (np.uint64(line) << LINE_SHIFT) | bare | piece
+        position += 1
+    return position
+
+
+@inlined
+def _emit_depth(buffer, position, depth, after, template, order, address, entry, table, shift):  # type: ignore[no-untyped-def]
+    """The accesses of one depth that lie before (or after) the deeper loops."""
+    for row in range(len(template)):
+        if order[row, DEPTH] == depth and order[row, AFTER] == after:
+            where = address[row]
+            if order[row, TABLE] >= 0:
+                where += table[order[row, TABLE] + entry[row]]
+            position = _emit(buffer, position, template[row], where, order[row, NBYTES], shift)
+    return position
+
+
+@compiled
+def fill(
+    trips: NDArray[np.int64],
+    strides: NDArray[np.int64],
+    template: NDArray[np.uint64],
+    order: NDArray[np.int64],
+    table: NDArray[np.int64],
+    table_strides: NDArray[np.int64],
+    counters: NDArray[np.int64],
+    address: NDArray[np.int64],
+    entry: NDArray[np.int64],
+    skipped: NDArray[np.uint64],
+    buffer: NDArray[np.uint64],
+    shift: np.int64,
+    sets: np.int64,
+    limit: np.int64,
+) -> int:
+    """The next events of a nest, at most as many as the buffer holds; `limit` 0 switches run compression off."""
+    depth = len(trips)
+    accesses = len(template)
+    slack = len(buffer) // 4
+    room = len(buffer) - slack
+    position = np.int64(0)
+    if counters[depth] == 0:
+        counters[depth] = 1
+        for d in range(max(depth, 1)):
+            position = _emit_depth(buffer, position, d, 0, template, order, address, entry, table, shift)
+        if depth == 0:
+            position = _emit_depth(buffer, position, 0, 1, template, order, address, entry, table, shift)
+            counters[0] = 2
+            return position
+    # The accesses of the innermost body are the last ones: packed nests are sorted by depth.
+    inner = 0
+    while inner < accesses and order[inner, DEPTH] < depth:
+        inner += 1
+    body = accesses - inner
+    last = depth - 1
+    trip = trips[last]
+    plain = True
+    for row in range(inner, accesses):
+        plain = plain and order[row, STRADDLES] == 0
+    compress = plain and limit > 0 and body > 0
+    for row in range(inner, accesses):
+        compress = compress and abs(strides[row, last]) < (np.int64(1) << shift)
+    loads = np.uint64(0)
+    for row in range(inner, accesses):
+        loads += U1 - (template[row] & U1)
+    stores = np.uint64(body) - loads
+    while counters[depth] == 1:
+        done = counters[last]
+        if body == 0:
+            done = trip
+        while done < trip and position < room:
+            if compress:
+                run = _run_length(address, strides, inner, accesses, last, done, trip, shift)
+                if run > 1 and not _fits(address, strides, inner, accesses, last, done, shift, sets, limit):
+                    run = 1
+                for row in range(inner, accesses):
+                    line = (address[row] + done * strides[row, last]) >> shift
+                    buffer[position] = (np.uint64(line) << LINE_SHIFT) | template[row]
+                    position += 1
+                done += run
+                skipped[0] += np.uint64(run - 1) * loads
+                skipped[1] += np.uint64(run - 1) * stores
+            elif plain:
+                chunk = min(trip - done, max(1, (room - position) // body))
+                for row in range(inner, accesses):
+                    at = np.uint64(position + row - inner)
+                    where = address[row] + done * strides[row, last]
+                    step = strides[row, last]
+                    head = template[row]
+                    width = np.uint64(body)
+                    for _ in range(chunk):
+                        buffer[at] = (np.uint64(where >> shift) << LINE_SHIFT) | head
+                        at += width
+                        where += step
+                position += chunk * body
+                done += chunk
+            else:
+                for row in range(inner, accesses):
+                    where = address[row] + done * strides[row, last]
+                    if order[row, TABLE] >= 0:
+                        where += table[order[row, TABLE] + entry[row] + done * table_strides[row, last]]
+                    position = _emit(buffer, position, template[row], where, order[row, NBYTES], shift)
+                done += 1
+        counters[last] = done
+        if done < trip:
+            return position
+        counters[last] = 0
+        position = _emit_depth(buffer, position, last, 1, template, order, address, entry, table, shift)
+        loop = last - 1
+        while loop >= 0:
+            counters[loop] += 1
+            if counters[loop] < trips[loop]:
+                for row in range(accesses):
+                    address[row] += strides[row, loop]
+                    entry[row] += table_strides[row, loop]
+                break
+            counters[loop] = 0
+            for row in range(accesses):
+                address[row] -= strides[row, loop] * (trips[loop] - 1)
+                entry[row] -= table_strides[row, loop] * (trips[loop] - 1)
+            position = _emit_depth(buffer, position, loop, 1, template, order, address, entry, table, shift)
+            loop -= 1
+        if loop < 0:
+            counters[depth] = 2
+            return position
+        for d in range(loop + 1, depth):
+            position = _emit_depth(buffer, position, d, 0, template, order, address, entry, table, shift)
+        if position >= room:
+            return position
+    return position
+
+
+@inlined
+def _run_length(address, strides, inner, accesses, last, done, trip, shift):  # type: ignore[no-untyped-def]
+    """For how many iterations every access of the body stays on its line."""
+    run = trip - done
+    size = np.int64(1) << shift
+    for row in range(inner, accesses):
+        step = strides[row, last]
+        offset = (address[row] + done * step) & (size - 1)
+        if step > 0:
+            run = min(run, (size - 1 - offset) // step + 1)
+        elif step < 0:
+            run = min(run, offset // -step + 1)
+    return run
+
+
+@inlined
+def _fits(address, strides, inner, accesses, last, done, shift, sets, limit):  # type: ignore[no-untyped-def]
+    """Whether no set of the first cache receives more than `limit` distinct lines of the body."""
+    fits = True
+    if accesses - inner > limit:
+        for row in range(inner, accesses):
+            line = (address[row] + done * strides[row, last]) >> shift
+            rivals = 1
+            for other in range(inner, row):
+                theirs = (address[other] + done * strides[other, last]) >> shift
+                new = theirs != line and theirs % sets == line % sets
+                for earlier in range(inner, other):
+                    if (address[earlier] + done * strides[earlier, last]) >> shift == theirs:
+                        new = False
+                if new:
+                    rivals += 1
+            fits = fits and rivals <= limit
+    return fits

@@ -1,0 +1,267 @@
+"""Numbers with units: how YAML values such as ``32 KiB``, ``1.41 GHz`` or ``4 pJ/bit`` are read and printed.
+
+Decimal prefixes are powers of 1000 (``kB``), binary ones powers of 1024 (``KiB``); ``KB`` could mean either
+and is refused. Everything is exact: amounts are integers or fractions, never rounded floats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+
+INFINITE_BYTES = 1 << 62
+"""Stands for ``inf`` where a capacity is an integer number of bytes: larger than any address."""
+
+_NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?)\s*(\S.*?)?\s*$")
+
+_BYTE_UNITS = {
+    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+_AMBIGUOUS = {
+    "KB": ("KiB", "kB"),
+    "K": ("KiB", "kB"),
+    "M": ("MiB", "MB"),
+    "G": ("GiB", "GB"),
+    "kb": ("KiB", "kB"),
+}
+_FREQUENCY_UNITS = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+_TIME_UNITS = {
+    "fs": Fraction(1, 10**15), "ps": Fraction(1, 10**12), "ns": Fraction(1, 10**9), "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6), "ms": Fraction(1, 10**3), "s": Fraction(1),
+}  # fmt: skip
+_ENERGY_UNITS = {
+    "fJ": Fraction(1, 1000), "pJ": Fraction(1), "nJ": Fraction(1000), "uJ": Fraction(10**6),
+    "µJ": Fraction(10**6), "mJ": Fraction(10**9), "J": Fraction(10**12),
+}  # fmt: skip
+_POWER_UNITS = {
+    "uW": Fraction(1, 10**6), "µW": Fraction(1, 10**6), "mW": Fraction(1, 1000),
+    "W": Fraction(1), "kW": Fraction(1000),
+}  # fmt: skip
+_CYCLE_UNITS = {"cycle", "cycles"}
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A length of time, in seconds or in cycles of the clock of whatever it belongs to."""
+
+    amount: Fraction
+    unit: Literal["cycles", "seconds"]
+
+    def cycles(self, clock_hz: int) -> Fraction:
+        return self.amount if self.unit == "cycles" else self.amount * clock_hz
+
+    def seconds(self, clock_hz: int) -> Fraction:
+        return self.amount / clock_hz if self.unit == "cycles" else self.amount
+
+    def __str__(self) -> str:
+        if self.unit == "cycles":
+            return f"{plain(self.amount)} {'cycle' if self.amount == 1 else 'cycles'}"
+        if self.amount == 0 or Fraction(1, 10) <= self.amount / _TIME_UNITS["ns"] < 1000:
+            return f"{plain(self.amount / _TIME_UNITS['ns'])} ns"  # 0.5 ns, as data sheets say, not 500 ps
+        return _scaled(self.amount, {name: _TIME_UNITS[name] for name in ("s", "ms", "us", "ns", "ps", "fs")})
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Bytes per second or per cycle; ``None`` bytes means without limit."""
+
+    amount: Fraction | None
+    unit: Literal["cycle", "second"]
+
+    def bytes_per_cycle(self, clock_hz: int) -> Fraction | None:
+        """``None`` where there is no limit."""
+        if self.amount is None or self.unit == "cycle":
+            return self.amount
+        return self.amount / clock_hz
+
+    def __str__(self) -> str:
+        if self.amount is None:
+            return "inf"
+        if self.unit == "cycle":
+            return f"{plain(self.amount)} B/cycle"
+        units = {name: Fraction(_BYTE_UNITS[name]) for name in ("TB", "GB", "MB", "kB", "B")}
+        return _scaled(self.amount, units) + "/s"
+
+
+@dataclass(frozen=True)
+class EnergyPrice:
+    """What one action costs: a fixed amount, or an amount for each bit that it moves."""
+
+    picojoules: Fraction
+    per: Literal["action", "bit"]
+
+    def __str__(self) -> str:
+        return f"{plain(self.picojoules)} pJ" + ("/bit" if self.per == "bit" else "")
+
+
+def plain(amount: Fraction) -> str:
+    """The shortest exact decimal where there is one; otherwise twelve digits."""
+    if amount.denominator == 1:
+        return str(amount.numerator)
+    try:
+        decimal = Decimal(amount.numerator) / Decimal(amount.denominator)
+    except InvalidOperation:  # pragma: no cover - cannot happen for finite fractions
+        return str(float(amount))
+    text = format(decimal.normalize(), "f")
+    return text if Fraction(text) == amount else f"{float(amount):.12g}"
+
+
+def format_bytes(amount: int) -> str:
+    """``32768`` as ``32 KiB``: the largest binary unit that divides it."""
+    if amount >= INFINITE_BYTES:
+        return "inf"
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if amount and amount % _BYTE_UNITS[unit] == 0:
+            return f"{amount // _BYTE_UNITS[unit]} {unit}"
+    return f"{amount} B"
+
+
+def format_frequency(hertz: int) -> str:
+    """``1410000000`` as ``1.41 GHz``."""
+    return _scaled(Fraction(hertz), {name: _FREQUENCY_UNITS[name] for name in ("GHz", "MHz", "kHz", "Hz")})
+
+
+def parse_bytes(value: object) -> int:
+    if _is_infinite(value):
+        return INFINITE_BYTES
+    amount = _parse(value, _as_fractions(_BYTE_UNITS), "a size", "32 KiB")
+    if amount.denominator != 1:
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    if amount <= 0:
+        raise ValueError(f"{value!r} must be more than 0")
+    if amount >= INFINITE_BYTES:
+        raise ValueError(f"{value!r} is more than can be addressed; write inf for no limit")
+    return amount.numerator
+
+
+def parse_frequency(value: object) -> int:
+    amount = _parse(value, _as_fractions(_FREQUENCY_UNITS), "a frequency", "1.41 GHz")
+    if amount.denominator != 1 or amount <= 0:
+        raise ValueError(f"{value!r} must be a whole, positive number of Hz")
+    return amount.numerator
+
+
+def parse_latency(value: object) -> Latency:
+    if isinstance(value, Latency):
+        return value
+    units = dict(_TIME_UNITS) | dict.fromkeys(_CYCLE_UNITS, Fraction(1))
+    number, unit = _split(value, units, "a latency", "4 cycles' or '0.5 ns")
+    if number < 0:
+        raise ValueError(f"{value!r} must not be negative")
+    if unit in _CYCLE_UNITS:
+        return Latency(number, "cycles")
+    return Latency(number * _TIME_UNITS[unit], "seconds")
+
+
+def parse_bandwidth(value: object) -> Bandwidth:
+    if isinstance(value, Bandwidth):
+        return value
+    if _is_infinite(value):
+        return Bandwidth(None, "second")
+    units = {f"{name}/s": Fraction(size) for name, size in _BYTE_UNITS.items()} | {"B/cycle": Fraction(1)}
+    number, unit = _split(value, units, "a bandwidth", "64 B/cycle' or '25.6 GB/s")
+    if number <= 0:
+        raise ValueError(f"{value!r} must be more than 0")
+    if unit == "B/cycle":
+        return Bandwidth(number, "cycle")
+    return Bandwidth(number * units[unit], "second")
+
+
+def parse_energy(value: object) -> EnergyPrice:
+    if isinstance(value, EnergyPrice):
+        return value
+    units = dict(_ENERGY_UNITS)
+    units |= {f"{name}/bit": factor for name, factor in _ENERGY_UNITS.items()}
+    units |= {f"{name}/B": factor / 8 for name, factor in _ENERGY_UNITS.items()}
+    number, unit = _split(value, units, "an energy", "10 pJ' or '4 pJ/bit")
+    if number < 0:
+        raise ValueError(f"{value!r} must not be negative")
+    return EnergyPrice(number * units[unit], "bit" if "/" in unit else "action")
+
+
+def parse_power(value: object) -> Fraction:
+    amount = _parse(value, _POWER_UNITS, "a power", "75 W")
+    if amount < 0:
+        raise ValueError(f"{value!r} must not be negative")
+    return amount
+
+
+def parse_length(value: object) -> Fraction:
+    """A technology node, in nanometres."""
+    amount = _parse(value, {"nm": Fraction(1)}, "a technology node", "45 nm")
+    if amount <= 0:
+        raise ValueError(f"{value!r} must be more than 0")
+    return amount
+
+
+def _parse(value: object, units: Mapping[str, Fraction], what: str, example: str) -> Fraction:
+    number, unit = _split(value, units, what, example)
+    return number * units[unit]
+
+
+def _split(value: object, units: Mapping[str, Fraction], what: str, example: str) -> tuple[Fraction, str]:
+    """The number and the unit of a text such as ``1.5 GB/s``; each way to get it wrong has its sentence."""
+    match = _NUMBER.match(value) if isinstance(value, str) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError(f"{value!r} has no unit; write {what} such as '{example}'")
+    if match is None:
+        raise ValueError(f"{value!r} is not {what}; write it as '{example}'")
+    number, unit = Fraction(match[1].replace("_", "")), match[2]
+    if unit is None:
+        raise ValueError(f"{value!r} has no unit; write {what} such as '{example}'")
+    if unit in units:
+        return number, unit
+    stem, slash, per = unit.partition("/")
+    for binary, decimal in [_AMBIGUOUS[stem]] if stem in _AMBIGUOUS else []:
+        if binary + slash + per in units:
+            readings = " or ".join(
+                f"'{match[1]} {name}{slash}{per}' ({plain(number * _BYTE_UNITS[name])} B)"
+                for name in (binary, decimal)
+            )
+            raise ValueError(f"{value!r} is ambiguous; write {readings}")
+    raise ValueError(
+        f"{value!r} has the unknown unit {unit!r}; known: {', '.join(units)}{_nearest(unit, units)}"
+    )
+
+
+def _nearest(unit: str, units: Mapping[str, Fraction]) -> str:
+    same = [name for name in units if name.lower() == unit.lower()]
+    return f"; did you mean {same[0]!r}?" if same else ""
+
+
+def _scaled(amount: Fraction, units: Mapping[str, Fraction | int]) -> str:
+    """In the largest of the units (given largest first) that gives at least one."""
+    name = next((name for name, factor in units.items() if amount >= factor), list(units)[-1])
+    return f"{plain(amount / units[name])} {name}"
+
+
+def _as_fractions(units: Mapping[str, int]) -> dict[str, Fraction]:
+    return {name: Fraction(factor) for name, factor in units.items()}
+
+
+def _is_infinite(value: object) -> bool:
+    return value == float("inf") or (isinstance(value, str) and value.strip() in ("inf", ".inf"))
+
+
+def _quantity(parse: Callable[[Any], Any], render: Callable[[Any], str], *examples: str) -> tuple[Any, ...]:
+    return (
+        PlainValidator(parse),
+        PlainSerializer(render, return_type=str),
+        WithJsonSchema({"type": "string", "examples": list(examples)}),
+    )
+
+
+Bytes = Annotated[int, *_quantity(parse_bytes, format_bytes, "64 B", "32 KiB", "inf")]
+Frequency = Annotated[int, *_quantity(parse_frequency, format_frequency, "2 GHz")]
+LatencyField = Annotated[Latency, *_quantity(parse_latency, str, "4 cycles", "0.5 ns")]
+BandwidthField = Annotated[Bandwidth, *_quantity(parse_bandwidth, str, "64 B/cycle", "25.6 GB/s", "inf")]
+EnergyField = Annotated[EnergyPrice, *_quantity(parse_energy, str, "10 pJ", "4 pJ/bit")]
+Watts = Annotated[Fraction, *_quantity(parse_power, lambda watts: f"{plain(watts)} W", "75 W")]
+Nanometres = Annotated[Fraction, *_quantity(parse_length, lambda nm: f"{plain(nm)} nm", "45 nm")]

@@ -1,0 +1,68 @@
+"""`hwsim check` names problems and numbers without a source, and its exit code tells which it found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import hwsim
+
+VARIANT = """\
+format: 1
+name: mine
+extends: course_cpu
+memory:
+  - name: l1
+    size: 64 KiB
+"""
+
+
+@pytest.fixture
+def variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.yaml"
+    file.write_text(VARIANT)
+    return file
+
+
+def test_everything_shipped_is_right() -> None:
+    outcome = hwsim("check")
+    assert outcome.code == 0, outcome.err
+    assert "course_cpu.yaml: ok, a machine" in outcome.out
+
+
+def test_a_changed_number_needs_a_source_of_its_own(variant: Path) -> None:
+    outcome = hwsim("check", "mine.yaml")
+    assert outcome.code == 0
+    assert outcome.out == "mine.yaml: ok, a machine\n"
+    assert outcome.err == "mine.yaml: 1 number has no source:\n  l1.size\n"
+
+
+def test_strict_turns_missing_sources_into_a_failed_check(variant: Path) -> None:
+    assert hwsim("check", "--strict", "mine.yaml").code == 1
+    variant.write_text(VARIANT + "    source: a guess\n")
+    assert hwsim("check", "--strict", "mine.yaml").code == 0
+
+
+def test_all_files_are_checked_although_the_first_is_wrong(variant: Path) -> None:
+    Path("bad.yaml").write_text(VARIANT.replace("64 KiB", "64 KB"))
+    outcome = hwsim("check", "bad.yaml", "mine.yaml", "course_cpu")
+    assert outcome.code == 2
+    assert "bad.yaml:6: l1.size" in outcome.err
+    assert "mine.yaml: ok" in outcome.out
+    assert "course_cpu.yaml: ok" in outcome.out
+
+
+def test_json_has_problems_and_missing_sources(variant: Path) -> None:
+    Path("bad.yaml").write_text(VARIANT.replace("64 KiB", "64 KB"))
+    outcome = hwsim("check", "--json", "bad.yaml", "mine.yaml")
+    bad, mine = json.loads(outcome.out)
+    assert outcome.code == 2
+    assert (bad["problems"][0]["line"], bad["problems"][0]["field"]) == (6, "l1.size")
+    assert mine == {"name": "mine.yaml", "kind": "machine", "problems": [], "unsourced": ["l1.size"]}
+
+
+def test_a_workload_is_recognised_by_its_content(variant: Path) -> None:
+    Path("w.yaml").write_text("format: 1\nname: w\ndescription: d\nop: matmul\nsizes: {n: 4}\n")
+    assert hwsim("check", "w.yaml").out == "w.yaml: ok, a workload\n"

@@ -1,0 +1,126 @@
+"""What every kernel promises, for every workload that comes with hwsim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwsim.catalog import load_workload
+from hwsim.kernels.build import build_kernel
+from hwsim.numerics.format import FORMATS
+from hwsim.spec.operation import Operation
+from hwsim.spec.parameters import parameter_keys, with_parameters
+from hwsim.spec.workload import WorkloadSpec, workload_model
+
+FOLDER = Path(__file__).parents[2] / "workloads"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+SMALL = {"n": 24, "i": 24, "j": 24, "k": 24, "bytes": "4 KiB", "steps": 300}
+
+
+def small(name: str) -> WorkloadSpec:
+    """A stock workload at a size at which every access can be looked at."""
+    spec = load_workload(FOLDER / f"{name}.yaml").spec
+    keys = parameter_keys(spec)
+    values: dict[str, object] = {key: value for key, value in SMALL.items() if key in keys}
+    for key in ("k", "m"):
+        if "n" in keys and key in keys:
+            values.pop(key, None)
+    return with_parameters(spec, values)
+
+
+def run(spec, **setting):
+    made = build_kernel(spec, **setting)
+    return made, [step for block in made.blocks() for step in block.steps()]
+
+
+@pytest.fixture(params=NAMES)
+def spec(request):
+    return small(request.param)
+
+
+SETTINGS = [{}, {"lanes": 4}, {"lanes": 8, "cores": 3}]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_answer_is_the_reference_up_to_rounding(spec, setting):
+    made, _ = run(spec, **setting)
+    reference = made.reference()
+    assert made.output.shape == reference.shape
+    error = np.abs(made.output.astype(np.float64) - reference).max() / np.abs(reference).max()
+    assert error <= made.tolerance < 1e-3
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_access_stays_inside_its_tensor(spec, setting):
+    made, steps = run(spec, **setting, math=False)
+    inside = {
+        name: (view.base, view.base + (view.strides[0] * view.shape[0]) * view.element_bytes)
+        for name, view in made.tensors.items()
+    }
+    for nest in (nest for step in steps for nest in step.nests):
+        for access in nest.accesses:
+            low, high = nest.span(access)
+            first, end = inside[access.tensor]
+            assert first <= low < high <= end
+
+
+def test_instructions_count_the_accesses(spec):
+    _, steps = run(spec, lanes=4)
+    for step in steps:
+        assert step.work.instructions.load >= sum(nest.loads for nest in step.nests)
+        if spec.schedule.model_dump().get("v1", 1) == 1:
+            assert step.work.instructions.load == sum(nest.loads for nest in step.nests)
+            assert step.work.instructions.store == sum(nest.stores for nest in step.nests)
+
+
+def test_useful_work_does_not_depend_on_cores(spec):
+    alone, steps = run(spec, lanes=4)
+    shared, pieces = run(spec, lanes=4, cores=4)
+    assert alone.useful_flops == shared.useful_flops
+    assert sum(step.work.flops for step in steps) == sum(step.work.flops for step in pieces)
+    assert sum(step.work.flops for step in steps) == alone.useful_flops
+
+
+def test_without_math_the_steps_are_the_same(spec):
+    _, with_math = run(spec, lanes=4, cores=2)
+    silent, without = run(spec, lanes=4, cores=2, math=False)
+    assert [(step.work, len(step.nests)) for step in with_math] == [
+        (step.work, len(step.nests)) for step in without
+    ]
+    with pytest.raises(Exception, match="without math"):
+        _ = silent.output
+
+
+def test_blocks_may_run_in_any_order(spec):
+    forward, _ = run(spec, cores=4)
+    backward = build_kernel(spec, cores=4)
+    for block in reversed(backward.blocks()):
+        list(block.steps())
+    np.testing.assert_array_equal(forward.output, backward.output)
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_seed_another(spec):
+    first, again = run(spec, seed=3)[0].output, run(spec, seed=3)[0].output
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, run(spec, seed=4)[0].output)
+
+
+def test_a_stock_workload_says_what_it_shows_and_has_the_name_of_its_file():
+    for name in NAMES:
+        loaded = load_workload(FOLDER / f"{name}.yaml").spec
+        assert loaded.name == name
+        assert loaded.shows
+        assert len(loaded.description) > 3
+
+
+def test_the_precisions_of_a_file_are_the_formats_that_numerics_knows():
+    assert set(WorkloadSpec.model_fields["precision"].annotation.__args__) == set(FORMATS)
+
+
+def test_every_operation_has_a_stock_workload_or_is_the_users_own():
+    shipped = {load_workload(FOLDER / f"{name}.yaml").spec.op for name in NAMES}
+    workload_model(None)
+    assert shipped == set(WorkloadSpec.variants) - {"python"}
+    assert {model for model in WorkloadSpec.variants.values()} == set(Operation.__args__)

@@ -1,0 +1,134 @@
+"""Formulas: what they mean, and how a wrong one is explained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from hwsim.errors import InputError
+from hwsim.kernels.formula_text import parse_formula
+from tests.unit.kernels.helpers import counts, kernel, steps
+
+
+def computed(sizes, formula, **schedule):
+    made = kernel("formula", sizes, formula=formula, precision="fp64", **schedule)
+    steps(made)
+    return made
+
+
+def test_a_matrix_product():
+    made = computed({"i": 3, "j": 4, "k": 5}, "C[i,j] += A[i,k] * B[k,j]", tile={"k": 2})
+    np.testing.assert_allclose(made.output, made.arrays["A"] @ made.arrays["B"])
+    assert made.useful_flops == 2 * 3 * 4 * 5
+
+
+def test_a_convolution_reads_a_window():
+    sizes = {"n": 2, "co": 3, "h": 4, "w": 5, "ci": 2, "kh": 3, "kw": 2}
+    text = "O[n,co,h,w] += I[n,ci,h+kh,w+kw] * W[co,ci,kh,kw]"
+    made = computed(sizes, text, tile={"ci": 1, "w": 2}, order=("n", "co", "h", "w", "ci", "kh", "kw"))
+    image, weights = made.arrays["I"], made.arrays["W"]
+    assert image.shape == (2, 2, 6, 6)
+    windows = sliding_window_view(image, (3, 2), axis=(2, 3))
+    np.testing.assert_allclose(made.output, np.einsum("nihwab,oiab->nohw", windows, weights))
+
+
+def test_a_stride_of_two_reads_every_second_element():
+    made = computed({"x": 4, "k": 3}, "O[x] += I[2*x+k+1] * W[k]")
+    image, weights = made.arrays["I"], made.arrays["W"]
+    assert image.shape == (2 * 3 + 2 + 1 + 1,)
+    expected = [sum(image[2 * x + k + 1] * weights[k] for k in range(3)) for x in range(4)]
+    np.testing.assert_allclose(made.output, expected)
+
+
+def test_sums_constants_and_broadcasts():
+    made = computed({"i": 3, "j": 4}, "C[i,j] = 2 * A[i,j] - 0.5 * B[j] + 1")
+    np.testing.assert_allclose(made.output, 2 * made.arrays["A"] - 0.5 * made.arrays["B"] + 1)
+    assert counts(made)["loads.B"] == 12
+    assert counts(made)["loads.C"] == 0
+
+
+def test_a_term_without_the_summed_index_counts_each_time():
+    made = computed({"i": 3, "k": 4}, "C[i] += A[i,k] + B[i]")
+    np.testing.assert_allclose(made.output, made.arrays["A"].sum(axis=1) + 4 * made.arrays["B"])
+
+
+def test_an_element_used_twice_is_loaded_once():
+    made = computed({"i": 6}, "C[i] = A[i] * A[i]")
+    np.testing.assert_allclose(made.output, made.arrays["A"] ** 2)
+    assert counts(made)["loads"] == 6
+
+
+def test_a_diagonal():
+    made = computed({"i": 4}, "T[i] = A[i,i]")
+    np.testing.assert_array_equal(made.output, np.diagonal(made.arrays["A"]))
+
+
+@pytest.mark.parametrize(
+    ("formula", "fma", "add", "mul"),
+    [
+        ("C[i,j] += A[i,k] * B[k,j]", 1, 0, 0),
+        ("C[i] = A[i] + B[i]", 0, 1, 0),
+        ("C[i] = A[i] * B[i]", 0, 0, 1),
+        ("C[i] = B[i] + 3 * A[i]", 1, 0, 0),
+        ("C[i] += A[i] * B[i] * D[i]", 1, 0, 1),
+        ("C[i] = A[i]", 0, 0, 0),
+    ],
+)
+def test_arithmetic_of_one_point(formula, fma, add, mul):
+    made = computed(dict.fromkeys(parse_formula(formula).indices, 2), formula)
+    body = made.loops[0].body
+    assert (body.fma, body.add, body.mul) == (fma, add, mul)
+
+
+@pytest.mark.parametrize(
+    ("formula", "column", "message"),
+    [
+        ("", 1, "expected a tensor such as A[i,k], found the end"),
+        ("C[i] A[i]", 6, "expected '+=' or '=', found 'A'"),
+        ("C[i,j += A[i]", 7, "expected ',' or ']'"),
+        ("C[i] = A[i] *", 14, "found the end"),
+        ("C[i] = A[i] / B[i]", 13, "'/' has no meaning"),
+        ("C[i] = A(i)", 9, "'(' has no meaning"),
+        ("C[i] = A", 9, "expected '[' and the indices of A"),
+        ("C[i] = A[i] B[i]", 13, "expected '+', '-', '*' or the end"),
+        ("C[i+1] = A[i]", 1, "each axis of C must be one index"),
+        ("C[i,i] = A[i]", 1, "appears twice"),
+        ("C[i] = C[i] + A[i]", 8, "C is the output; write C[…] +="),
+        ("C[i] = A[i,k]", 1, "k is summed over: write '+='"),
+        ("C[i] += A[i] * A[i,k]", 16, "A has 1 axes elsewhere, here 2"),
+        ("C[i] = 3", 9, "nothing is read"),
+        ("C[i] = A[-i]", 10, "expected an index or a whole number"),
+        ("C[i] = A[1-i]", 13, "added, not subtracted"),
+        ("C[i] = A[1.5]", 10, "expected an index or a whole number"),
+        ("C[i] = A[2*3]", 12, "expected an index"),
+    ],
+)
+def test_a_wrong_formula_is_pointed_at(formula, column, message):
+    with pytest.raises(InputError) as caught:
+        parse_formula(formula)
+    first, text, pointer = str(caught.value).split("\n")
+    assert first.startswith(f"formula, column {column}: ")
+    assert message in first
+    assert text == f"  {formula}"
+    assert pointer.index("^") == column + 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "schedule", "message"),
+    [
+        ({"i": 2}, {}, "no extent for k"),
+        ({"i": 2, "k": 2, "z": 1}, {}, "z does not appear"),
+        ({"i": 2, "k": 2}, {"order": ("i",)}, "order must name each of i, k once, found i"),
+        ({"i": 2, "k": 2}, {"tile": {"q": 1}}, "tile: q does not appear"),
+        ({"i": 2, "k": 2}, {"unroll": {"q": 1}}, "unroll: q does not appear"),
+    ],
+)
+def test_sizes_and_schedule_must_fit_the_formula(sizes, schedule, message):
+    with pytest.raises(InputError, match=message):
+        kernel("formula", sizes, formula="C[i] += A[i,k]", **schedule)
+
+
+def test_reading_before_the_first_element_is_refused():
+    with pytest.raises(InputError, match="column 8: A is read before its first element"):
+        kernel("formula", {"i": 3}, formula="C[i] = A[i-1]")
