@@ -1,3 +1,28 @@
-"""hwsim: what would this kernel cost on that machine, and why?"""
+"""hwsim: what would this kernel cost on that machine, and why?
+
+import hwsim
+result = hwsim.run("course_cpu", "matmul_tiled", n=256, tile=32)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hwsim.api import run
+    from hwsim.results.result import RunResult
 
 __version__ = "0.1.0"
+
+__all__ = ["RunResult", "__version__", "run"]
+
+_HOMES = {"run": "hwsim.api", "RunResult": "hwsim.results.result"}
+"""Loaded when they are first asked for, so that `import hwsim` and `hwsim --help` stay quick."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hwsim' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

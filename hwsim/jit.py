@@ -1,8 +1,8 @@
 """``compiled``: Numba's njit with a cache that is never stale.
 
-Numba caches a compiled function by the time stamp of its own file, and does not notice when a function that it calls
-has changed elsewhere. So the cache folder is named after the contents of all compiled modules, and lives in the user's
-cache folder, where it can be written also when hwsim is installed system-wide.
+Numba caches a compiled function by the time stamp of its own file, and does not notice when a function that
+it calls has changed elsewhere. So the cache folder is named after the contents of all compiled modules, and
+lives in the user's cache folder, where it can be written also when hwsim is installed system-wide.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numba
 from numba.core import config
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = Callable[..., Any]
+"""Numba finds the types out itself, so that compiled functions may go without annotations."""
 
 
 def compiled(function: Function) -> Function:
@@ -51,7 +52,8 @@ def _cache_folder() -> Path:
         if b"hwsim.jit import" in source:
             digest.update(source)
     name = f"numba-{numba.__version__}-{platform.machine()}-{digest.hexdigest()[:12]}"
-    for root in (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"), Path(tempfile.gettempdir())):
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for root in (users, Path(tempfile.gettempdir())):
         folder = root / "hwsim" / name
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Plain loops that touch memory as reference/cache/CONVENTIONS.md writes it; nothing of hwsim is used here."""
+"""Plain loops that touch memory as the conventions of the cache reference say; nothing of hwsim is used."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hwsim import __version__
-from hwsim.cli import check, replay, schema, show, welcome
+from hwsim.cli import check, explain, replay, run, schema, show, validate, welcome
 from hwsim.cli import list as list_
 from hwsim.cli.console import print_error
 from hwsim.errors import HwsimError
@@ -26,11 +26,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command("run", epilog=run.EXAMPLE)(run.run_command)
+app.command("explain", epilog=explain.EXAMPLE)(explain.explain_command)
 app.command("list", epilog=list_.EXAMPLE)(list_.list_command)
 app.command("show", epilog=show.EXAMPLE)(show.show_command)
 app.command("check", epilog=check.EXAMPLE)(check.check_command)
 app.command("replay", epilog=replay.EXAMPLE)(replay.replay_command)
 app.command("schema", epilog=schema.EXAMPLE)(schema.schema_command)
+app.command("validate", epilog=validate.EXAMPLE)(validate.validate_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+
+from hwsim.errors import InputError
 
 _WIDTH_IN_PIPES = 110
 
@@ -26,6 +29,14 @@ def err() -> Console:
 def print_json(data: Any) -> None:
     """Machine-readable output: indented JSON and nothing else."""
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """The same into a file; a folder that is missing or cannot be written is the user's to mend."""
+    try:
+        path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def print_error(message: str) -> None:

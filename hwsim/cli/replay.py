@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwsim.cli.console import err, print_json
+from hwsim.cli.console import err, print_json, write_json
 from hwsim.cli.show import Settings
 from hwsim.errors import InputError
 
@@ -88,7 +88,7 @@ def replay_command(
     else:
         print_report(data)
     if target is not None:
-        _write_json(target, data)
+        write_json(target, data)
     if not replay.complete:
         err().print(f"stopped early: these counts are of the first {replay.accesses:,} accesses only")
         raise typer.Exit(_INTERRUPTED)
@@ -214,12 +214,3 @@ def _json_target(json_file: str | None) -> Path | None:
     if not target.parent.is_dir():
         raise InputError(f"--json {target}: there is no folder {target.parent}")
     return target
-
-
-def _write_json(target: Path, data: dict[str, Any]) -> None:
-    import json
-
-    try:
-        target.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--json {target}: cannot be written: {error.strerror}") from error

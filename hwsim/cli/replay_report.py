@@ -60,7 +60,8 @@ def print_report(data: dict[str, Any]) -> None:
     """Tables for people."""
     console = out()
     fetches = data["instructions"]
-    left_out = f", {fetches:,} instruction fetches left out" if fetches else ""
+    noun = "fetch" if fetches == 1 else "fetches"
+    left_out = f", {fetches:,} instruction {noun} left out" if fetches else ""
     console.print(
         f"[bold]{data['machine']}[/bold] replayed {data['trace']} ({data['format']}): "
         f"{data['accesses']:,} accesses{left_out}",

@@ -51,7 +51,7 @@ class CacheCounters(Counters):
     prefetch_hits: int = 0
     """Prefetched lines that were then used."""
     sector_misses: int = 0
-    """Misses on a line that is present without the sector asked for; a part of read_misses and write_misses."""
+    """Misses on a line that is present without the sector asked for; among read_misses and write_misses."""
     back_invalidations: int = 0
     """Lines taken from inner caches because this inclusive cache lost them."""
     clean_victims: int = 0
@@ -98,9 +98,11 @@ class DramCounters(Counters):
         return self.row_misses + self.row_conflicts
 
 
-(READS, WRITES, READ_MISSES, WRITE_MISSES, WRITEBACKS, PREFETCHES, PREFETCH_READS, PREFETCH_HITS, SECTOR_MISSES,
- BACK_INVALIDATIONS, CLEAN_VICTIMS, BYTES_READ, BYTES_WRITTEN, BYTES_FETCHED, BYTES_EVICTED) = range(CacheCounters.width())  # fmt: skip  # noqa: E501
+(READS, WRITES, READ_MISSES, WRITE_MISSES, WRITEBACKS, PREFETCHES, PREFETCH_READS, PREFETCH_HITS,
+ SECTOR_MISSES, BACK_INVALIDATIONS, CLEAN_VICTIMS, BYTES_READ, BYTES_WRITTEN, BYTES_FETCHED, BYTES_EVICTED,
+) = range(CacheCounters.width())  # fmt: skip
 """Columns of the compiled counters, in the order of the fields of CacheCounters."""
 
-DRAM_READS, DRAM_WRITES, DRAM_BYTES_READ, DRAM_BYTES_WRITTEN, ROW_HITS, ROW_MISSES, ROW_CONFLICTS = range(DramCounters.width())  # fmt: skip  # noqa: E501
+(DRAM_READS, DRAM_WRITES, DRAM_BYTES_READ, DRAM_BYTES_WRITTEN, ROW_HITS, ROW_MISSES, ROW_CONFLICTS,
+) = range(DramCounters.width())  # fmt: skip
 """Columns of the compiled DRAM counters."""

@@ -6,26 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.hardware.counters import CacheCounters
-from hwsim.hardware.coupled_walk import (
-    ENDLESS,
-    INCLUSIONS,
-    OFFSET,
-    SETS,
-    WAYS,
-    State,
-    rehash_lines,
-    run_events,
-    run_nest,
-)
+from hwsim.hardware.coupled_state import ENDLESS, INCLUSIONS, OFFSET, SETS, USED, WAYS, State
+from hwsim.hardware.coupled_walk import rehash_lines, run_events
 from hwsim.hardware.dram import Dram
+from hwsim.hardware.endless import FIRST_HASH_SIZE
 from hwsim.hardware.prefetch import PREFETCHERS
 from hwsim.hardware.replacement import DIRTY, POLICIES, TAG, VALID, VALUE
 from hwsim.hardware.topology import Topology
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import MAX_ACCESSES, Nest
-from hwsim.trace.walk import begin, lines_touched, pack_nest
+from hwsim.trace.walk import begin, fill, pack_nest
 
-_FIRST_HASH_SIZE = 1 << 12
+_FEED_EVENTS = 1 << 14
 _STACK_ROWS = 1024
 _QUEUE_ROWS = 1024
 
@@ -76,34 +68,37 @@ class CoupledCaches:
 
     def walk(self, nest: Nest, core: int) -> None:
         packed = pack_nest(nest, self.grain)
-        self.reserve(lines_touched(nest, self.grain))
         cursor = begin(packed)
-        run_nest(
-            self.state, self.topology.chains[core], self.grain,
-            packed.trips, packed.strides, packed.template, packed.order, packed.table, packed.table_strides,
-            cursor.counters, cursor.address, cursor.entry, cursor.skipped, np.zeros(packed.buffer_events, np.uint64),
-        )  # fmt: skip
+        buffer = np.zeros(packed.buffer_events, np.uint64)
+        while not cursor.done:
+            count = fill(
+                packed.trips, packed.strides, packed.template, packed.order, packed.table,
+                packed.table_strides, cursor.counters, cursor.address, cursor.entry, cursor.skipped,
+                buffer, self.grain.bit_length() - 1, 1, 0,
+            )  # fmt: skip
+            self.feed(buffer[:count], core)
 
     def feed(self, events: NDArray[np.uint64], core: int) -> None:
-        self.reserve(len(events))
-        run_events(self.state, self.topology.chains[core], events, len(events), self.grain)
+        for start in range(0, len(events), _FEED_EVENTS):
+            piece = events[start : start + _FEED_EVENTS]
+            self._reserve(len(piece))
+            run_events(self.state, self.topology.chains[core], piece, self.grain)
 
-    def reserve(self, lines: int) -> None:
-        """Keep the hash table of every infinite level at most half full when `lines` more lines arrive.
+    def _reserve(self, events: int) -> None:
+        """Keep the hash table of every infinite level at most half full, whatever the events bring.
 
-        A prefetcher may bring one more line for each of them and each step of its degree.
+        One event may bring a line and what every prefetcher adds to it, and each of these drives a line down
+        a level.
         """
-        for number, row in enumerate(self.state.units):
-            if not row[ENDLESS]:
-                continue
-            spec = self.topology.specs[self.topology.instances[number].level]
-            tags = self.state.lines[row[OFFSET] : row[OFFSET] + row[SETS], TAG]
-            needed = 2 * (int((tags >= 0).sum()) + lines * (1 + spec.prefetch.degree))
-            if needed > row[SETS]:
-                self._grow(number, 1 << (needed - 1).bit_length())
+        degrees = sum(spec.prefetch.degree for spec in self.topology.specs if spec.prefetch.kind != "none")
+        lines = events * (1 + degrees) * (1 + len(self.topology.specs))
+        for number in np.flatnonzero(self.state.units[:, ENDLESS]):
+            needed = 2 * (int(self.state.units[number, USED]) + lines)
+            if needed > self.state.units[number, SETS]:
+                self._grow(int(number), 1 << (needed - 1).bit_length())
 
     def contents(self, instance: int) -> list[list[tuple[int, bool]]]:
-        """The lines of each set with their dirty bit, those of the highest value first; for tests and for looking."""
+        """The lines of each set with their dirty bit, those of the highest value first."""
         offset, sets, ways = (int(self.state.units[instance, column]) for column in (OFFSET, SETS, WAYS))
         groups = []
         for first in range(offset, offset + sets * ways, ways):
@@ -132,13 +127,13 @@ def _free_ways(count: int) -> NDArray[np.int64]:
 
 
 def _geometry(spec: CacheSpec, level: int, places: int, sets: int, streams: int) -> list[int]:
-    """The row of one instance, in the order of the columns of coupled_walk.py."""
-    set_count, ways = (_FIRST_HASH_SIZE, 1) if spec.infinite else (spec.set_count, spec.way_count)
+    """The row of one instance, in the order of the columns of coupled_state.py."""
+    set_count, ways = (FIRST_HASH_SIZE, 1) if spec.infinite else (spec.set_count, spec.way_count)
     return [
         places, sets, set_count, ways, POLICIES[spec.replacement],
         spec.line.bit_length() - 1, spec.sector_bytes.bit_length() - 1,
         spec.write == "through", spec.write_allocate, INCLUSIONS[spec.inclusion],
         max(1, set_count.bit_length() - 1) if spec.index == "xor" else 0,
-        PREFETCHERS[spec.prefetch.kind], spec.prefetch.degree, spec.prefetch.streams, streams, level, spec.infinite, 0,
+        PREFETCHERS[spec.prefetch.kind], spec.prefetch.degree, spec.prefetch.streams, streams,
+        level, spec.infinite, 0, 0,
     ]  # fmt: skip
-

@@ -1,8 +1,8 @@
 """DRAM: channels, ranks, banks and rows; counts what each column access finds in its bank. No time here.
 
-An address is cut into fields from its low to its high bits, in the order of the machine's `mapping`, which begins with the
-row: it takes all that is left. With open pages a column access hits the open row, misses (no row open) or conflicts (another row open);
-with closed pages every access opens its row anew.
+An address is cut into fields from its low to its high bits, in the order of the machine's `mapping`, which
+begins with the row: it takes all that is left. With open pages a column access hits the open row, misses (no
+row open) or conflicts (another row open); with closed pages every access opens its row anew.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHANNEL, RANK, BANK, COLUMN = range(4)
 _FIELDS = {"channel": CHANNEL, "rank": RANK, "bank": BANK, "column": COLUMN}
 
 BURST, OPEN_PAGE, FIRST_FIELD, FIRST_SIZE = 0, 1, 2, 6
-"""Places in the geometry array: burst bytes, page policy, four fields from low to high, size of each field by code."""
+"""Places in `geometry`: burst bytes, page policy, the four fields from low to high, their sizes by code."""
 
 
 @dataclass(frozen=True, eq=False)

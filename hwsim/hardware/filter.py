@@ -1,12 +1,13 @@
-"""The fast model of a cache hierarchy: each level is a filter that turns a stream of events into a shorter one.
+"""The fast model of a cache hierarchy: each level is a filter that makes a stream of events shorter.
 
-A write-back, write-allocate cache that is neither inclusive nor exclusive never looks at another level: it takes the
-stream of the level above, and hands misses and modified victims on. So a buffer of events can go through one level after
-the other, each a tight loop. What needs more (inclusion, sectors, prefetching, write-through, …) is in `coupled.py`.
+A write-back, write-allocate cache that is neither inclusive nor exclusive never looks at another level: it
+takes the stream of the level above, and hands misses and modified victims on. So a buffer of events can go
+through one level after the other, each a tight loop. What needs more (inclusion, sectors, prefetching,
+write-through, …) is in `coupled.py`.
 
-The state of a set is its lines, `line << 1 | dirty`, most recent first (lru), newest first (fifo), or in place (random).
-On a miss the fill is requested first and the modified victim leaves after it; a whole line that comes down and misses is
-put in without a fetch.
+The state of a set is its lines, `line << 1 | dirty`, most recent first (lru), newest first (fifo), or in
+place (random). On a miss the fill is requested first and the modified victim leaves after it; a whole line
+that comes down and misses is put in without a fetch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.hardware.counters import READ_MISSES, READS, WRITE_MISSES, WRITEBACKS, WRITES
+from hwsim.hardware.endless import hash_place
 from hwsim.hardware.replacement import FIFO, LRU, next_random
 from hwsim.jit import compiled, inlined
 from hwsim.trace.event import ACCESS_MASK, ACCESS_SHIFT, KIND, LINE_SHIFT, U0, U1, U2
@@ -28,17 +30,13 @@ OFFSET, SETS, WAYS, POLICY = range(4)
 """Columns of the geometry table: place of the first set in `tags`, number of sets and ways, policy."""
 
 EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFE)
-_GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
 _EIGHT, _SIXTEEN = np.uint64(8), np.uint64(16)
 
 
 @inlined
 def _base(line, sets, ways):  # type: ignore[no-untyped-def]
     """Where the set of a line begins; a mask is much faster than a division."""
-    if sets & (sets - U1) == U0:
-        index = line & (sets - U1)
-    else:
-        index = line % sets
+    index = line & (sets - U1) if sets & (sets - U1) == U0 else line % sets
     return index * ways
 
 
@@ -46,7 +44,8 @@ def _base(line, sets, ways):  # type: ignore[no-untyped-def]
 def _hand_on(event, old, out, count, causes):  # type: ignore[no-untyped-def]
     """Ask the next level for a line, unless all of it came down from above; then send a modified victim down.
 
-    Both are always written, and the place moves on only where they count: cheaper than a branch that fails to be foreseen.
+    Both are always written, and the place moves on only where they count: cheaper than a branch that fails to
+    be foreseen.
     """
     wanted = U1 - ((event & KIND) >> U1)
     causes[(event >> ACCESS_SHIFT) & ACCESS_MASK] += wanted
@@ -114,12 +113,15 @@ def lru_filter(
     counters: NDArray[np.uint64],
     causes: NDArray[np.uint64],
 ) -> np.uint64:
-    """A level that gives up the line used longest ago; with the usual associativities known, the search is unrolled."""
+    """A level that gives up the line used longest ago; for 8 and 16 ways the search is unrolled."""
+    count: np.uint64
     if ways == _EIGHT:
-        return _lru(events, length, out, tags, sets, _EIGHT, counters, causes)
-    if ways == _SIXTEEN:
-        return _lru(events, length, out, tags, sets, _SIXTEEN, counters, causes)
-    return _lru(events, length, out, tags, sets, ways, counters, causes)
+        count = _lru(events, length, out, tags, sets, _EIGHT, counters, causes)
+    elif ways == _SIXTEEN:
+        count = _lru(events, length, out, tags, sets, _SIXTEEN, counters, causes)
+    else:
+        count = _lru(events, length, out, tags, sets, ways, counters, causes)
+    return count
 
 
 @compiled
@@ -142,7 +144,7 @@ def fifo_filter(
         dirty = ((event & KIND) + U1) >> U1 & U1
         writes += dirty
         base = _base(line, sets, ways)
-        place = base
+        place: np.uint64 = base
         end = base + ways
         while place < end and tags[place] >> U1 != line:
             place += U1
@@ -226,7 +228,7 @@ def infinite_filter(
         line = event >> LINE_SHIFT
         dirty = ((event & KIND) + U1) >> U1 & U1
         writes += dirty
-        place = ((line * _GOLDEN) >> U2) & mask
+        place = hash_place(line, mask)
         while tags[place] != EMPTY and tags[place] >> U1 != line:
             place = (place + U1) & mask
         if tags[place] != EMPTY:
@@ -258,7 +260,12 @@ class Levels(NamedTuple):
 
 @compiled
 def pump(
-    events: NDArray[np.uint64], length: np.uint64, first: int, stop: int, chain: NDArray[np.int64], levels: Levels
+    events: NDArray[np.uint64],
+    length: np.uint64,
+    first: int,
+    stop: int,
+    chain: NDArray[np.int64],
+    levels: Levels,
 ) -> np.uint64:
     """Send a buffer of events through the levels `first … stop` of a chain; returns how many come out."""
     source = events
@@ -276,7 +283,9 @@ def pump(
         elif policy == np.uint64(INFINITE):
             length = infinite_filter(source, length, target, own, counters, causes)
         else:
-            length = random_filter(source, length, target, own, sets, ways, levels.rng, instance, counters, causes)
+            length = random_filter(
+                source, length, target, own, sets, ways, levels.rng, instance, counters, causes
+            )
         source = target
     return length
 
@@ -287,7 +296,7 @@ def rehash(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
     mask = np.uint64(len(new)) - U1
     for tag in old:
         if tag != EMPTY:
-            place = (((tag >> U1) * _GOLDEN) >> U2) & mask
+            place = hash_place(tag >> U1, mask)
             while new[place] != EMPTY:
                 place = (place + U1) & mask
             new[place] = tag

@@ -4,8 +4,8 @@
     traffic = hierarchy.replay(nest)          # state changes, counts come back; no time passes
     traffic.levels["l1"].read_misses
 
-Promises, held by tests: hits plus misses equal accesses; bytes leaving a level equal bytes entering the next; run
-compression and warping change no count and no state.
+Promises, held by tests: hits plus misses equal accesses; bytes leaving a level equal bytes entering the next;
+run compression and warping change no count and no state.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Hierarchy:
         self.compress = compress
         self.warp = warp
         self.dram = Dram.build(dram)
-        self._stream = StreamCaches(self.topology, self.dram, seed) if can_stream(self.topology.specs) else None
+        self._stream = (
+            StreamCaches(self.topology, self.dram, seed) if can_stream(self.topology.specs) else None
+        )
         self._coupled = None if self._stream else CoupledCaches(self.topology, self.dram, seed)
 
     @property
@@ -101,7 +103,11 @@ class Hierarchy:
         return self._since(mark, core, nest.length, skipped)
 
     def feed(
-        self, addresses: NDArray[np.uint64], writes: NDArray[np.bool_], sizes: NDArray[np.uint16], core: int = 0
+        self,
+        addresses: NDArray[np.uint64],
+        writes: NDArray[np.bool_],
+        sizes: NDArray[np.uint16],
+        core: int = 0,
     ) -> Traffic:
         """Run accesses that are given one by one; those that cross a line are split."""
         mark = self._mark(core)
@@ -114,7 +120,9 @@ class Hierarchy:
     def counters(self) -> dict[str, CacheCounters]:
         """What every instance has counted so far, by its name: `core[0].l1`, `l3`."""
         rows = self.caches.counters
-        return {instance.name: CacheCounters.of(rows[i]) for i, instance in enumerate(self.topology.instances)}
+        return {
+            instance.name: CacheCounters.of(rows[i]) for i, instance in enumerate(self.topology.instances)
+        }
 
     def level_counters(self) -> dict[str, CacheCounters]:
         """The same, added up over the instances of each level."""

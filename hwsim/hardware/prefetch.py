@@ -1,8 +1,8 @@
 """Prefetchers: which line a cache should fetch before it is asked for.
 
-`next_line` acts on a miss, and on the first use of a line that it brought (tagged prefetching, so that a stream keeps
-going). `stride` watches 4 KiB regions: when the last two steps from line to line in a region were equal, it runs ahead
-by that step.
+`next_line` acts on a miss, and on the first use of a line that it brought (tagged prefetching, so that a
+stream keeps going). `stride` watches 4 KiB regions: when the last two steps from line to line in a region
+were equal, it runs ahead by that step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def wants_next_line(missed, used_fresh):  # type: ignore[no-untyped-def]
 
 @inlined
 def observe_stride(streams, offset, count, line, line_bits):  # type: ignore[no-untyped-def]
-    """Note an access; returns the step to run ahead by, or 0. The region longest unseen makes room for a new one."""
+    """Note an access; returns the step to run ahead by, or 0. A new region takes the place of the oldest."""
     region = line >> max(REGION_BITS - line_bits, 0)
     row = offset
     found = False

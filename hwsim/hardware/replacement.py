@@ -1,8 +1,8 @@
 """Replacement policies: which line leaves a full set.
 
-A policy says what happens to the value of a line (a column of `lines`, a row per way) or to the tree of its set when the
-line is hit (`touch`), when it is put in (`admit`), and which way of a full set is given up (`victim`). To add a policy:
-give it a code and a line in each of the three functions at the end; the contract test picks it up from POLICIES.
+A policy says what happens to the value of a line (a column of `lines`, a row per way) or to the tree of its
+set when the line is hit or put in (`note_use`), and which way of a full set is given up (`victim`). To add a
+policy: give it a code and a line in both functions at the end; the contract test picks it up from POLICIES.
 Everything is inlined into the walk.
 """
 
@@ -20,7 +20,7 @@ SRRIP_DISTANT = 3
 """Re-reference prediction of a line that may leave (2-bit SRRIP, Jaleel et al., ISCA 2010)."""
 
 TAG, VALID, DIRTY, FRESH, VALUE = range(5)
-"""Columns of `lines`: line number, sectors present and modified (a bit each), prefetched and unused, policy's value."""
+"""Columns of `lines`: line number, sectors present and modified, prefetched and unused, policy's value."""
 
 
 @inlined
@@ -87,25 +87,14 @@ def srrip_victim(lines, base, ways):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def touch(policy, lines, trees, clock, base, index, ways, way):  # type: ignore[no-untyped-def]
-    """A line was hit."""
-    if policy == LRU:
-        lines[base + way, VALUE] = clock
+def note_use(policy, lines, trees, clock, base, tree, ways, place, new):  # type: ignore[no-untyped-def]
+    """A line was hit, or put in (`new`)."""
+    if policy == LRU or (policy == FIFO and new):
+        lines[place, VALUE] = clock
     elif policy == PLRU:
-        plru_touch(trees, index, ways, way)
+        plru_touch(trees, tree, ways, place - base)
     elif policy == SRRIP:
-        lines[base + way, VALUE] = 0
-
-
-@inlined
-def admit(policy, lines, trees, clock, base, index, ways, way):  # type: ignore[no-untyped-def]
-    """A line was put into a way."""
-    if policy == LRU or policy == FIFO:  # noqa: PLR1714
-        lines[base + way, VALUE] = clock
-    elif policy == PLRU:
-        plru_touch(trees, index, ways, way)
-    elif policy == SRRIP:
-        lines[base + way, VALUE] = SRRIP_DISTANT - 1
+        lines[place, VALUE] = SRRIP_DISTANT - 1 if new else 0
 
 
 @inlined

@@ -21,6 +21,7 @@ from hwsim.hardware.counters import (
     CacheCounters,
 )
 from hwsim.hardware.dram import Dram, drain
+from hwsim.hardware.endless import FIRST_HASH_SIZE
 from hwsim.hardware.filter import (
     EMPTY,
     INFINITE,
@@ -40,7 +41,6 @@ from hwsim.trace.nest import MAX_ACCESSES, Nest
 from hwsim.trace.walk import BUFFER_EVENTS, Cursor, begin, fill, lines_touched, pack_nest
 
 STREAM_POLICIES = ("lru", "fifo", "random")
-_FIRST_HASH_SIZE = 1 << 12
 
 
 class Sink(NamedTuple):
@@ -79,7 +79,7 @@ class StreamCaches:
         for number, instance in enumerate(topology.instances):
             spec = specs[instance.level]
             if spec.infinite:
-                row = (offset, _FIRST_HASH_SIZE, 1, INFINITE)
+                row = (offset, FIRST_HASH_SIZE, 1, INFINITE)
             else:
                 row = (offset, spec.set_count, spec.way_count, POLICIES[spec.replacement])
             geometry[number] = row
@@ -111,8 +111,8 @@ class StreamCaches:
     def run_limit(self, chain: NDArray[np.int64]) -> tuple[int, int]:
         """Sets of the first level, and how many distinct lines of a loop body one of them may receive.
 
-        An lru set keeps them all while there are no more than ways; under other policies a line is safe only where no
-        other line of the body shares its set.
+        An lru set keeps them all while there are no more than ways; under other policies a line is safe only
+        where no other line of the body shares its set.
         """
         if not len(chain):
             return 1, 0
@@ -124,7 +124,7 @@ class StreamCaches:
     def walk(
         self, nest: Nest, core: int, compress: bool, tap: NDArray[np.uint64] | None = None, tap_level: int = 0
     ) -> int:
-        """Walk a nest; with a tap, also record the stream that leaves level `tap_level - 1`, and return its length."""
+        """Walk a nest; a tap records the stream that leaves level `tap_level - 1`. Returns its length."""
         chain = self.topology.chains[core]
         packed = pack_nest(nest, self.grain)
         self._make_room(packed.buffer_events)
@@ -149,7 +149,7 @@ class StreamCaches:
         _feed(events, chain, self.levels, self.sink, self.grain)
 
     def settle(self, core: int, before: NDArray[np.uint64], loaded_bytes: int, stored_bytes: int) -> None:
-        """Count the bytes of a replay, which follow from its events: every transfer between levels is a whole line."""
+        """Count the bytes of a replay, which follow from its events: levels exchange whole lines."""
         chain = self.topology.chains[core]
         if not len(chain):
             return
@@ -188,7 +188,7 @@ class StreamCaches:
         self.levels = self.levels._replace(tags=np.concatenate(parts))
 
     def contents(self, instance: int) -> list[list[tuple[int, bool]]]:
-        """The lines of each set with their dirty bit, in the order of the policy; for tests and for looking."""
+        """The lines of each set with their dirty bit, in the order of the policy."""
         offset, sets, ways, policy = (int(number) for number in self.levels.geometry[instance])
         tags = [int(tag) for tag in self.levels.tags[offset : offset + sets * ways]]
         if policy == INFINITE:
@@ -220,12 +220,14 @@ def _walk(  # type: ignore[no-untyped-def]
     stop = len(chain)
     tapped = np.int64(0)
     while counters[depth] != 2:
-        filled = fill(trips, strides, template, order, table, table_strides, counters, address, entry, skipped,
-                      buffer, shift, sets, limit)  # fmt: skip
+        filled = fill(
+            trips, strides, template, order, table, table_strides, counters, address, entry, skipped,
+            buffer, shift, sets, limit,
+        )  # fmt: skip
         length = np.uint64(filled)
         source = buffer
         if tap_level > 0:
-            length = pump(buffer, length, 0, tap_level, chain, levels)
+            length = pump(buffer, length, np.int64(0), tap_level, chain, levels)
             source = levels.ping if tap_level % 2 == 1 else levels.pong
             for number in range(np.int64(length)):
                 if tapped + number < len(tap):
@@ -241,9 +243,8 @@ def _walk(  # type: ignore[no-untyped-def]
 @compiled
 def _feed(events, chain, levels, sink, grain):  # type: ignore[no-untyped-def]
     stop = len(chain)
-    length = pump(events, np.uint64(len(events)), 0, stop, chain, levels)
+    length = pump(events, np.uint64(len(events)), np.int64(0), stop, chain, levels)
     source = events
     if stop > 0:
         source = levels.ping if stop % 2 == 1 else levels.pong
     drain(source, np.int64(length), grain, sink.geometry, sink.open_rows, sink.counts)
-

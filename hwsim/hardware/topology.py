@@ -1,6 +1,7 @@
 """Which cache instances a machine has, and which of them each core goes through.
 
-Four cores with private L1 and L2 and one L3 make nine instances; the chain of core 2 is `core[2].l1`, `core[2].l2`, `l3`.
+Four cores with private L1 and L2 and one L3 make nine instances; the chain of core 2 is `core[2].l1`,
+`core[2].l2`, `l3`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Topology:
 
     @property
     def grain(self) -> int:
-        """Bytes of one event: the sector of the first level; a 64-byte line where there is no cache at all."""
+        """Bytes of one event: the sector of the first level, or 64 where there is no cache at all."""
         return self.specs[0].sector_bytes if self.specs else 64
 
     def random_seeds(self, seed: int) -> NDArray[np.uint64]:

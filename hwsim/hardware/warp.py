@@ -1,13 +1,15 @@
-"""Warping: skip whole periods of an outer loop once the caches repeat themselves up to a shift of addresses. Exact.
+"""Warping: skip whole periods of an outer loop once the caches repeat up to a shift of addresses. Exact.
 
-After Morelli and Reineke (PLDI 2022). lru and fifo see only which lines are equal and which set they fall into. Let one
-period of the outer loop shift the accesses to tensor r by q_r lines, all q_r equal modulo the number of sets of every
-level. If the state after a period is the state before it with every line of tensor r moved by q_r (in the set moved as
-well, at the same place of the queue, with the same dirty bit), then every further period does the same again: its counts
-are those of the last one, and its state the last one shifted once more. docs/explanation/memory.md has the argument.
+After Morelli and Reineke (PLDI 2022). lru and fifo see only which lines are equal and which set they fall
+into. Let one period of the outer loop shift the accesses to tensor r by q_r lines, all q_r equal modulo the
+number of sets of every level. If the state after a period is the state before it with every line of tensor r
+moved by q_r (in the set moved as well, at the same place of the queue, with the same dirty bit), then every
+further period does the same again: its counts are those of the last one, and its state the last one shifted
+once more. docs/explanation/memory.md has the argument.
 
-The levels behind the warped ones (a large shared cache, DRAM rows) have long periods of their own. They are not skipped:
-the stream that the last walked period sent to them is replayed, shifted, once for every period left out.
+The levels behind the warped ones (a large shared cache, DRAM rows) have long periods of their own. They are
+not skipped: the stream that the last walked period sent to them is replayed, shifted, once for every period
+left out.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _MOST_RECORDED = 1 << 25
 
 @dataclass(frozen=True, eq=False)
 class Period:
-    """After how many iterations the outermost loop repeats, and by how many lines each tensor has moved then."""
+    """After how many iterations the outermost loop repeats, and by how many lines tensors have moved then."""
 
     iterations: int
     levels: int
@@ -122,7 +124,11 @@ def _tensors(nest: Nest, line: int) -> list[tuple[int, int, int]] | None:
 
 
 def _has_period(caches: StreamCaches, nest: Nest, core: int) -> bool:
-    return nest.depth > 0 and not any(a.depth == 0 for a in nest.accesses) and bool(find_period(caches, nest, core))
+    return (
+        nest.depth > 0
+        and not any(a.depth == 0 for a in nest.accesses)
+        and bool(find_period(caches, nest, core))
+    )
 
 
 def _inside_one_more(access: Access) -> Access:
@@ -142,13 +148,20 @@ def _warp(caches: StreamCaches, nest: Nest, core: int, compress: bool, period: P
         counts = caches.counters[warped].copy()
         causes = caches.causes[: period.levels].copy()
         memory = caches.dram.counts.copy()
-        recorded = caches.walk(slice_outer(nest, done, step), core, compress, tap, period.levels if behind else 0)
+        recorded = caches.walk(
+            slice_outer(nest, done, step), core, compress, tap, period.levels if behind else 0
+        )
         done += step
         known = recorded <= len(tap)
         if not known and recorded <= _MOST_RECORDED:
             tap = np.zeros(recorded + recorded // 8 + BUFFER_EVENTS, np.uint64)
         periods = (trips - done) // step
-        if periods and known and _repeats(caches, warped, states, period) and _stays_inside(caches, warped, period, periods):
+        if (
+            periods
+            and known
+            and _repeats(caches, warped, states, period)
+            and _stays_inside(caches, warped, period, periods)
+        ):
             caches.counters[warped] += (caches.counters[warped] - counts) * np.uint64(periods)
             caches.causes[: period.levels] += (caches.causes[: period.levels] - causes) * np.uint64(periods)
             if behind:
@@ -156,7 +169,13 @@ def _warp(caches: StreamCaches, nest: Nest, core: int, compress: bool, period: P
             else:
                 caches.dram.counts[:] += (caches.dram.counts - memory) * np.uint64(periods)
             for instance in warped:
-                _shift(_tags_of(caches, instance), *_shape(caches, instance), period.first, period.end, period.moved * periods)
+                _shift(
+                    _tags_of(caches, instance),
+                    *_shape(caches, instance),
+                    period.first,
+                    period.end,
+                    period.moved * periods,
+                )
             done += periods * step
             skipped = periods * step * (nest.length // trips)
             if done < trips:
@@ -181,22 +200,32 @@ def _repeats(
     caches: StreamCaches, warped: NDArray[np.int64], states: list[NDArray[np.uint64]], period: Period
 ) -> bool:
     return all(
-        _same(state, _tags_of(caches, instance), *_shape(caches, instance), period.first, period.end, period.moved)
+        _same(
+            state,
+            _tags_of(caches, instance),
+            *_shape(caches, instance),
+            period.first,
+            period.end,
+            period.moved,
+        )
         for instance, state in zip(warped, states, strict=True)
     )
 
 
 def _stays_inside(caches: StreamCaches, warped: NDArray[np.int64], period: Period, periods: int) -> bool:
-    """No resident line would be shifted out of its tensor: then the shift maps distinct lines to distinct lines."""
+    """No resident line would leave its tensor: then the shift maps distinct lines to distinct lines."""
     return all(
-        _within(_tags_of(caches, instance), period.first, period.end, period.moved * periods) for instance in warped
+        _within(_tags_of(caches, instance), period.first, period.end, period.moved * periods)
+        for instance in warped
     )
 
 
 def _replay_behind(
     caches: StreamCaches, tap: NDArray[np.uint64], chain: NDArray[np.int64], period: Period, periods: int
 ) -> None:
-    caches.reserve(len(tap) * periods if len(tap) * periods < _MOST_RECORDED else int((period.end - period.first).sum()))
+    caches.reserve(
+        len(tap) * periods if len(tap) * periods < _MOST_RECORDED else int((period.end - period.first).sum())
+    )
     _replay(
         tap, caches.event_buffer(), periods, period.levels, chain, caches.levels, caches.sink, caches.grain,
         period.first, period.end, period.moved,
@@ -262,11 +291,11 @@ def _shift(tags, sets, ways, first, end, moved):  # type: ignore[no-untyped-def]
 
 @compiled
 def _replay(tap, buffer, periods, first_level, chain, levels, sink, grain, first, end, moved):  # type: ignore[no-untyped-def]
-    """Send a recorded stream, shifted by one more period each time, through the levels behind the warped ones."""
+    """Send a recorded stream, shifted by one more period each time, through the levels behind."""
     stop = len(chain)
     low_bits = (U1 << LINE_SHIFT) - U1
     for number in range(1, periods + 1):
-        at = np.int64(0)
+        at = 0
         while at < len(tap):
             count = min(len(buffer), len(tap) - at)
             for place in range(count):

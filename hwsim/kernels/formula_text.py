@@ -67,8 +67,9 @@ class FormulaText:
     def references(self) -> tuple[Reference, ...]:
         """What is read, each element once."""
         found: list[Reference] = []
-        for term in self.terms:
-            found += [ref for ref in term.references if not any(ref.same(old) for old in found)]
+        for ref in (ref for term in self.terms for ref in term.references):
+            if not any(ref.same(old) for old in found):
+                found.append(ref)
         return tuple(found)
 
     @property

@@ -86,6 +86,10 @@ class Kernel(ABC):
     def formulas(self) -> tuple[Formula, ...]:
         return ()
 
+    def warnings(self) -> tuple[str, ...]:
+        """What was asked for and cannot have an effect."""
+        return ()
+
     @abstractmethod
     def _output(self) -> Array: ...
 

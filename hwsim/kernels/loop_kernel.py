@@ -18,7 +18,8 @@ from hwsim.kernels.count import count_tiles, count_work
 from hwsim.kernels.data import make_input
 from hwsim.kernels.grain import cut_steps, split_work, step_unit
 from hwsim.kernels.kernel import Kernel, Setting
-from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range, lower
+from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range
+from hwsim.kernels.lower import lower
 from hwsim.kernels.step import Block, Instructions, Step
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.operation import ParallelSchedule
@@ -122,17 +123,30 @@ class LoopKernel(Kernel):
         self.loops.append(Loop(name, extents, operation, plan, body, compute, sums_lanes))
         self.shared_index = self.shared_index or next(iter(extents))
 
+    def warnings(self) -> tuple[str, ...]:
+        """What was asked for and cannot have an effect here."""
+        found = []
+        if self._parallel.parallel != "none" and len(self._shares()) < self.workers:
+            found.append(f"only {len(self._shares())} shares for {self.workers} cores: the rest stay idle")
+        for loop in self.loops:
+            for index, size in loop.plan.tile.items():
+                if size == loop.extents[index] > 1:
+                    found.append(f"a tile covers all {size} iterations of {index}: there is nothing to cut")
+        return tuple(dict.fromkeys(found))
+
     def blocks(self) -> Sequence[Block]:
         if self._given.keys() - self.arrays.keys() and self.setting.math:
             unknown = ", ".join(sorted(self._given.keys() - self.arrays.keys()))
             raise ShapeError(f"{self.name} has no input {unknown}; its tensors are {', '.join(self.tensors)}")
         if self.workers == 1:
             return [Block(0, lambda: self._steps({}))]
+        return [self._block(number, share) for number, share in enumerate(self._shares())]
+
+    def _shares(self) -> list[Range]:
+        """The ranges of the shared index, one for each Block."""
         first = self.loops[0]
         unit = step_unit(first.plan, self.shared_index)
-        extent = first.extents[self.shared_index]
-        shares = split_work(extent, self.workers, unit, self._parallel.split)
-        return [self._block(number, share) for number, share in enumerate(shares)]
+        return split_work(first.extents[self.shared_index], self.workers, unit, self._parallel.split)
 
     def _output(self) -> Array:
         return self.arrays[self.result]

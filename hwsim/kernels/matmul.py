@@ -101,7 +101,7 @@ class Matmul(LoopKernel):
         tile."""
         if self.schedule.tiled:
             return self.plan.tile.get(index, self.extents[index])
-        return self.plan.unroll.get(index, 1)
+        return self.plan.step(index)
 
     def _count_registers(self) -> int:
         """v1*v3 values of A, v2*v3 of B and v1*v2 of C; a vector of them takes one register."""

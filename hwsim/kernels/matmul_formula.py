@@ -62,12 +62,10 @@ def _line_counts(
         value = (
             m * k / line * -(-n // plan.tile["j"]) + k * n / line * -(-m // plan.tile["i"]) + m * n / sum_line
         )
-        yield Formula("lines into L1, square tiles", "2n³/(L·b) + n²/L", _whole(value), "lines", "l1.fills")
+        yield Formula("lines into L1, square tiles", "2n³/(L·b) + n²/L", round(value), "lines", "l1.fills")
     elif "i" in plan.tile and workload.schedule.order == "ijk":
         value = m * k / line + k * n / line * -(-m // plan.tile["i"])
-        yield Formula(
-            "lines of A and B into L1, strips", "(n² + n³/b1)/L", _whole(value), "lines", "l1.fills"
-        )
+        yield Formula("lines of A and B into L1, strips", "(n² + n³/b1)/L", round(value), "lines", "l1.fills")
 
 
 def _intensity(workload: MatmulWorkload, fmt: Format) -> Iterator[Formula]:
@@ -81,7 +79,3 @@ def _intensity(workload: MatmulWorkload, fmt: Format) -> Iterator[Formula]:
         "flop/B",
         "intensity.byte",
     )
-
-
-def _whole(value: float) -> int | float:
-    return int(value) if value == int(value) else value

@@ -8,69 +8,13 @@ rectangular pieces a machine with software-managed memory would move (`tiles`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 from hwsim.trace.nest import Nest
+from hwsim.trace.work import Chain, ChainOp, Instructions, Work
 
-ChainOp = Literal["fma", "add", "mul", "load"]
-
-
-@dataclass(frozen=True)
-class Instructions:
-    """Issued instructions by class; a vector instruction counts once.
-
-    `fma` is a multiply and an add on the same sum: a machine without fused multiply-add issues two
-    instructions. `other` is address arithmetic, loop control and the shuffling of vectors.
-    """
-
-    fma: int = 0
-    add: int = 0
-    mul: int = 0
-    special: int = 0
-    load: int = 0
-    store: int = 0
-    other: int = 0
-
-    def __add__(self, more: Instructions) -> Instructions:
-        return Instructions(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
-
-    def scaled(self, times: int) -> Instructions:
-        return Instructions(*(getattr(self, f.name) * times for f in fields(self)))
-
-    @property
-    def total(self) -> int:
-        return sum(getattr(self, f.name) for f in fields(self))
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Operations of which each waits for the one before, in one run of the innermost loop.
-
-    `parallel` such chains run side by side in the loop body (a vector of partial sums is one chain). A sum
-    that goes through memory waits for the store as well as for the addition: it counts two operations for
-    each element.
-    """
-
-    op: ChainOp
-    length: int
-    parallel: int = 1
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a Step computes, and the instructions that a load/store machine needs for it."""
-
-    flops: int
-    macs: int
-    instructions: Instructions
-    lanes: int = 1
-    fmt: str = "fp32"
-    chain: Chain | None = None
-    loop_starts: int = 0
-    """How often an innermost loop begins: each costs a few cycles on a real core."""
-
+__all__ = ["Block", "Chain", "ChainOp", "Instructions", "Step", "Tile", "Work"]
 
 @dataclass(frozen=True)
 class Tile:

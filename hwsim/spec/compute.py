@@ -55,8 +55,15 @@ class CpuSpec(Sourced):
     latency: OpLatencySpec = Field(OpLatencySpec(), description="Cycles from operands to result, by class.")
     overlap: Literal["none", "memory", "full"] = Field(
         "full",
-        description="What runs at the same time: nothing (sum of all parts), the transfers between levels "
-        "(sum of compute and the longest transfer), or everything (the longest part).",
+        description="What runs at the same time. full: everything, a step takes as long as its longest part. memory: "
+        "the transfers between levels and chains of dependent operations, but instructions wait for the longest "
+        "transfer. none: nothing, all parts add up.",
+    )
+    loop_start: int = Field(
+        2, ge=0, description="Cycles lost whenever an innermost scalar loop begins: a branch not foreseen, a refill."
+    )
+    vector_loop_start: int = Field(
+        6, ge=0, description="The same for a vector loop, which also sets up and folds its vectors."
     )
     spawn: LatencyField | None = Field(None, description="Time to start a parallel loop on all cores.")
     barrier: LatencyField | None = Field(None, description="Time from the last core's end to the next loop.")

@@ -28,6 +28,9 @@ class Level(Sourced):
     bandwidth: BandwidthField | None = Field(
         None, description="What one instance delivers towards the compute unit; no limit if not given."
     )
+    unit_bandwidth: BandwidthField | None = Field(
+        None, description="What one compute unit can draw from a shared instance; as `bandwidth` if not given."
+    )
     write_bandwidth: BandwidthField | None = Field(
         None, description="What one instance takes from the compute unit's side; as `bandwidth` if not given."
     )
@@ -83,6 +86,13 @@ class CacheSpec(Level):
         PrefetchSpec(), description="Hardware prefetcher, counted apart from demand."
     )
     mshrs: int = Field(10, ge=1, description="Misses that may be outstanding at once.")
+
+    strided_misses: float | None = Field(
+        None,
+        ge=1,
+        description="How many misses overlap whose addresses jump by more than a line, as down a column; "
+        "as `mshrs` if not given.",
+    )
 
     @property
     def infinite(self) -> bool:

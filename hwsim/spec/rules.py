@@ -118,11 +118,7 @@ def _mapping_names_each_part_once(dram: DramSpec) -> Found:
         yield "mapping", f"must begin with row, which takes all the high bits; found '{parts[0]}'"
 
 
-def _dram_geometry_is_powers_of_two(dram: DramSpec) -> Found:
-    for field in ("channels", "ranks", "banks"):
-        count = getattr(dram, field)
-        if not _power_of_two(count):
-            yield field, f"{count} is not a power of two"
+def _rows_and_bursts_are_powers_of_two(dram: DramSpec) -> Found:
     for field in ("row", "burst"):
         size = getattr(dram, field)
         if not _power_of_two(size) or size >= INFINITE_BYTES:
@@ -142,7 +138,7 @@ LEVEL_RULES: tuple[tuple[type[Level], Callable[..., Found]], ...] = (
     (CacheSpec, _xor_index_needs_power_of_two_sets),
     (CacheSpec, _exclusive_holds_what_is_evicted),
     (DramSpec, _mapping_names_each_part_once),
-    (DramSpec, _dram_geometry_is_powers_of_two),
+    (DramSpec, _rows_and_bursts_are_powers_of_two),
     (DramSpec, _row_holds_whole_bursts),
 )
 
@@ -206,7 +202,7 @@ def _levels_are_in_order(machine: MachineSpec) -> Iterator[Finding]:
 
 def _outer_caches_are_larger(machine: MachineSpec) -> Iterator[Finding]:
     for (_, inner), (index, outer) in _neighbouring_caches(machine):
-        if outer.size < inner.size and outer.inclusion != "exclusive":
+        if outer.size < inner.size and outer.inclusion != "exclusive" and not inner.infinite:
             message = (
                 f"{format_bytes(outer.size)} is smaller than {inner.name}.size ({format_bytes(inner.size)}); "
                 "an outer cache is at least as large, unless its inclusion is exclusive"

@@ -4,8 +4,8 @@ One event is one 64-bit number:
 
     | line: 44 bits | access: 6 bits | bytes - 1: 12 bits | kind: 2 bits |
 
-`line` is the address divided by the grain of the stream (the line size of the first level, or its sector size),
-`access` the number of the access in its nest, so that misses can be told apart by what caused them.
+`line` is the address divided by the grain of the stream (the line size of the first level, or its sector
+size), `access` the number of the access in its nest, so that misses can be told apart by what caused them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Nest: a loop nest and the memory accesses in it, in strides format.
 
-A Nest is a few dozen integers that stand for millions of accesses. Its loops run from the outermost to the innermost;
-an access at depth d lies inside the first d loops, before or after the loops that are deeper. For a matrix product
+A Nest is a few dozen integers that stand for millions of accesses. Its loops run from the outermost to the
+innermost; an access at depth d lies inside the first d loops, before or after the loops that are deeper. For
+a matrix product
 
     for i < 2: for j < 3: { for k < 4: { load A[i,k]; load B[k,j] }; store C[i,j] }
 
@@ -10,8 +11,8 @@ an access at depth d lies inside the first d loops, before or after the loops th
         Access(base=B, strides=(0, 1, ldb) * 8),
         Access(base=C, strides=(ldc, 1) * 8, write=True, after=True)))      # depth 2: after the k loop
 
-A zero stride is a broadcast, swapped strides are a transpose, a shifted base is a slice. A gather looks its byte offset
-up in a table. Edge tiles are further Nests with smaller trip counts.
+A zero stride is a broadcast, swapped strides are a transpose, a shifted base is a slice. A gather looks its
+byte offset up in a table. Edge tiles are further Nests with smaller trip counts.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Access:
     tensor: str = ""
     table: Table | None = None
     slot: int | None = None
-    """The number under which its misses are counted: its place in the nest, unless it was cut out of a larger one."""
+    """The number under which its misses are counted: its place in the nest if not given."""
 
     @property
     def depth(self) -> int:
@@ -59,7 +60,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """Trip counts, outer to inner, and the accesses in program order (those before the inner loops, then those after)."""
+    """Trip counts, outer to inner, and the accesses in program order."""
 
     trips: tuple[int, ...]
     accesses: tuple[Access, ...] = field(repr=False)
@@ -108,17 +109,19 @@ class Nest:
         return low, high + access.nbytes
 
     def addresses(self) -> Iterator[tuple[int, int, bool]]:
-        """Every access as (address, bytes, write), one by one, in order: for tests and for looking at small nests."""
+        """Every access as (address, bytes, write), one by one, in order: for looking at small nests."""
         yield from _addresses(self, ())
 
 
 def numbered(nest: Nest) -> Nest:
-    """The same nest, its accesses bound to their numbers, so that pieces of it still count misses as the whole does."""
-    return Nest(nest.trips, tuple(replace(access, slot=number) for number, access in enumerate(nest.accesses)))
+    """The same nest, its accesses bound to their numbers: pieces of it count misses as the whole does."""
+    return Nest(
+        nest.trips, tuple(replace(access, slot=number) for number, access in enumerate(nest.accesses))
+    )
 
 
 def slice_outer(nest: Nest, start: int, count: int) -> Nest:
-    """Iterations ``start … start + count`` of the outermost loop; the accesses outside that loop are left out."""
+    """Iterations ``start … start + count`` of the outermost loop, without the accesses outside that loop."""
     moved = []
     for access in nest.accesses:
         if access.depth == 0:
@@ -131,7 +134,7 @@ def slice_outer(nest: Nest, start: int, count: int) -> Nest:
 
 
 def peel_outer(nest: Nest) -> tuple[Nest, ...]:
-    """A nest whose outermost loop runs once, as the same accesses without that loop: before, inside, after it."""
+    """A nest whose outermost loop runs once, as nests without that loop: before, inside, and after it."""
     if nest.trips[0] != 1:
         raise ValueError(f"only a loop that runs once can be peeled, not {nest.trips[0]} times")
     shallow = [access for access in nest.accesses if access.depth == 1]

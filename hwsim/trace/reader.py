@@ -111,12 +111,12 @@ def detect(name: str, head: bytes, damage: str | None = None) -> TextFormat:
         )
     if head.startswith(ZIP_MAGICS):
         raise TraceError(f"{name}: an .npz archive inside gzip is not read; unpack it first")
-    if any(byte < 32 and byte not in b"\t\n\r\f" for byte in head[:4096]):
-        raise TraceError(f"{name}: a binary file; a trace is {_KINDS}")
     for number, line in enumerate(head.split(b"\n"), start=1):
         text = line.decode("utf-8", "replace").strip()
         if not text:
             continue
+        if any(byte < 32 and byte not in b"\t\r\f" for byte in line):
+            raise TraceError(f"{name}: a binary file; a trace is {_KINDS}")
         first = text.split()[0]
         if first[:2] in ("==", "--", "**") or first in ("I", "L", "S", "M"):
             return TEXT_FORMATS["lackey"]
@@ -127,5 +127,5 @@ def detect(name: str, head: bytes, damage: str | None = None) -> TextFormat:
             "nor a lackey line (' L 7ffe10,8')"
         )
     if damage:
-        raise TraceError(f"{name}:1: {damage}, before its first line")
+        raise TraceError(f"{name}:1: {damage}; no whole line could be read")
     raise TraceError(f"{name}: there are no accesses in this trace: it is empty")

@@ -18,7 +18,9 @@ def split_accesses(
         return np.zeros(0, np.uint64)
     limit = address_limit(grain)
     if int(addresses.max()) >= limit - int(sizes.max()):
-        raise TraceError(f"address {int(addresses.max()):#x} is too large: with {grain}-byte lines the limit is {limit:#x}")
+        raise TraceError(
+            f"address {int(addresses.max()):#x} is too large: with {grain}-byte lines the limit is {limit:#x}"
+        )
     most = int(sizes.max()) // grain + 2
     events = np.empty(len(addresses) * most if int(sizes.max()) > 1 else len(addresses), np.uint64)
     return events[: _split(addresses, writes, sizes, np.uint64(grain.bit_length() - 1), events)]

@@ -1,9 +1,10 @@
 """The compiled walk: turns a nest into a stream of events, a buffer at a time, with no trace in memory.
 
-`fill` writes as many events as fit into a buffer and remembers in a cursor where it was. While every access of the
-innermost body stays on its own line for r iterations, one iteration can stand for all r (run compression): the rest are
-hits, and only counted. That is exact when the lines of the body cannot drive each other out of the first cache, which
-`fill` checks against `limit`, the number of distinct lines of the body that one set may receive.
+`fill` writes as many events as fit into a buffer and remembers in a cursor where it was. While every access
+of the innermost body stays on its own line for r iterations, one iteration can stand for all r (run
+compression): the rest are hits, and only counted. That is exact when the lines of the body cannot drive each
+other out of the first cache, which `fill` checks against `limit`, the number of distinct lines of the body
+that one set may receive.
 """
 
 from __future__ import annotations
@@ -13,8 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.jit import compiled, inlined
-from hwsim.trace.event import BYTES_MASK, BYTES_SHIFT, LINE_SHIFT, LOAD, STORE, U1, event_template
+from hwsim.jit import called, compiled, inlined
+from hwsim.trace.event import (
+    BYTES_MASK,
+    BYTES_SHIFT,
+    LINE_SHIFT,
+    LOAD,
+    STORE,
+    U0,
+    U1,
+    address_limit,
+    event_template,
+)
 from hwsim.trace.nest import Nest
 
 BUFFER_EVENTS = 4096
@@ -32,7 +43,7 @@ class PackedNest:
     strides: NDArray[np.int64]
     template: NDArray[np.uint64]
     order: NDArray[np.int64]
-    """A row per access: its depth, after, bytes, whether it may straddle a line, offset of its table or -1."""
+    """A row per access: depth, after, bytes, whether it may straddle a line, offset of its table or -1."""
     table: NDArray[np.int64]
     table_strides: NDArray[np.int64]
     buffer_events: int
@@ -49,6 +60,10 @@ class Cursor:
     skipped: NDArray[np.uint64]
     """Loads and stores that run compression counted as hits."""
 
+    @property
+    def done(self) -> bool:
+        return bool(self.counters[-1] == 2)
+
 
 def pack_nest(nest: Nest, grain: int) -> PackedNest:
     """Flat arrays for the walk of a nest in lines of `grain` bytes."""
@@ -60,8 +75,13 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
     offset = 0
     events = 0
     for row, access in enumerate(nest.accesses):
+        low, high = nest.span(access)
+        if low < 0 or high > address_limit(grain):
+            raise ValueError(f"an access to {low:#x} … {high:#x} lies outside 0 … {address_limit(grain):#x}")
         strides[row, : access.depth] = access.strides
-        straddles = _may_straddle(access.base, access.strides, access.nbytes, grain) or access.table is not None
+        straddles = (
+            _may_straddle(access.base, access.strides, access.nbytes, grain) or access.table is not None
+        )
         table_at = -1
         if access.table is not None:
             table_strides[row, : access.depth] = access.table.strides
@@ -70,13 +90,15 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
         order[row] = access.depth, access.after, access.nbytes, straddles, table_at
         events += access.nbytes // grain + 2
     template = [
-        event_template(STORE if access.write else LOAD, access.nbytes, row if access.slot is None else access.slot)
+        event_template(
+            STORE if access.write else LOAD, access.nbytes, row if access.slot is None else access.slot
+        )
         for row, access in enumerate(nest.accesses)
     ]
     # The innermost body runs in program order: what is marked "after" comes last.
     ranks = sorted(range(count), key=lambda row: (order[row, DEPTH], order[row, AFTER], row))
     return PackedNest(
-        trips=np.array(nest.trips, np.int64),
+        trips=np.array(nest.trips or (1,), np.int64),  # accesses outside all loops: around one that runs once
         base=np.array([access.base for access in nest.accesses], np.int64)[ranks],
         strides=np.ascontiguousarray(strides[ranks]),
         template=np.array(template, np.uint64)[ranks],
@@ -101,7 +123,9 @@ def lines_touched(nest: Nest, grain: int) -> int:
     total = 0
     for access in nest.accesses:
         low, high = nest.span(access)
-        total += min((high - 1) // grain - low // grain + 1, nest.count(access) * (access.nbytes // grain + 2))
+        total += min(
+            (high - 1) // grain - low // grain + 1, nest.count(access) * (access.nbytes // grain + 2)
+        )
     return total
 
 
@@ -113,18 +137,25 @@ def _may_straddle(base: int, strides: tuple[int, ...], nbytes: int, grain: int) 
 @inlined
 def _emit(buffer, position, template, address, nbytes, shift):  # type: ignore[no-untyped-def]
     """One access, cut where it crosses a line."""
-    first = address >> shift
-    last = (address + nbytes - 1) >> shift
-    if first == last:
-        buffer[position] = (np.uint64(first) << LINE_SHIFT) | template
-        return position + 1
+    line = address >> shift
+    if line == (address + nbytes - 1) >> shift:
+        buffer[position] = (np.uint64(line) << LINE_SHIFT) | template
+        position += 1
+    else:
+        position = _emit_pieces(buffer, position, template, address, address + nbytes, shift)
+    return position
+
+
+@called
+def _emit_pieces(buffer, position, template, address, end, shift):  # type: ignore[no-untyped-def]
     bare = template & ~(BYTES_MASK << BYTES_SHIFT)
-    for line in range(first, last + 1):
-        begin_byte = max(address, line << shift)
-        end_byte = min(address + nbytes, (line + 1) << shift)
-        piece = np.uint64(end_byte - begin_byte - 1) << BYTES_SHIFT
+    while address < end:
+        line = address >> shift
+        stop = min(end, (line + 1) << shift)
+        piece = np.uint64(stop - address - 1) << BYTES_SHIFT
         buffer[position] = (np.uint64(line) << LINE_SHIFT) | bare | piece
         position += 1
+        address = stop
     return position
 
 
@@ -156,21 +187,13 @@ def fill(
     shift: np.int64,
     sets: np.int64,
     limit: np.int64,
-) -> int:
-    """The next events of a nest, at most as many as the buffer holds; `limit` 0 switches run compression off."""
+) -> np.int64:
+    """The next events of a nest, as many as the buffer holds; `limit` 0 switches run compression off."""
     depth = len(trips)
     accesses = len(template)
     slack = len(buffer) // 4
     room = len(buffer) - slack
-    position = np.int64(0)
-    if counters[depth] == 0:
-        counters[depth] = 1
-        for d in range(max(depth, 1)):
-            position = _emit_depth(buffer, position, d, 0, template, order, address, entry, table, shift)
-        if depth == 0:
-            position = _emit_depth(buffer, position, 0, 1, template, order, address, entry, table, shift)
-            counters[0] = 2
-            return position
+    position: np.int64 = np.int64(0)
     # The accesses of the innermost body are the last ones: packed nests are sorted by depth.
     inner = 0
     while inner < accesses and order[inner, DEPTH] < depth:
@@ -184,26 +207,44 @@ def fill(
     compress = plain and limit > 0 and body > 0
     for row in range(inner, accesses):
         compress = compress and abs(strides[row, last]) < (np.int64(1) << shift)
+    full = _full_run(strides, inner, accesses, last, shift) if compress and body <= limit else np.int64(0)
     loads = np.uint64(0)
     for row in range(inner, accesses):
         loads += U1 - (template[row] & U1)
     stores = np.uint64(body) - loads
+    # The loops inside this one begin anew; when a walk is taken up again, none do.
+    loop = np.int64(-1) if counters[depth] == 0 else np.int64(last)
+    counters[depth] = 1
     while counters[depth] == 1:
+        for d in range(loop + 1, depth):
+            position = _emit_depth(buffer, position, d, 0, template, order, address, entry, table, shift)
+        if position >= room:
+            return position
         done = counters[last]
         if body == 0:
             done = trip
         while done < trip and position < room:
             if compress:
                 run = _run_length(address, strides, inner, accesses, last, done, trip, shift)
-                if run > 1 and not _fits(address, strides, inner, accesses, last, done, shift, sets, limit):
-                    run = 1
+                runs = np.int64(1)
+                if run == full:
+                    runs = max(runs, min((trip - done) // full, (room - position) // body))
+                elif body > limit and not _fits(
+                    address, strides, inner, accesses, last, done, shift, sets, limit
+                ):
+                    run = np.int64(1)
                 for row in range(inner, accesses):
-                    line = (address[row] + done * strides[row, last]) >> shift
-                    buffer[position] = (np.uint64(line) << LINE_SHIFT) | template[row]
-                    position += 1
-                done += run
-                skipped[0] += np.uint64(run - 1) * loads
-                skipped[1] += np.uint64(run - 1) * stores
+                    line = np.uint64((address[row] + done * strides[row, last]) >> shift)
+                    ahead = U1 if strides[row, last] != 0 else U0
+                    at = np.uint64(position + row - inner)
+                    for _ in range(runs):
+                        buffer[at] = (line << LINE_SHIFT) | template[row]
+                        line += ahead
+                        at += np.uint64(body)
+                position += runs * body
+                done += runs * run
+                skipped[0] += np.uint64(runs * (run - 1)) * loads
+                skipped[1] += np.uint64(runs * (run - 1)) * stores
             elif plain:
                 chunk = min(trip - done, max(1, (room - position) // body))
                 for row in range(inner, accesses):
@@ -229,9 +270,13 @@ def fill(
         if done < trip:
             return position
         counters[last] = 0
-        position = _emit_depth(buffer, position, last, 1, template, order, address, entry, table, shift)
-        loop = last - 1
+        loop = np.int64(last)
         while loop >= 0:
+            position = _emit_depth(buffer, position, loop, 1, template, order, address, entry, table, shift)
+            loop -= 1
+            if loop < 0:
+                counters[depth] = 2
+                break
             counters[loop] += 1
             if counters[loop] < trips[loop]:
                 for row in range(accesses):
@@ -242,16 +287,23 @@ def fill(
             for row in range(accesses):
                 address[row] -= strides[row, loop] * (trips[loop] - 1)
                 entry[row] -= table_strides[row, loop] * (trips[loop] - 1)
-            position = _emit_depth(buffer, position, loop, 1, template, order, address, entry, table, shift)
-            loop -= 1
-        if loop < 0:
-            counters[depth] = 2
-            return position
-        for d in range(loop + 1, depth):
-            position = _emit_depth(buffer, position, d, 0, template, order, address, entry, table, shift)
-        if position >= room:
-            return position
     return position
+
+
+@inlined
+def _full_run(strides, inner, accesses, last, shift):  # type: ignore[no-untyped-def]
+    """Iterations on one line where all accesses that move take the same step up and fill lines; otherwise 0.
+
+    A run of this length begins a line for every access that moves: further runs are equal, one line on.
+    """
+    step = np.int64(0)
+    equal = True
+    for row in range(inner, accesses):
+        if strides[row, last] != 0:
+            equal = equal and (step == 0 or step == strides[row, last])  # `in` would make a tuple
+            step = strides[row, last]
+    size = np.int64(1) << shift
+    return size // step if equal and step > 0 and size % step == 0 else np.int64(0)
 
 
 @inlined
@@ -269,21 +321,20 @@ def _run_length(address, strides, inner, accesses, last, done, trip, shift):  # 
     return run
 
 
-@inlined
+@called
 def _fits(address, strides, inner, accesses, last, done, shift, sets, limit):  # type: ignore[no-untyped-def]
     """Whether no set of the first cache receives more than `limit` distinct lines of the body."""
-    fits = True
-    if accesses - inner > limit:
-        for row in range(inner, accesses):
-            line = (address[row] + done * strides[row, last]) >> shift
-            rivals = 1
-            for other in range(inner, row):
-                theirs = (address[other] + done * strides[other, last]) >> shift
-                new = theirs != line and theirs % sets == line % sets
-                for earlier in range(inner, other):
-                    if (address[earlier] + done * strides[earlier, last]) >> shift == theirs:
-                        new = False
-                if new:
-                    rivals += 1
-            fits = fits and rivals <= limit
-    return fits
+    for row in range(inner, accesses):
+        line = (address[row] + done * strides[row, last]) >> shift
+        rivals = 1
+        for other in range(inner, row):
+            theirs = (address[other] + done * strides[other, last]) >> shift
+            new = theirs != line and theirs % sets == line % sets
+            for earlier in range(inner, other):
+                if (address[earlier] + done * strides[earlier, last]) >> shift == theirs:
+                    new = False
+            if new:
+                rivals += 1
+        if rivals > limit:
+            return False
+    return True

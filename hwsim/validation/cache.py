@@ -1,7 +1,7 @@
 """`hwsim validate cache`: exact cache counts against an independent simulator.
 
-The `tb_*` columns of the table hold textbook write-back, write-allocate counts, checked against DineroIV 7. Every counter
-of every level has to be equal.
+The `tb_*` columns of the table hold textbook write-back, write-allocate counts, checked against DineroIV 7.
+Every counter of every level has to be equal.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hwsim.errors import Problem, SpecError
 from hwsim.hardware.hierarchy import Hierarchy
 from hwsim.spec.memory import CacheSpec
+from hwsim.trace.nest import Nest
 from hwsim.validation.cache_nest import KERNELS, Sizes, nests
 from hwsim.validation.report import Bar, Report, Row, relative_error, report
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped
+from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, table_error
 
 WHAT = "hits, misses and write-backs per level, against textbook counts checked with DineroIV 7"
 
@@ -23,7 +23,9 @@ _COUNTERS = {"reads": "reads", "writes": "writes", "read_miss": "read_misses", "
 _COLUMNS = ("id", "kernel", *_SIZES, "line", "levels", "tb_MEM_reads", "tb_MEM_writes", *(f"tb_L1_{name}" for name in _COUNTERS))  # fmt: skip  # noqa: E501
 
 
-def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+def validate(
+    data: Path | None = None, count: int | None = None, seed: int = 0
+) -> Iterator[Row | int | Report]:
     """The number of rows to come, then each row as it is done, then the report."""
     path = data or shipped("cache.csv")
     records = sample(read_table(path, _COLUMNS), lambda record: record["kernel"], count, seed)
@@ -38,7 +40,8 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
 
 
 def _compare(path: Path, record: Record) -> Row:
-    expected = {name: integer(path, record, name) for name in record if name.startswith("tb_") and record[name]}
+    named = [name for name in record if name.startswith("tb_") and (record[name] or name in _COLUMNS)]
+    expected = {name: integer(path, record, name) for name in named}
     found = simulate(path, record)
     errors = {name: relative_error(found.get(name, -1), number) for name, number in expected.items()}
     off = max(errors, key=lambda name: errors[name])
@@ -50,31 +53,47 @@ def simulate(path: Path, record: Record) -> dict[str, int]:
     """All counters of one row, under the names of the table's columns."""
     if record["kernel"] not in KERNELS:
         message = f"{record['kernel']!r} is not one of {', '.join(KERNELS)}"
-        raise SpecError((Problem(str(path), int(record[LINE]), "kernel", message),))
+        raise table_error(path, int(record[LINE]), "kernel", message)
     hierarchy = Hierarchy(_levels(path, record))
-    for nest in nests(record["kernel"], Sizes(*(integer(path, record, name) for name in _SIZES))):
+    for nest in _nests(path, record):
         hierarchy.replay(nest)
     found = {"tb_MEM_reads": hierarchy.dram.counters.reads, "tb_MEM_writes": hierarchy.dram.counters.writes}
     for number, (name, counters) in enumerate(hierarchy.counters().items(), start=1):
         for column, field in _COUNTERS.items():
             found[f"tb_L{number}_{column}"] = getattr(counters, field)
-        found[f"tb_L{number}_dirty_end"] = sum(dirty for lines in hierarchy.contents(name) for _, dirty in lines)
+        found[f"tb_L{number}_dirty_end"] = sum(
+            dirty for lines in hierarchy.contents(name) for _, dirty in lines
+        )
     return found
+
+
+def _nests(path: Path, record: Record) -> list[Nest]:
+    sizes = {name: integer(path, record, name) for name in _SIZES}
+    for name, size in sizes.items():
+        if size < 0:
+            raise table_error(path, int(record[LINE]), name, f"{size} must not be negative")
+    try:
+        return list(nests(record["kernel"], Sizes(*sizes.values())))
+    except (ValueError, ZeroDivisionError) as error:
+        message = f"these sizes make no {record['kernel']}: {error}"
+        raise table_error(path, int(record[LINE]), "", message) from None
 
 
 def _levels(path: Path, record: Record) -> list[CacheSpec]:
     """`64x8:LRU;512x8:LRU` with the line size of the row."""
     line = integer(path, record, "line")
+    if line < 1 or line & (line - 1):
+        raise table_error(path, int(record[LINE]), "line", f"{line} is not a power of two")
     specs = []
     for number, text in enumerate(record["levels"].split(";"), start=1):
         try:
             shape, policy = text.split(":")
             sets, ways = (int(part) for part in shape.split("x"))
+            fields = {"size": f"{sets * ways * line} B", "line": f"{line} B", "replacement": policy.lower()}
             specs.append(
-                CacheSpec(kind="cache", name=f"l{number}", size=f"{sets * ways * line} B", line=f"{line} B", ways=ways,
-                          replacement=policy.lower())  # type: ignore[arg-type]  # fmt: skip
+                CacheSpec.model_validate({"kind": "cache", "name": f"l{number}", "ways": ways, **fields})
             )
         except ValueError:
             message = f"{text!r} is not of the form 64x8:LRU (sets x ways : policy)"
-            raise SpecError((Problem(str(path), int(record[LINE]), "levels", message),)) from None
+            raise table_error(path, int(record[LINE]), "levels", message) from None
     return specs

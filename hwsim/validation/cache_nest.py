@@ -1,7 +1,7 @@
 """The kernels of the cache reference table as nests: the order of accesses that the table's counts belong to.
 
-`n, m, k` and `T` are the sizes of a row, `a, b, c` the byte addresses of its arrays, `lda, ldb, ldc` their leading
-dimensions in elements, `e` the bytes of an element.
+`n, m, k` and `T` are the sizes of a row, `a, b, c` the byte addresses of its arrays, `lda, ldb, ldc` their
+leading dimensions in elements, `e` the bytes of an element.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def _mm_ijk(s: Sizes) -> Iterator[Nest]:
 
 def _mm_ijk_rmw(s: Sizes) -> Iterator[Nest]:
     c = (s.ldc, 1, 0)
-    yield Nest((s.n, s.m, s.k), (s.load(s.c, *c), s.load(s.a, s.lda, 0, 1), s.load(s.b, 0, 1, s.ldb), s.store(s.c, *c)))
+    yield Nest(
+        (s.n, s.m, s.k),
+        (s.load(s.c, *c), s.load(s.a, s.lda, 0, 1), s.load(s.b, 0, 1, s.ldb), s.store(s.c, *c)),
+    )
 
 
 def _mm_ijk_bt(s: Sizes) -> Iterator[Nest]:
@@ -56,12 +59,16 @@ def _mm_ijk_bt(s: Sizes) -> Iterator[Nest]:
 
 def _mm_ikj(s: Sizes) -> Iterator[Nest]:
     c = (s.ldc, 0, 1)
-    yield Nest((s.n, s.k, s.m), (s.load(s.a, s.lda, 1), s.load(s.b, 0, s.ldb, 1), s.load(s.c, *c), s.store(s.c, *c)))
+    yield Nest(
+        (s.n, s.k, s.m), (s.load(s.a, s.lda, 1), s.load(s.b, 0, s.ldb, 1), s.load(s.c, *c), s.store(s.c, *c))
+    )
 
 
 def _mm_jki(s: Sizes) -> Iterator[Nest]:
     c = (1, 0, s.ldc)
-    yield Nest((s.m, s.k, s.n), (s.load(s.b, 1, s.ldb), s.load(s.a, 0, 1, s.lda), s.load(s.c, *c), s.store(s.c, *c)))
+    yield Nest(
+        (s.m, s.k, s.n), (s.load(s.b, 1, s.ldb), s.load(s.a, 0, 1, s.lda), s.load(s.c, *c), s.store(s.c, *c))
+    )
 
 
 def _mm_tiled_ijk(s: Sizes) -> Iterator[Nest]:
@@ -83,7 +90,11 @@ def _mm_tiled_ijk(s: Sizes) -> Iterator[Nest]:
     for i, ti in _tiles(s.n, t):
         for j, tj in _tiles(s.m, t):
             for q, tq in _tiles(s.k, t):
-                a, b, c = s.a + (i * s.lda + q) * s.e, s.b + (q * s.ldb + j) * s.e, s.c + (i * s.ldc + j) * s.e
+                a, b, c = (
+                    s.a + (i * s.lda + q) * s.e,
+                    s.b + (q * s.ldb + j) * s.e,
+                    s.c + (i * s.ldc + j) * s.e,
+                )
                 yield Nest((1, 1, 1, ti, tj, tq), accesses(a, b, c, (0, 0, 0), (0, 0, 0), (0, 0, 0)))
 
 
@@ -106,7 +117,11 @@ def _mm_tiled_ikj(s: Sizes) -> Iterator[Nest]:
     for i, ti in _tiles(s.n, t):
         for q, tq in _tiles(s.k, t):
             for j, tj in _tiles(s.m, t):
-                a, b, c = s.a + (i * s.lda + q) * s.e, s.b + (q * s.ldb + j) * s.e, s.c + (i * s.ldc + j) * s.e
+                a, b, c = (
+                    s.a + (i * s.lda + q) * s.e,
+                    s.b + (q * s.ldb + j) * s.e,
+                    s.c + (i * s.ldc + j) * s.e,
+                )
                 yield Nest((1, 1, 1, ti, tq, tj), accesses(a, b, c, (0, 0, 0), (0, 0, 0), (0, 0, 0)))
 
 

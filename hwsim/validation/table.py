@@ -1,10 +1,11 @@
-"""CSV tables of reference data: read with the line of every row, and checked for the columns that a family needs."""
+"""CSV tables of reference data: read with the line of every row, and checked for the columns needed."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import random
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from importlib import resources
@@ -23,35 +24,48 @@ def shipped(name: str) -> Path:
     return Path(str(resources.files("hwsim.validation") / "data" / name))
 
 
+def table_error(path: Path, line: int, column: str, message: str) -> SpecError:
+    return SpecError((Problem(str(path), line, column, message),))
+
+
 def read_table(path: Path, columns: Iterable[str]) -> list[Record]:
     """All records of a CSV file (also gzipped) that has at least the given columns."""
+    lines_read = 0
+    records = []
     try:
         with _open(path) as file:
             reader = csv.DictReader(file)
             missing = [name for name in columns if name not in (reader.fieldnames or [])]
             if missing:
-                raise SpecError((Problem(str(path), 1, "", f"the column {missing[0]!r} is missing; needed: {', '.join(columns)}"),))
-            records = []
+                needed = ", ".join(columns)
+                raise table_error(path, 1, "", f"the column {missing[0]!r} is missing; needed: {needed}")
             for record in reader:
+                lines_read = reader.line_num
                 if None in record or None in record.values():
-                    raise SpecError((Problem(str(path), reader.line_num, "", "this row has not as many fields as the header"),))
-                records.append({**record, LINE: str(reader.line_num)})
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError((Problem(str(path), 0, "", f"cannot be read as a CSV table: {error}"),)) from error
+                    raise table_error(path, lines_read, "", "this row has not as many fields as the header")
+                records.append({**record, LINE: str(lines_read)})
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
+        raise table_error(path, lines_read, "", f"cannot be read as a CSV table: {error}") from error
     if not records:
-        raise SpecError((Problem(str(path), 1, "", "the table has no rows"),))
+        raise table_error(path, 1, "", "the table has no rows")
     return records
 
 
-def sample(records: list[Record], key: Callable[[Record], object], count: int | None, seed: int) -> list[Record]:
-    """At most `count` records of each group, drawn with a seed, in the order of the file; all without a count."""
+def sample(
+    records: list[Record], key: Callable[[Record], object], count: int | None, seed: int
+) -> list[Record]:
+    """At most `count` records of each group, drawn with a seed, in file order; all without a count."""
     if count is None:
         return records
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for number, record in enumerate(records):
         groups[key(record)].append(number)
     generator = random.Random(seed)
-    kept = [n for name in sorted(groups, key=str) for n in generator.sample(groups[name], min(count, len(groups[name])))]
+    kept = [
+        n
+        for name in sorted(groups, key=str)
+        for n in generator.sample(groups[name], min(count, len(groups[name])))
+    ]
     return [records[number] for number in sorted(kept)]
 
 
@@ -61,7 +75,7 @@ def integer(path: Path, record: Record, column: str) -> int:
         return int(record[column])
     except ValueError:
         message = f"{record[column]!r} is not a whole number"
-        raise SpecError((Problem(str(path), int(record[LINE]), column, message),)) from None
+        raise table_error(path, int(record[LINE]), column, message) from None
 
 
 def _open(path: Path):  # type: ignore[no-untyped-def]

@@ -123,4 +123,4 @@ def test_every_operation_has_a_stock_workload_or_is_the_users_own():
     shipped = {load_workload(FOLDER / f"{name}.yaml").spec.op for name in NAMES}
     workload_model(None)
     assert shipped == set(WorkloadSpec.variants) - {"python"}
-    assert {model for model in WorkloadSpec.variants.values()} == set(Operation.__args__)
+    assert set(WorkloadSpec.variants.values()) == set(Operation.__args__)

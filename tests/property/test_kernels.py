@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests import conventions
@@ -52,8 +52,9 @@ def test_any_schedule_gives_the_product(shape, schedule, lanes, precision):
     assert np.abs(made.output - reference).max() <= max(made.tolerance, 1e-15) * max(scale, 1.0)
 
 
-@quick
+@settings(max_examples=200, deadline=None)
 @given(sizes, schedules(), st.sampled_from([1, 2, 4]))
+@example({"m": 9, "n": 3, "k": 2}, {"order": "kji", "v1": 3, "vector": True, "packed": True}, 4)
 def test_every_schedule_reads_every_element_and_writes_every_result(shape, schedule, lanes):
     made = kernel("matmul", shape, lanes=lanes, math=False, **schedule)
     seen: dict[str, set[int]] = {"A": set(), "B": set(), "C": set()}
@@ -70,7 +71,7 @@ def test_every_schedule_reads_every_element_and_writes_every_result(shape, sched
 @quick
 @given(sizes, schedules(), st.sampled_from([1, 4]), st.integers(2, 5), st.sampled_from(["static", "dynamic"]))
 def test_cutting_rows_into_steps_and_shares_changes_no_access(shape, schedule, lanes, cores, split):
-    """Shares that are whole tiles follow one another as the single core walks them, where rows are outermost."""
+    """Shares are whole tiles: one after the other, they are what a single core walks."""
     schedule["order"] = schedule["order"] if schedule["order"][0] == "i" else "ijk"
     if "tile_k" in schedule:
         del schedule["tile_k"]

@@ -1,4 +1,4 @@
-"""The course's closed forms: rows A2 to A5, T2 to T14, T20, T21, V1 and S12 of the mission, as exact counts."""
+"""The course's closed forms as exact counts; the comments name the rows of the mission."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class NpzReader:
         return self._read("addr", count).astype(np.uint64, copy=False)
 
     def _writes(self, count: int) -> NDArray[np.bool_]:
-        return self._read("write", count).view(np.uint8) != 0
+        return np.not_equal(self._read("write", count).view(np.uint8), 0)
 
     def _sizes(self, count: int) -> NDArray[np.uint16]:
         if "size" not in self._columns:

@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol
 from hwsim.errors import TraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
-_COMPRESSED_BYTES = 1 << 18
+_COMPRESSED_BYTES = 1 << 16
 _GZIP_WINDOW = 31
 """zlib's code for a gzip header and trailer around the data; the check sum is verified."""
 
@@ -73,11 +73,11 @@ class GzipSource:
             try:
                 piece = self._member.decompress(self._waiting, count)
             except zlib.error as error:
-                self.damage = f"the gzip data is damaged ({_reason(error)})"
+                self.damage = f"the gzip data is damaged from about here on ({_reason(error)})"
                 break
             self._waiting = self._member.unconsumed_tail or self._member.unused_data
             if at_end and not piece and not self._member.eof:
-                self.damage = "the gzip data is cut short"
+                self.damage = "the gzip data is cut short here"
             pieces.append(piece)
             count -= len(piece)
         return b"".join(pieces)

@@ -61,13 +61,11 @@ class TextReader:
         form: TextFormat,
         options: ReadOptions,
         total_bytes: int | None = None,
-        close: Callable[[], None] = lambda: None,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.format = form.name
         self.instructions = 0
         self.total_bytes = total_bytes
-        self.close = close
         self._name = name
         self._source = source
         self._form = form
@@ -79,6 +77,9 @@ class TextReader:
     @property
     def position(self) -> int:
         return self._source.position
+
+    def close(self) -> None:
+        """Nothing to do: the file belongs to whoever opened it."""
 
     def __iter__(self) -> Iterator[Accesses]:
         rest = b""
@@ -115,10 +116,8 @@ class TextReader:
 
     def _check_end(self, rest: bytes) -> None:
         if self._source.damage:
-            self._refuse(
-                f"{self._source.damage}: it ends in this line, after {self.position:,} bytes of the file "
-                f"and {self._accesses:,} accesses"
-            )
+            so_far = f"{self.position:,} bytes of the file and {self._accesses:,} accesses"
+            self._refuse(f"{self._source.damage}, after {so_far}")
         if rest.strip():
             shown = quoted(rest.decode("utf-8", "replace"))
             self._refuse(

@@ -47,5 +47,5 @@ def test_accumulate_adds_to_what_is_stored(name):
 
 
 def test_an_unknown_format_lists_the_known_ones():
-    with pytest.raises(InputError, match="fp31.*fp32"):
+    with pytest.raises(InputError, match=r"fp31.*fp32"):
         find_format("fp31")

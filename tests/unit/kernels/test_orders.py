@@ -1,4 +1,4 @@
-"""The order of accesses, against plain loops written from reference/cache/CONVENTIONS.md."""
+"""The order of accesses, against the plain loops of tests/conventions.py."""
 
 from __future__ import annotations
 

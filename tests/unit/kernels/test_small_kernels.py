@@ -173,6 +173,28 @@ def test_cores_of_the_schedule_win_over_those_of_the_machine():
     assert len(build_kernel(chosen, cores=4).blocks()) == 2
 
 
+@pytest.mark.parametrize(
+    "schedule", [{}, {"tile": 32}, {"tile": 64}, {"tile": 8}, {"order": "kij"}, {"v1": 4, "v2": 4}]
+)
+def test_cores_that_share_a_cache_take_steps_that_can_interleave(schedule):
+    made = kernel("matmul", {"n": 256}, parallel="rows", cores=4, math=False, **schedule)
+    assert len(made.blocks()) == 4
+    for block in made.blocks():
+        assert 4 <= len(list(block.steps())) <= 64
+
+
+def test_one_core_takes_one_step():
+    assert len(steps(kernel("matmul", {"n": 256}, tile=30, parallel="rows", math=False))) == 1
+
+
+def test_what_has_no_effect_is_said():
+    assert kernel("matmul", {"n": 8}).warnings() == ()
+    (covered,) = set(kernel("matmul", {"n": 8}, tile_k=64).warnings())
+    assert "all 8 iterations of k" in covered
+    (idle,) = kernel("matmul", {"n": 64}, b1=32, b2=8, parallel="rows", cores=4).warnings()
+    assert "2 shares for 4 cores" in idle
+
+
 def test_int8_products_are_summed_in_int32():
     made = kernel(
         "matmul",

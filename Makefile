@@ -1,0 +1,68 @@
+# hwsim: `make demo` and `make test` do all the set-up themselves; Python 3.11 or newer, pip and make are enough.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+JOBS   ?= 2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format lint types docs bench clean
+
+help:  ## list what make can do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.ready  ## set up, then show what hwsim does
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.ready-dev  ## set up, then run every test
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+check: $(VENV)/.ready-dev lint types  ## before you push: format, lint, types, fast tests
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+format: $(VENV)/.ready-dev  ## rewrite the code in the common format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix-only --quiet .
+
+lint: $(VENV)/.ready-dev  ## check format and style
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: $(VENV)/.ready-dev  ## check types, strictly
+	@$(BIN)/mypy
+
+docs: $(VENV)/.ready-dev  ## write the generated pages of docs/reference again
+	@$(BIN)/python docs/generate.py
+
+bench: $(VENV)/.ready-bench  ## measure speed, beside other simulators
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean:  ## remove what make and the tools made
+	@rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is older than pyproject.toml exactly when there is something to install.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("hwsim needs Python 3.11 or newer, and this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@echo "Creating $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
+	    $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	    $(PYTHON) -m pip --disable-pip-version-check --quiet --python $(VENV) install pip; }
+
+$(VENV)/.ready: pyproject.toml | $(BIN)/python
+	@echo "Installing hwsim and what it needs (a minute or two the first time) ..."
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml | $(BIN)/python
+	@echo "Installing hwsim and its test tools (a minute or two the first time) ..."
+	@$(PIP) install --editable '.[dev]'
+	@touch $(VENV)/.ready $@
+
+$(VENV)/.ready-bench: pyproject.toml | $(BIN)/python
+	@echo "Installing hwsim and what it is compared with ..."
+	@$(PIP) install --editable '.[compare]'
+	@touch $(VENV)/.ready $@

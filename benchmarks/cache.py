@@ -1,0 +1,204 @@
+"""How fast the cache walk is beside pycachesim on the same accesses; what run compression and warping add.
+
+    pip install '.[compare]'           # pycachesim, which the comparison needs
+    python benchmarks/cache.py         # about a minute
+    python benchmarks/cache.py --quick
+
+Matrix products of float64, 256 x 256, through a 32 KiB 8-way L1 and a 256 KiB 8-way L2 with 64-byte lines
+(lru, write-back, write-allocate). pycachesim gets prepared Python lists through `loadstore`, with as few
+groups as the order of accesses allows: its fastest door. Making the lists is not counted. Lists of a whole
+product would take gigabytes, so both simulators are compared on its first million or so accesses, where their
+L1 misses have to be equal; whole products are then timed for hwsim alone. Every figure is the best of several
+repeats, after a first run that compiles. Exits with 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hwsim.hardware.hierarchy import Hierarchy, Traffic
+from hwsim.spec.memory import CacheSpec
+from hwsim.trace.nest import Nest, slice_outer
+from hwsim.validation.cache_nest import Sizes, nests
+
+LINE, ELEMENT, TILE = 64, 8, 32
+LEVELS = (("l1", 64, 8), ("l2", 512, 8))
+WARP_SIZE = 1024
+WARP_BAR = 50.0
+QUICK_ROWS = 32
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loop order, how much of it pycachesim is fed, and how many times faster hwsim has to be."""
+
+    kernel: str
+    first_trips: tuple[int, ...]
+    bar: float
+
+
+CASES = (
+    Case("mm_ijk", (8,), 8.0),
+    Case("mm_tiled_ijk", (1, 2), 15.0),
+    Case("mm_ikj", (6,), 60.0),
+    Case("mm_tiled_ikj", (1, 2), 60.0),
+)
+
+
+def product(kernel: str, n: int) -> Nest:
+    """The accesses of an n x n matrix product; its arrays begin at pages, one after the other."""
+    size = n * n * ELEMENT
+    a, b, c = (65536 + number * size for number in range(3))
+    (nest,) = nests(kernel, Sizes(n, n, n, TILE, ELEMENT, a, b, c, n, n, n))
+    return nest
+
+
+def hierarchy(*, compress: bool, warp: bool) -> Hierarchy:
+    specs = []
+    for name, sets, ways in LEVELS:
+        fields = {"name": name, "size": f"{sets * ways * LINE} B", "line": f"{LINE} B", "ways": ways}
+        specs.append(CacheSpec.model_validate({"kind": "cache", **fields}))
+    return Hierarchy(specs, compress=compress, warp=warp)
+
+
+def time_hwsim(nest: Nest, repeats: int, *, compress: bool, warp: bool) -> tuple[float, Traffic]:
+    """Seconds of the fastest replay into cold caches, and what it counted."""
+    best = float("inf")
+    for _ in range(repeats):
+        caches = hierarchy(compress=compress, warp=warp)
+        began = time.perf_counter()
+        traffic = caches.replay(nest)
+        best = min(best, time.perf_counter() - began)
+    return best, traffic
+
+
+def time_pycachesim(nest: Nest, repeats: int, simulator: Callable[[], object]) -> tuple[float, int]:
+    """Seconds of the fastest run, and the L1 misses."""
+    groups = list(load_store_groups(nest))
+    best, misses = float("inf"), 0
+    for _ in range(repeats):
+        caches = simulator()
+        began = time.perf_counter()
+        caches.loadstore(groups, length=ELEMENT)  # type: ignore[attr-defined]
+        best = min(best, time.perf_counter() - began)
+        misses = caches.first_level.stats()["MISS_count"]  # type: ignore[attr-defined]
+    return best, misses
+
+
+def load_store_groups(nest: Nest) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The accesses as `loadstore` wants them: loads, then the stores that follow, in few groups."""
+    loads: list[int] = []
+    stores: list[int] = []
+    for address, _, write in nest.addresses():
+        if stores and not write:
+            yield tuple(loads), tuple(stores)
+            loads, stores = [], []
+        (stores if write else loads).append(address)
+    yield tuple(loads), tuple(stores)
+
+
+def pycachesim_simulator() -> Callable[[], object]:
+    """Makes a cold simulator of the same hierarchy."""
+    try:
+        import cachesim
+    except ImportError:
+        sys.exit("pycachesim is not installed; install it with: pip install '.[compare]'")
+
+    def make() -> object:
+        memory = cachesim.MainMemory()
+        levels: list[object] = []
+        for name, sets, ways in reversed(LEVELS):
+            below = levels[-1] if levels else None
+            levels.append(cachesim.Cache(name, sets, ways, LINE, "LRU", load_from=below, store_to=below))
+        memory.load_to(levels[0])
+        memory.store_from(levels[0])
+        return cachesim.CacheSimulator(levels[-1], memory)
+
+    return make
+
+
+def compare_walks(repeats: int) -> list[str]:
+    """Print the table of rates; returns the bars that were missed."""
+    make = pycachesim_simulator()
+    missed = []
+    print("M accesses/s, and how many times pycachesim's rate that is")
+    print(f"{'':24}first accesses of n = 256{'':23}| whole product, hwsim alone")
+    print(f"{'order':<13}{'accesses':>10}{'pycachesim':>11}{'plain':>14}{'runs':>14}{'bar':>6}", end="")
+    print(f"  |{'plain':>6}{'runs':>7}{'warped':>15}")
+    for case in CASES:
+        whole = product(case.kernel, 256)
+        part = Nest((*case.first_trips, *whole.trips[len(case.first_trips) :]), whole.accesses)
+        reference_s, reference_misses = time_pycachesim(part, repeats, make)
+        plain_s, _ = time_hwsim(part, 3 * repeats, compress=False, warp=False)
+        runs_s, traffic = time_hwsim(part, 3 * repeats, compress=True, warp=False)
+        found = traffic.levels["l1"].misses
+        if found != reference_misses:
+            missed.append(f"{case.kernel}: {found} L1 misses, pycachesim {reference_misses}")
+        if reference_s / runs_s < case.bar:
+            missed.append(
+                f"{case.kernel}: {reference_s / runs_s:.1f}x pycachesim, the bar is {case.bar:.0f}x"
+            )
+        reference, plain, runs = (part.length / seconds / 1e6 for seconds in (reference_s, plain_s, runs_s))
+        settings = ((False, False), (True, False), (True, True))
+        seconds = [time_hwsim(whole, repeats, compress=c, warp=w)[0] for c, w in settings]
+        rates = [whole.length / each / 1e6 for each in seconds]
+        print(f"{case.kernel:<13}{part.length:>10,}{reference:>11.1f}", end="")
+        print(
+            f"{_with_ratio(plain, reference):>14}{_with_ratio(runs, reference):>14}{case.bar:>5.0f}x",
+            end="  |",
+        )
+        print(f"{rates[0]:>6.0f}{rates[1]:>7.0f}{_with_ratio(rates[2], reference):>15}")
+    return missed
+
+
+def _with_ratio(rate: float, reference: float) -> str:
+    return f"{rate:.0f} ({rate / reference:.1f}x)"
+
+
+def compare_warping(quick: bool) -> list[str]:
+    """Print what warping saves on large products; returns the bars that were missed."""
+    missed = []
+    print(f"\nwarping, n = {WARP_SIZE}, against our own walk with run compression")
+    for kernel in ("mm_ijk", "mm_ikj"):
+        nest = product(kernel, WARP_SIZE)
+        walked = slice_outer(nest, 0, QUICK_ROWS) if quick else nest
+        walk_s, plain = time_hwsim(walked, 1, compress=True, warp=False)
+        walk_s *= nest.length / walked.length
+        warp_s, warped = time_hwsim(nest, 3, compress=True, warp=True)
+        if not quick and plain.levels != warped.levels:
+            missed.append(f"{kernel}: warping changed a count")
+        ratio = walk_s / warp_s
+        if ratio < WARP_BAR:
+            missed.append(f"{kernel}: warping is {ratio:.0f} times faster, the bar is {WARP_BAR:.0f}")
+        share = warped.skipped / nest.length
+        rate = nest.length / warp_s / 1e6
+        print(f"{kernel:<8}{nest.length / 1e9:.2f} G accesses: walk {walk_s:.2f} s, ", end="")
+        print(
+            f"warped {warp_s:.3f} s ({rate:,.0f} M/s, {share:.1%} skipped): {ratio:.0f}x, bar {WARP_BAR:.0f}x"
+        )
+    if quick:
+        print(f"(--quick: the walk was timed on the first {QUICK_ROWS} rows)")
+    return missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, and a part of the long walks")
+    options = parser.parse_args()
+    for compress, warp in ((False, False), (True, False), (True, True)):
+        time_hwsim(product("mm_ikj", 96), 1, compress=compress, warp=warp)  # compiles
+    missed = compare_walks(repeats=2 if options.quick else 5)
+    missed += compare_warping(options.quick)
+    for bar in missed:
+        print(f"missed: {bar}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

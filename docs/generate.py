@@ -1,0 +1,323 @@
+"""Writes the pages of docs/reference that follow from the program itself: `make docs`.
+
+What a YAML file may say is declared in hwsim/spec, what a command takes in hwsim/cli. These pages repeat it
+for people; a test compares them with what this script would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from typer.models import ArgumentInfo, CommandInfo, OptionInfo
+
+from hwsim.cli.app import app
+from hwsim.spec.fields import choices, literals
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import Level
+from hwsim.spec.operation import AnyWorkload
+from hwsim.spec.render import json_schema
+from hwsim.spec.workload import WorkloadSpec
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+NOTICE = "<!-- Written by docs/generate.py; change hwsim and run `make docs`. -->\n"
+
+QUANTITIES = (
+    ("a size", "`B`, `kB` `MB` `GB` `TB` (1000s), `KiB` `MiB` `GiB` `TiB` (1024s)", "`32 KiB`, `inf`"),
+    ("a frequency", "`Hz`, `kHz`, `MHz`, `GHz`", "`1.41 GHz`"),
+    ("a time", "`cycles` of the part's clock, or `fs` `ps` `ns` `us` `ms` `s`", "`4 cycles`, `0.5 ns`"),
+    ("a bandwidth", "`B/cycle` of the part's clock, or a size and `/s`", "`64 B/cycle`, `25.6 GB/s`, `inf`"),
+    ("an energy", "`fJ` `pJ` `nJ` `uJ` `mJ` `J` per action, or with `/bit` or `/B`", "`10 pJ`, `4 pJ/bit`"),
+    ("a power", "`uW`, `mW`, `W`, `kW`", "`75 W`"),
+    ("a length", "`nm`", "`45 nm`"),
+)  # fmt: skip
+_UNITS = (
+    (r"B/(cycle|s)$", "bandwidth"), (r"(B|inf)$", "size"), (r"Hz$", "frequency"), (r"(cycles?|s)$", "time"),
+    (r"J(/bit)?$", "energy"), (r"W$", "power"), (r"nm$", "length"),
+)  # fmt: skip
+
+_PLACES = {"format": 0, "name": 0, "kind": 1, "source": 3}
+"""Where a field comes in its table: names first, sources last, all others as they are declared."""
+
+_MACHINE = """\
+A machine is one YAML file: clocks, compute units, memory levels from the compute unit outwards, and energy
+prices. A field that is not listed here is refused, and so is a number without its unit. Fields without a
+default have to be given. [How to describe a machine](../how-to/describe-a-machine.md) goes through an
+example.
+"""
+_WORKLOAD = """\
+A workload is one YAML file: an operation, its sizes, the schedule by which it is computed, and its
+precision. The schedule changes what it costs and never the answer, up to rounding. Which sizes and choices
+there are depends on `op`.
+"""
+_COMMANDS = """\
+`hwsim` alone prints a few commands to try. Exit codes: 0 fine, 1 a run or a check failed, 2 the input is
+wrong. `--debug`, anywhere on the line, shows Python tracebacks; `--version` prints the version; `--help`
+after any command tells what it takes.
+"""
+_AMOUNTS = "`KB` could mean 1000 or 1024 bytes and is refused. Amounts are exact: `0.1 ns` is a tenth.\n"
+
+Schema = dict[str, Any]
+
+
+def machine_page() -> str:
+    """What a machine file may say."""
+    schema = json_schema("Machine", MachineSpec)
+    parts = schema["$defs"]
+    common = list(Level.model_fields)
+    text = [
+        "# Machine files\n",
+        NOTICE,
+        _MACHINE,
+        *_section("The machine", parts["MachineSpec"]),
+        "A file may instead say `extends: NAME` and give only what differs.\n",
+        *_section("clocks", parts["ClockSpec"]),
+        *_section("compute: kind cpu", parts["CpuSpec"]),
+        *_group("ports", parts["PortsSpec"]),
+        *_group("latency", parts["OpLatencySpec"]),
+        *_group("simd", parts["SimdSpec"]),
+        "## memory: what every level has\n",
+        *_table(parts["CacheSpec"], common),
+    ]
+    for name in ("RegistersSpec", "CacheSpec", "ScratchpadSpec", "DramSpec", "StorageSpec"):
+        kind = parts[name]["properties"]["kind"]["const"]
+        own = [field for field in parts[name]["properties"] if field not in common]
+        text += _section(f"memory: kind {kind}", parts[name], own)
+        if kind == "cache":
+            text += _group("prefetch", parts["PrefetchSpec"])
+        if kind == "dram":
+            text += _group("timing", parts["DramTiming"])
+    text += _section("energy", parts["EnergySpec"])
+    text += _group("one entry of actions", parts["PriceSpec"])
+    text += _group("one entry of static", parts["StaticSpec"])
+    text += _units()
+    return _page(text)
+
+
+def workload_page() -> str:
+    """What a workload file may say."""
+    parts = json_schema("Workload", AnyWorkload)["$defs"]
+    operations = list(choices(AnyWorkload))
+    common = list(WorkloadSpec.model_fields)
+    first = parts[operations[0].__name__]
+    first["properties"]["op"] = {"enum": [word for model in operations for word in _operation_names(model)]}
+    about_op = WorkloadSpec.model_fields["op"].description or ""
+    text = [
+        "# Workload files\n", NOTICE, _WORKLOAD,
+        "## What every workload has\n", *_table(first, common, {"op": about_op}),
+    ]  # fmt: skip
+    for model in operations:
+        definition = parts[model.__name__]
+        own = [field for field in definition["properties"] if field not in common]
+        words = ", ".join(f"`{word}`" for word in _operation_names(model))
+        text += _section(f"op: {words}", definition, own)
+        for field in own:
+            group = _referenced(definition["properties"][field])
+            if group is not None and parts[group]["properties"]:
+                text += _group(field, parts[group])
+    return _page([*text, *_units()])
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options."""
+    text = ["# Commands\n", NOTICE, _COMMANDS]
+    for command in app.registered_commands:
+        text += _command(command)
+    return _page(text)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "machine-format.md": machine_page,
+    "workload-format.md": workload_page,
+    "cli.md": cli_page,
+}
+
+
+def main() -> None:
+    REFERENCE.mkdir(exist_ok=True)
+    for name, write in PAGES.items():
+        (REFERENCE / name).write_text(write(), encoding="utf-8")
+        print(f"docs/reference/{name}")
+
+
+def _page(text: Iterable[str]) -> str:
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _section(title: str, definition: Schema, fields: list[str] | None = None) -> list[str]:
+    return [f"## {title}\n", definition.get("description", "") + "\n", *_table(definition, fields)]
+
+
+def _group(title: str, definition: Schema) -> list[str]:
+    about = definition.get("description", "")
+    return [f"### {title}\n", f"{about}\n", *_table(definition)]
+
+
+def _table(
+    definition: Schema, fields: list[str] | None = None, meanings: dict[str, str] | None = None
+) -> list[str]:
+    properties = definition["properties"]
+    rows = ["| field | value | default | meaning |", "|---|---|---|---|"]
+    for name in sorted(properties if fields is None else fields, key=lambda name: _PLACES.get(name, 2)):
+        field = properties[name]
+        about = (meanings or {}).get(name) or field.get("description", "")
+        rows.append(f"| `{name}` | {_value(field)} | {_default(field)} | {_cell(about)} |")
+    return [*rows, ""]
+
+
+def _default(field: Schema) -> str:
+    if "default" not in field:
+        return ""
+    default = field["default"]
+    if default is None or default in ({}, []) or isinstance(default, dict):
+        return "none" if default is None else "as below" if default else "empty"
+    if isinstance(default, list):
+        return ", ".join(f"`{item}`" for item in default)
+    return f"`{json.dumps(default) if not isinstance(default, str) else default}`"
+
+
+def _value(field: Schema) -> str:
+    """What may be written, in words."""
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "enum" in field:
+        return ", ".join(f"`{word}`" for word in field["enum"])
+    if "anyOf" in field or "oneOf" in field:
+        listed = field.get("anyOf") or field.get("oneOf") or []
+        kinds = [choice for choice in listed if choice.get("type") != "null"]
+        if "examples" in field and len(kinds) == 1:
+            kinds = [{**kinds[0], "examples": field["examples"]}]
+        words = list(dict.fromkeys(_value(choice) for choice in kinds))
+        return words[0] if words == ["a group"] else " or ".join(words)
+    if _referenced(field):
+        return "a group"
+    return _plain(field)
+
+
+def _plain(field: Schema) -> str:
+    kind = field.get("type")
+    if kind == "integer":
+        limits = [f"from {field['minimum']}"] if "minimum" in field else []
+        limits += [f"to {field['maximum']}"] if "maximum" in field else []
+        limits += [f"multiple of {field['multipleOf']}"] if "multipleOf" in field else []
+        return " ".join(["number", *limits])
+    if kind == "array":
+        inside = _value(field["items"]) if "items" in field else "values"
+        return "list of groups" if inside == "a group" else f"list of {inside}"
+    if kind == "object":
+        entries = [field.get("additionalProperties"), *field.get("patternProperties", {}).values()]
+        entry = next((entry for entry in entries if isinstance(entry, dict)), None)
+        return f"names with {_value(entry)} each" if entry is not None else "names with values"
+    if kind == "boolean":
+        return "`true`, `false`"
+    if "pattern" in field:
+        return "name"
+    return _quantity([example for example in field.get("examples", ()) if isinstance(example, str)])
+
+
+def _quantity(examples: list[str]) -> str:
+    kind = next(
+        (name for unit, name in _UNITS if examples and re.search(rf"^[\d.]+ ?.*{unit}", examples[0])), None
+    )
+    if kind is None:
+        return f"text, such as `{examples[0]}`" if examples else "text"
+    return f"{kind}, such as {' or '.join(f'`{example}`' for example in examples if example != 'inf')}"
+
+
+def _referenced(field: Schema) -> str | None:
+    """The definition that a field refers to, if it is one group."""
+    for place in (field, *field.get("anyOf", ()), *field.get("allOf", ())):
+        if "$ref" in place:
+            return str(place["$ref"]).rsplit("/", 1)[-1]
+    return None
+
+
+def _operation_names(model: Any) -> list[str]:
+    return literals(model.model_fields["op"].annotation)
+
+
+def _units() -> list[str]:
+    rows = [f"| {what} | {units} | {examples} |" for what, units, examples in QUANTITIES]
+    return [
+        "## Units\n", _AMOUNTS,
+        "| for | units | examples |", "|---|---|---|", *rows,
+    ]  # fmt: skip
+
+
+def _command(command: CommandInfo) -> Iterator[str]:
+    function = command.callback
+    assert function is not None
+    declared = list(_parameters(function))
+    arguments = [(name, info, hint) for name, info, hint in declared if isinstance(info, ArgumentInfo)]
+    words = [name.upper() if _required(function, name) else f"[{name.upper()}]" for name, _, _ in arguments]
+    yield f"## hwsim {command.name}\n"
+    yield f"    hwsim {' '.join([str(command.name), *words, '[OPTIONS]'])}\n"
+    yield inspect.getdoc(function) or ""
+    yield ""
+    yield from ("| argument or option | value | default | meaning |", "|---|---|---|---|")
+    for name, info, hint in declared:
+        shown = f"`{name.upper()}`" if isinstance(info, ArgumentInfo) else _option(name, info)
+        default = inspect.signature(function).parameters[name].default
+        told = (
+            ""
+            if default is inspect.Parameter.empty or default is None or default is False
+            else f"`{default}`"
+        )
+        yield f"| {shown} | {_taken(info, hint)} | {told} | {_cell(info.help or '')} |"
+    yield ""
+    if command.epilog:
+        examples = re.findall(r"\[cyan\](.*?)\[/cyan\]", command.epilog)
+        yield f"Example: {', '.join(f'`{example}`' for example in examples)}\n"
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    hints = get_type_hints(function, include_extras=True)
+    for name in inspect.signature(function).parameters:
+        hint = hints[name]
+        if get_origin(hint) is not Annotated:
+            continue
+        info = next(extra for extra in hint.__metadata__ if isinstance(extra, ArgumentInfo | OptionInfo))
+        yield name, info, get_args(hint)[0]
+
+
+def _required(function: Callable[..., Any], name: str) -> bool:
+    return inspect.signature(function).parameters[name].default is inspect.Parameter.empty
+
+
+def _option(name: str, info: OptionInfo) -> str:
+    given = (
+        info.default,
+        *(info.param_decls or ()),
+    )  # Annotated options have their first name as the default
+    words = [word for word in given if isinstance(word, str) and word.startswith("-")]
+    words = words or [f"--{name.replace('_', '-')}"]
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _taken(info: Any, hint: Any) -> str:
+    if info.metavar:
+        return f"`{info.metavar}`".replace("|", r"\|")
+    kinds = [kind for kind in choices(hint) if kind is not type(None)]
+    names = []
+    for kind in kinds:
+        if get_origin(kind) is list:
+            names.append("one or more" if isinstance(info, ArgumentInfo) else "repeatable")
+        elif hasattr(kind, "__members__"):
+            names.append(", ".join(f"`{member.value}`" for member in kind))
+        else:
+            names.append(
+                {"int": "number", "str": "text", "bool": "", "Path": "file"}.get(kind.__name__, kind.__name__)
+            )
+    return " or ".join(names)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""`hwsim.run`: one call from names to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwsim.catalog import load_machine, load_workload
+from hwsim.engine.engine import simulate
+from hwsim.engine.outcome import Outcome
+from hwsim.errors import CapacityError, InputError
+from hwsim.kernels.build import build_kernel
+from hwsim.kernels.kernel import Kernel
+from hwsim.numerics.format import find_format
+from hwsim.results.assemble import assemble
+from hwsim.results.result import RunResult
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import DramSpec
+from hwsim.spec.parameters import with_parameters
+from hwsim.spec.workload import WorkloadSpec
+from hwsim.units import format_bytes
+
+DEFAULT_MACHINE, DEFAULT_WORKLOAD = "course_cpu", "matmul_tiled"
+
+Settings = Mapping[str, object] | Sequence[str]
+"""Changes to a machine: ``{"l1.size": "64 KiB"}`` or ``["l1.size=64 KiB"]``."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A result together with what it was made from: the timeline is in the outcome."""
+
+    result: RunResult
+    outcome: Outcome
+
+
+def run(
+    machine: str | Path | MachineSpec = DEFAULT_MACHINE,
+    workload: str | Path | WorkloadSpec = DEFAULT_WORKLOAD,
+    *,
+    set: Settings = (),  # noqa: A002 - the same word as --set on the command line
+    seed: int | None = None,
+    math: bool = True,
+    **parameters: object,
+) -> RunResult:
+    """Simulate a workload on a machine; both by name, by path, or as a spec.
+
+    ``parameters`` are the workload's: ``n=256, tile=32``.
+    ``set`` changes the machine: ``{"l1.size": "64 KiB"}``.
+    ``seed`` makes the random inputs, and the choices of random replacement; the workload's own if not given.
+    A wrong answer does not raise: look at ``result.verified``.
+    """
+    return run_all(machine, workload, set=set, seed=seed, math=math, parameters=parameters).result
+
+
+def run_all(
+    machine: str | Path | MachineSpec = DEFAULT_MACHINE,
+    workload: str | Path | WorkloadSpec = DEFAULT_WORKLOAD,
+    *,
+    set: Settings = (),  # noqa: A002
+    seed: int | None = None,
+    math: bool = True,
+    timeline: bool = False,
+    parameters: Mapping[str, object] | None = None,
+) -> Run:
+    """As `run`, with the engine's outcome beside the result; ``timeline`` records spans in it."""
+    target = resolve_machine(machine, set)
+    task = resolve_workload(workload, parameters or {}, seed)
+    kernel = prepare(target, task, math=math)
+    outcome = simulate(target, kernel, seed=task.seed, timeline=timeline)
+    return Run(assemble(target, task, kernel, outcome, seed=task.seed), outcome)
+
+
+def resolve_machine(machine: str | Path | MachineSpec, settings: Settings = ()) -> MachineSpec:
+    if not isinstance(machine, MachineSpec):
+        texts = [f"{k}={v}" for k, v in settings.items()] if isinstance(settings, Mapping) else settings
+        return load_machine(machine, texts).spec
+    if settings:
+        raise InputError(
+            "set= changes a machine that is given by name or path; a MachineSpec is taken as it is"
+        )
+    return machine
+
+
+def resolve_workload(
+    workload: str | Path | WorkloadSpec, parameters: Mapping[str, object], seed: int | None = None
+) -> WorkloadSpec:
+    spec = workload if isinstance(workload, WorkloadSpec) else load_workload(workload).spec
+    return with_parameters(spec, {**parameters} if seed is None else {**parameters, "seed": seed})
+
+
+def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) -> Kernel:
+    """The kernel of a workload for a machine: with the lanes of its vectors, its cores and its lines."""
+    unit = machine.compute[0]
+    cores = sum(each.count for each in machine.compute)
+    asked = getattr(getattr(workload, "schedule", None), "cores", None)
+    if asked is not None and asked > cores:
+        raise InputError(f"cores={asked}: {machine.name} has {cores}")
+    bits = find_format(workload.precision).bits
+    kernel = build_kernel(
+        workload,
+        seed=workload.seed,
+        lanes=max(1, unit.simd.bits // bits) if unit.simd else 1,
+        cores=cores,
+        math=math,
+        line_bytes=machine.caches[0].line if machine.caches else 64,
+    )
+    _check_room(machine, kernel)
+    return kernel
+
+
+def _check_room(machine: MachineSpec, kernel: Kernel) -> None:
+    needed = kernel.space.peak_bytes
+    for level in machine.memory:
+        if isinstance(level, DramSpec) and level.size is not None and needed > level.size:
+            has = format_bytes(level.size)
+            raise CapacityError(
+                f"{kernel.name} needs {format_bytes(needed)} in {level.name}, which has {has}"
+            )

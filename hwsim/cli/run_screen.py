@@ -1,0 +1,239 @@
+"""The first screen: what ran where, what it cost, where that went, and what to try next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hwsim.cli.console import out
+from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds, short, watts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from hwsim.results.advice import Advice
+    from hwsim.results.result import RunResult
+
+WIDTH = 100
+_BAR = 24
+_MOST_CAUSES = 6
+_MOST_FORMULAS = 4
+_FROM = 0.001
+"""Shares below this are left out of the tables."""
+
+
+def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str]) -> None:
+    """About forty lines, a hundred columns wide."""
+    from hwsim.results.advice import advise
+    from hwsim.results.words import explain_bound, explain_bounds
+
+    console = screen()
+    bound = explain_bound(result)
+    print_head(console, result)
+    _print_costs(console, result)
+    console.print()
+    console.print(level_table(result))
+    console.print()
+    console.print(why_table(result))
+    console.print()
+    wrapped(console, "", bound.words, style="bold")
+    wrapped(console, "bounds  ", explain_bounds(result), style="dim")
+    rows = [row for row in result.formulas if _worth_showing(row)] or list(result.formulas)
+    if rows:
+        console.print()
+        console.print(formula_table(rows[:_MOST_FORMULAS]))
+        _print_reasons(console, rows[:_MOST_FORMULAS])
+    for warning in result.warnings:
+        wrapped(console, "warning  ", warning, style="yellow")
+    advice = advise(result, bound)
+    console.print(f"\nnext  [cyan]{next_command(words, settings, advice)}[/cyan]", soft_wrap=True)
+    wrapped(console, "      ", f"{advice.why}; or: hwsim explain", style="dim")
+
+
+def screen() -> Console:
+    """The usual console, at most as wide as the tables are made for."""
+    console = out()
+    console.width = min(console.width, WIDTH)
+    return console
+
+
+def print_head(console: Console, result: RunResult) -> None:
+    from hwsim.results.summary import verdict
+
+    workload = result.resolved["workload"]
+    unit = result.resolved["machine"]["compute"][0]
+    used = f"{result.work['cores']} of {counted(unit['count'], unit['name'])}"
+    console.print(
+        f"[bold]{result.workload}[/bold] on [bold]{result.machine}[/bold]: {_choices(workload)}, {used}"
+    )
+    good = {True: ("green", "✓"), False: ("bold red", "✗"), None: ("yellow", "–")}
+    style, mark = good[result.verified]
+    console.print(f"{mark} {verdict(result)}", style=style)
+
+
+def level_table(result: RunResult) -> Table:
+    """Accesses, hits, traffic towards the core, and operations per byte of it, level by level."""
+    from hwsim.hardware.counters import CacheCounters
+
+    table = make_table("level", "accesses", "hit rate", "misses", "bytes to and from", "flop per byte")
+    for name, counts in result.memory.items():
+        moved = counts.bytes_read + counts.bytes_written
+        per_byte = result.intensity["levels"][name]
+        accesses = counts.reads + counts.writes
+        table.add_row(
+            name,
+            f"{accesses:,}",
+            percent(counts.hits, accesses) if isinstance(counts, CacheCounters) else "",
+            f"{counts.misses:,}" if isinstance(counts, CacheCounters) else f"{counts.row_hits:,} row hits",
+            data(moved),
+            "" if per_byte is None else digits(per_byte),
+        )
+    return table
+
+
+def why_table(result: RunResult) -> Table:
+    """Where the cycles went: all cores together, the largest first."""
+    from hwsim.results.attribution import BUSY, summed
+    from hwsim.results.words import part_words
+
+    together = summed(result.attribution)
+    whole = sum(together.values())
+    cores = counted(len(result.attribution), "core")
+    table = make_table(f"why: cycles of {cores}", "", "share", "", left=(0, 3))
+    rows = [(kind, name, cycles) for (kind, name), cycles in together.items() if cycles >= _FROM * whole]
+    for kind, name, cycles in rows[:_MOST_CAUSES]:
+        style = "green" if kind == BUSY else "yellow"
+        share = cycles / whole if whole else 0.0
+        table.add_row(part_words(name), f"{cycles:,}", percent(cycles, whole), _bar(share, style))
+    rest = whole - sum(cycles for _, _, cycles in rows[:_MOST_CAUSES])
+    if rest > 0:
+        table.add_row("everything else", f"{rest:,}", percent(rest, whole), "")
+    return table
+
+
+def formula_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = make_table("formula", "says", "simulated", "ratio", left=(0,))
+    for row in rows:
+        name = f"{row['name']}: {row['expression']}"
+        same = row["ratio"] is not None and not row["reason"]
+        table.add_row(
+            name,
+            _amount(row["predicted"]),
+            f"{_amount(row['simulated'])} {row['unit']}",
+            "exact"
+            if row["predicted"] == row["simulated"]
+            else "same"
+            if same
+            else ratio(row["ratio"] or 0.0),
+        )
+    return table
+
+
+def next_command(words: Sequence[str], settings: Sequence[str], advice: Advice) -> str:
+    """The command that was given, with what the advice changes."""
+    changed = dict(advice.parameters)
+    kept = [word for word in words if word.partition("=")[0] not in changed]
+    kept += [f"{name}={value}" for name, value in changed.items()]
+    paths = {setting.partition("=")[0] for setting in advice.settings}
+    asked = [setting for setting in settings if setting.partition("=")[0] not in paths]
+    options = [word for setting in (*asked, *advice.settings) for word in ("--set", setting)]
+    return shlex.join(["hwsim", "run", *kept, *options])
+
+
+def wrapped(console: Console, label: str, text: str, style: str) -> None:
+    """Words that go on under themselves, beside a label."""
+    from rich.text import Text
+
+    lines = Text(text, style=style).wrap(console, console.width - len(label))
+    for number, line in enumerate(lines):
+        line.rstrip()
+        console.print(Text(label if number == 0 else " " * len(label), style="dim") + line)
+
+
+def _print_costs(console: Console, result: RunResult) -> None:
+    from hwsim.results.energy_split import energy_split
+    from hwsim.results.summary import peak_words
+
+    speed = peak_words(result)
+    console.print(
+        f"\n[bold]time[/bold]    [bold cyan]{seconds(result.time_s):<8}[/bold cyan] {result.cycles:,} cycles"
+    )
+    if speed:
+        console.print(f"                 {speed}")
+    if result.energy_j is None or result.power_w is None:
+        console.print("[bold]energy[/bold]  this machine has no energy prices", style="dim")
+        return
+    flops = result.work["flops"]
+    each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
+    amount = f"[bold cyan]{joules(result.energy_j):<8}[/bold cyan]"
+    console.print(f"[bold]energy[/bold]  {amount} {watts(result.power_w)} on average{each}")
+    shares = {
+        name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j
+    }
+    shown = {name: share for name, share in shares.items() if share >= _FROM}
+    console.print(f"                 {_split_bar(shown)}")
+    console.print(
+        "                 " + ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items()),
+        style="dim",
+    )
+
+
+def _split_bar(shares: dict[str, float]) -> Text:
+    """One bar for the whole, a shade of its own for each share."""
+    from rich.text import Text
+
+    width = 60
+    text = Text()
+    styles = ("cyan", "magenta", "yellow", "green", "blue", "red", "white")
+    shades = "█▓▒░"
+    for number, share in enumerate(shares.values()):
+        length = max(1, round(width * share))
+        text.append(shades[number % len(shades)] * length, style=styles[number % len(styles)])
+    return text
+
+
+def _print_reasons(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        if row["reason"]:
+            wrapped(console, f"  {row['name'].partition(',')[0]}: ", row["reason"], style="dim")
+
+
+def _worth_showing(row: dict[str, Any]) -> bool:
+    """Totals rather than single tensors."""
+    return "." not in row["compare"] or not row["compare"].startswith(("loads.", "stores."))
+
+
+def _choices(workload: dict[str, Any]) -> str:
+    """Sizes and schedule as they would be typed, without what is off or left alone."""
+    chosen = {**workload.get("sizes", {}), **workload.get("schedule", {})}
+    shown = [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in chosen.items()
+        if value not in (None, False, "none", 1, {}, [])
+        and (name, value) not in (("split", "static"), ("accumulate", "register"), ("b_layout", "kj"))
+    ]
+    return " ".join([*shown, workload["precision"]])
+
+
+def _amount(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else short(value) if value >= 1e4 else digits(value)
+
+
+def _bar(share: float, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(bar(share, _BAR), style=style)
+
+
+def make_table(*columns: str, left: Sequence[int] = (0,)) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    for number, column in enumerate(columns):
+        justify: Any = "left" if number in left else "right"
+        table.add_column(column, justify=justify, style="cyan" if number == 0 else None, no_wrap=number > 0)
+    return table

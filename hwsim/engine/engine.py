@@ -1,0 +1,102 @@
+"""The whole run, on one screen: build the machine, let its cores take the kernel's blocks, collect what happened."""
+
+from __future__ import annotations
+
+from collections import deque
+from fractions import Fraction
+
+import simpy
+
+from hwsim.energy import Ledger
+from hwsim.engine.agent import CoreAgent
+from hwsim.engine.clock import seconds_to_fs
+from hwsim.engine.link import Link
+from hwsim.engine.outcome import Outcome, Span
+from hwsim.engine.tally import Tally
+from hwsim.errors import InputError
+from hwsim.hardware.build import build_hierarchy
+from hwsim.hardware.core import CpuCore
+from hwsim.kernels.kernel import Kernel
+from hwsim.spec.compute import CpuSpec
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.units import Bandwidth, Latency
+
+
+def simulate(machine: MachineSpec, kernel: Kernel, *, seed: int = 0, timeline: bool = False) -> Outcome:
+    """Compute a kernel for real while its accesses are replayed and its time passes."""
+    env = simpy.Environment()
+    core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
+    blocks = deque(kernel.blocks())
+    cores = min(len(blocks), kernel.setting.cores, core.unit.count) or 1
+    hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
+    links = _links(env, machine)
+    tally, spans = Tally(), ([] if timeline else None)
+    agents = [CoreAgent(env, number, core, hierarchy, links, tally, spans) for number in range(cores)]
+    spawn_fs, barrier_fs = (_fs(core, time) if cores > 1 else 0 for time in (core.unit.spawn, core.unit.barrier))
+
+    processes = [env.process(agent.run(blocks, spawn_fs)) for agent in agents]
+    events = _run(env)
+    assert all(process.processed for process in processes)
+
+    finish_fs = max(agent.watch.elapsed_fs for agent in agents)
+    slowest = next(agent for agent in agents if agent.watch.elapsed_fs == finish_fs)
+    for agent in agents:
+        agent.watch.wait("barrier", finish_fs - agent.watch.elapsed_fs + barrier_fs)
+    ledger = Ledger()
+    tally.post(ledger, core, hierarchy, kernel.fmt.bits)
+    return Outcome(
+        elapsed_fs=finish_fs + barrier_fs,
+        clock_hz=core.clock_hz,
+        agents=tuple(agent.watch.result() for agent in agents),
+        parts=dict(slowest.watch.parts),
+        levels=hierarchy.level_counters(),
+        dram=hierarchy.dram.counters,
+        tensors=tally.tensors(),
+        instructions=tally.instructions,
+        flops=tally.flops,
+        macs=tally.macs,
+        loads=tally.loads,
+        stores=tally.stores,
+        ledger=ledger,
+        spans=tuple(spans or ()),
+        events=events,
+        accesses=tally.accesses,
+        skipped=tally.skipped,
+        walk_seconds=sum(agent.walk_seconds for agent in agents),
+        math_seconds=sum(agent.math_seconds for agent in agents),
+    )
+
+
+def _run(env: simpy.Environment) -> int:
+    """Let all time pass; returns the number of events."""
+    events = 0
+    while env.peek() != float("inf"):
+        env.step()
+        events += 1
+    return events
+
+
+def _cpu(machine: MachineSpec) -> CpuSpec:
+    for unit in machine.compute:
+        if isinstance(unit, CpuSpec):
+            return unit
+    raise InputError(f"machine {machine.name} has no CPU core to run a kernel on")
+
+
+def _links(env: simpy.Environment, machine: MachineSpec) -> dict[str, Link]:
+    """The connections that cores share, by the level that they come from."""
+    links = {}
+    for level in machine.memory:
+        if isinstance(level, DramSpec) or (isinstance(level, CacheSpec) and level.shared_by != 1):
+            links[level.name] = Link(env, level.name, _bytes_per_second(level.bandwidth, machine.clock_hz(level.clock)))
+    return links
+
+
+def _bytes_per_second(bandwidth: Bandwidth | None, clock_hz: int) -> Fraction | None:
+    rate = None if bandwidth is None else bandwidth.bytes_per_cycle(clock_hz)
+    return None if rate is None else rate * clock_hz
+
+
+def _fs(core: CpuCore, time: Latency | None) -> int:
+    return 0 if time is None else seconds_to_fs(time.seconds(core.clock_hz))

@@ -1,0 +1,83 @@
+"""What a simulation leaves behind: plain data, before it becomes a result for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hwsim.energy import Ledger
+from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.trace.work import Instructions
+
+FEMTOSECONDS = 10**15
+
+
+@dataclass(frozen=True)
+class AgentTime:
+    """How one core spent its time, in femtoseconds. Busy by unit, waiting by resource; together exactly `elapsed_fs`."""
+
+    name: str
+    elapsed_fs: int
+    busy: dict[str, int]
+    waiting: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that held a resource: one event of the timeline."""
+
+    lane: str
+    name: str
+    start_fs: int
+    end_fs: int
+
+
+@dataclass(frozen=True)
+class TensorTraffic:
+    """Accesses to one tensor, and its misses in each level."""
+
+    loads: int = 0
+    stores: int = 0
+    misses: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that was counted and timed."""
+
+    elapsed_fs: int
+    clock_hz: int
+    agents: tuple[AgentTime, ...]
+    parts: dict[str, int]
+    """Femtoseconds that each part of the work would take alone, the busiest core's: units, ports, chain, each link."""
+    levels: dict[str, CacheCounters]
+    dram: DramCounters
+    tensors: dict[str, TensorTraffic]
+    instructions: Instructions
+    flops: int
+    macs: int
+    loads: int
+    stores: int
+    ledger: Ledger
+    spans: tuple[Span, ...]
+    events: int
+    """SimPy events that the run took."""
+    accesses: int
+    skipped: int
+    """Accesses replayed, and how many of them warping did not have to walk."""
+    walk_seconds: float
+    math_seconds: float
+    """Wall time of the replay and of the real math; for benchmarks, never part of a result."""
+
+    @property
+    def cycles(self) -> int:
+        return -(-self.elapsed_fs * self.clock_hz // FEMTOSECONDS)
+
+    @property
+    def lower_fs(self) -> int:
+        """No run can be shorter: its longest part."""
+        return max(self.parts.values(), default=0)
+
+    @property
+    def upper_fs(self) -> int:
+        """Nothing overlaps: the sum of all parts."""
+        return sum(self.parts.values())

@@ -1,0 +1,98 @@
+"""Tally: what all agents of a run did, added up for the result and the energy ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
+from hwsim.engine.outcome import TensorTraffic
+from hwsim.hardware.core import CpuCore
+from hwsim.hardware.hierarchy import Hierarchy, Traffic
+from hwsim.trace.nest import Nest
+from hwsim.trace.work import Instructions, Work
+
+
+class Tally:
+    """Counts of work and traffic."""
+
+    def __init__(self) -> None:
+        self.instructions = Instructions()
+        self.flops = self.macs = 0
+        self.loads = self.stores = 0
+        self.accesses = self.skipped = 0
+        self.operations: Counter[tuple[str, str]] = Counter()
+        self._loads: Counter[str] = Counter()
+        self._stores: Counter[str] = Counter()
+        self._misses: Counter[tuple[str, str]] = Counter()
+
+    def add_work(self, work: Work, core: CpuCore) -> None:
+        self.instructions += core.issued(work.instructions)
+        self.flops += work.flops
+        self.macs += work.macs
+        for name, count in _operations(work, fused=core.unit.ports.fma > 0).items():
+            self.operations[name, work.fmt] += count
+
+    def add_traffic(self, nest: Nest, traffic: Traffic) -> None:
+        self.loads += nest.loads
+        self.stores += nest.stores
+        self.accesses += traffic.accesses
+        self.skipped += traffic.skipped
+        for number, access in enumerate(nest.accesses):
+            (self._stores if access.write else self._loads)[access.tensor] += nest.count(access)
+            for level, misses in traffic.misses.items():
+                self._misses[access.tensor, level] += misses[number]
+
+    def tensors(self) -> dict[str, TensorTraffic]:
+        names = sorted(set(self._loads) | set(self._stores))
+        return {
+            name: TensorTraffic(
+                self._loads[name],
+                self._stores[name],
+                {level: count for (tensor, level), count in self._misses.items() if tensor == name},
+            )
+            for name in names
+        }
+
+    def post(self, ledger: Ledger, core: CpuCore, hierarchy: Hierarchy, element_bits: int) -> None:
+        """Everything that costs energy."""
+        unit, registers = core.unit.name, core.registers.name if core.registers else None
+        ledger.post(unit, "instruction", self.instructions.total, cause=CONTROL)
+        operands = {"fma": 3, "add": 2, "mul": 2, "special": 1}
+        read = written = 0
+        for (name, fmt), count in sorted(self.operations.items()):
+            ledger.post(unit, f"{name}.{fmt}", count, cause=ARITHMETIC)
+            read += count * operands[name]
+            written += count
+        levels = hierarchy.level_counters()
+        if registers is not None:
+            first = next(iter(levels.values()), None)
+            read_bits = read * element_bits + (8 * first.bytes_written if first else 0)
+            written_bits = written * element_bits + (8 * first.bytes_read if first else 0)
+            ledger.post(registers, "read", read + self.stores, bits=read_bits, cause=OPERANDS)
+            ledger.post(registers, "write", written + self.loads, bits=written_bits, cause=OPERANDS)
+        for name, counters in levels.items():
+            # A victim is read out of a cache before it leaves, and a fill is written into it.
+            ledger.post(name, "read", counters.reads, bits=8 * (counters.bytes_read + counters.bytes_evicted))
+            ledger.post(name, "write", counters.accesses, bits=8 * (counters.bytes_written + counters.bytes_fetched))
+        dram = hierarchy.dram.counters
+        ledger.post(core.dram.name, "read", dram.reads, bits=8 * dram.bytes_read)
+        ledger.post(core.dram.name, "write", dram.writes, bits=8 * dram.bytes_written)
+        ledger.post(core.dram.name, "activate", dram.activates)
+
+
+def _operations(work: Work, *, fused: bool) -> Counter[str]:
+    """Scalar operations by class: the multiply-accumulates, and the rest in the proportion of its instructions."""
+    counts: Counter[str] = Counter()
+    if fused:
+        counts["fma"] += work.macs
+    else:
+        counts["add"] += work.macs
+        counts["mul"] += work.macs
+    rest = max(0, work.flops - 2 * work.macs)
+    issued = {name: getattr(work.instructions, name) for name in ("special", "mul", "add")}
+    for name, count in issued.items():
+        share = rest * count // max(1, sum(issued.values()))
+        counts[name] += share
+    named = sum(counts.values()) - (work.macs if fused else 2 * work.macs)
+    counts["add"] += rest - named
+    return +counts

@@ -1,0 +1,279 @@
+"""CpuCore: what a step costs on a core, in cycles, part by part. No clock, no waiting for others.
+
+Compute is bound by the units (operations over ports), by issue, by the load and store ports, and by chains of dependent
+operations, of which the window of an out-of-order core hides the beginning. Memory is bound, at every level, by bytes over
+bandwidth and by the latency of the next level over the number of misses that can be outstanding at once. Which parts run
+at the same time is the machine's `overlap`; the engine adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hwsim.errors import CapacityError
+from hwsim.hardware.hierarchy import Traffic
+from hwsim.hardware.pattern import is_stream
+from hwsim.spec.compute import CpuSpec
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
+from hwsim.trace.nest import Access, Nest
+from hwsim.trace.work import Chain, Instructions, Work
+from hwsim.units import Bandwidth
+
+Cycles = Fraction
+
+ZERO = Fraction(0)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that takes time by itself: a unit at work, or a resource that is waited for."""
+
+    name: str
+    cycles: Cycles
+    busy: bool = False
+    """Whether the core does useful work meanwhile."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a step moves over the link from a level to the one nearer the core."""
+
+    link: str
+    level: str
+    cycles: Cycles
+    """How long it takes when nobody else uses the link."""
+    shared_bytes: int
+    """Bytes that go over a link which other cores use as well; 0 for a private one."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The parts of a step."""
+
+    compute: tuple[Part, ...]
+    """Units, ports, issue and the link to the first level, all at the same time."""
+    chain: tuple[Part, ...]
+    """Operations that wait for each other, one after the other; as a whole at the same time as `compute`."""
+    delays: tuple[Part, ...]
+    """What nothing overlaps with."""
+    transfers: tuple[Transfer, ...]
+
+    @property
+    def work_cycles(self) -> Cycles:
+        """How long units, ports and issue are at work, delays counted in."""
+        return max((part.cycles for part in self.compute), default=ZERO) + _total(self.delays)
+
+    @property
+    def chain_cycles(self) -> Cycles:
+        """How long it takes at least because operations wait for each other."""
+        return _total(self.chain) + _total(self.delays)
+
+
+def _total(parts: Sequence[Part]) -> Cycles:
+    return sum((part.cycles for part in parts), ZERO)
+
+
+class CpuCore:
+    """One kind of core of a machine."""
+
+    def __init__(self, machine: MachineSpec, unit: CpuSpec, registers_needed: int = 0) -> None:
+        self.unit = unit
+        self.clock_hz = machine.clock_hz(unit.clock)
+        self.caches = machine.caches
+        self.registers = next((level for level in machine.memory if isinstance(level, RegistersSpec)), None)
+        self.dram = next(level for level in machine.memory if isinstance(level, DramSpec))
+        self.spilled = self._spilled(registers_needed)
+        self._machine = machine
+        self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
+        self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
+
+    def cost(self, work: Work, nests: Sequence[Nest], traffic: Sequence[Traffic]) -> StepCost:
+        """What a step takes, given what its nests moved."""
+        dependent = work.chain is not None and work.chain.op == "load"
+        start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
+        return StepCost(
+            compute=self._compute(work, traffic),
+            chain=self._load_chain(work, traffic) if dependent else self._chain(work),
+            delays=(Part("loop start", Fraction(start * work.loop_starts)),),
+            transfers=self._transfers(work, nests, traffic, dependent),
+        )
+
+    def peak_flops_per_cycle(self, element_bits: int) -> int:
+        """Additions and multiplications that all ports together can start in a cycle."""
+        lanes = max(1, self.unit.simd.bits // element_bits) if self.unit.simd else 1
+        ports = self.unit.ports
+        return lanes * (2 * ports.fma if ports.fma else ports.add + ports.mul)
+
+    def issued(self, instructions: Instructions) -> Instructions:
+        """The instructions as this core issues them.
+
+        Without fused multiply-add, two for one. A value that has no register is loaded and stored again in every
+        iteration of the innermost loop; loop control tells how many there are.
+        """
+        reloads = self.spilled * (instructions.other // 2)
+        issued = instructions + Instructions(load=reloads, store=reloads)
+        if not self.unit.ports.fma:
+            issued += Instructions(fma=-issued.fma, mul=issued.fma, add=issued.fma)
+        return issued
+
+    def latency_cycles(self, level: CacheSpec | DramSpec) -> Cycles:
+        return level.latency.cycles(self._clock_of(level)) if level.latency else ZERO
+
+    def _spilled(self, needed: int) -> int:
+        """Values that find no register; refused where the machine says so."""
+        if self.registers is None or needed <= self.registers.count:
+            return 0
+        if self.registers.spill == "refuse":
+            raise CapacityError(
+                f"the innermost loops hold {needed} values at once, and {self.registers.name} has "
+                f"{self.registers.count}; use smaller register tiles (v1, v2, v3), or set "
+                f"{self.registers.name}.spill=count to count the spills"
+            )
+        return needed - self.registers.count
+
+    # Compute ----------------------------------------------------------------------------------------------------------
+
+    def _compute(self, work: Work, traffic: Sequence[Traffic]) -> tuple[Part, ...]:
+        count, ports = self.issued(work.instructions), self.unit.ports
+        multipliers = max(ports.fma, ports.mul)
+        parts = [
+            Part("fma", Fraction(count.fma + count.mul, multipliers), busy=True),
+            Part("add", Fraction(count.add, ports.add), busy=True),
+            Part("special", Fraction(count.special, ports.special), busy=True),
+            Part("load port", Fraction(count.load, ports.load)),
+            Part("store port", Fraction(count.store, ports.store)),
+            Part("issue", Fraction(count.total, self.unit.issue_width)),
+        ]
+        if self._near is not None:
+            parts.append(Part(self._link(0), self._bandwidth_cycles(self._near, *self._bytes(self._near, traffic))))
+        return tuple(part for part in parts if part.cycles)
+
+    def _chain(self, work: Work) -> tuple[Part, ...]:
+        """Each link waits for the one before; the window lets the first links of the next loop start meanwhile."""
+        chain = work.chain
+        if chain is None:
+            return ()
+        loops = max(1, work.loop_starts)
+        per_link = Fraction(self.issued(work.instructions).total, loops * chain.length)
+        hidden = min(Fraction(chain.length), self.unit.window / per_link) if self.unit.window > 1 else ZERO
+        exposed = (chain.length - hidden) * self._op_latency(chain)
+        return (Part("dependency chain", loops * (exposed + hidden * per_link / self.unit.issue_width)),)
+
+    def _load_chain(self, work: Work, traffic: Sequence[Traffic]) -> tuple[Part, ...]:
+        """Loads whose addresses come from the load before: each waits for the level that has its line."""
+        assert work.chain is not None
+        nearest = self._levels[0]
+        loads = work.chain.length * max(1, work.loop_starts)
+        parts = [Part(f"latency of {nearest.name}", loads * self.latency_cycles(nearest))]
+        for inner, outer in zip(self._levels, self._levels[1:], strict=False):
+            misses = sum(sum(each.misses[inner.name]) for each in traffic)
+            further = self.latency_cycles(outer) - self.latency_cycles(inner)
+            parts.append(Part(f"latency of {outer.name}", misses * further))
+        return tuple(part for part in parts if part.cycles)
+
+    def _op_latency(self, chain: Chain) -> int:
+        if chain.op == "fma" and not self.unit.ports.fma:
+            return self.unit.latency.add
+        return int(getattr(self.unit.latency, chain.op))
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def _transfers(
+        self, work: Work, nests: Sequence[Nest], traffic: Sequence[Traffic], dependent: bool
+    ) -> tuple[Transfer, ...]:
+        """One transfer per link, from the nearest to main memory; a private first level is a part of the core."""
+        moved = []
+        for number, level in enumerate(self._levels):
+            if level is self._near:
+                continue
+            read, written = self._bytes(level, traffic)
+            cycles = self._bandwidth_cycles(level, read, written)
+            if isinstance(level, DramSpec):
+                cycles = max(cycles, self._row_cycles(level, traffic))
+            if number > 0 and not dependent:
+                cycles = max(cycles, self._miss_cycles(self.caches[number - 1], level, work, nests, traffic))
+            shared = read + written if level.shared_by != 1 or isinstance(level, DramSpec) else 0
+            if cycles or shared:
+                moved.append(Transfer(self._link(number), level.name, cycles, shared))
+        return tuple(moved)
+
+    def _link(self, number: int) -> str:
+        """The name of the link from a level to the one nearer the core."""
+        if number > 0:
+            return f"{self._levels[number].name}→{self._levels[number - 1].name}"
+        return f"{self._levels[0].name}→{self.registers.name if self.registers else self.unit.name}"
+
+    def _bytes(self, level: CacheSpec | DramSpec, traffic: Sequence[Traffic]) -> tuple[int, int]:
+        counters = [each.dram if isinstance(level, DramSpec) else each.levels[level.name] for each in traffic]
+        return sum(each.bytes_read for each in counters), sum(each.bytes_written for each in counters)
+
+    def _bandwidth_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
+        """A cache reads and writes at the same time; DRAM has one bus for both."""
+        reading = self._over(read, self.read_rate(level))
+        writing = self._over(written, self.write_rate(level))
+        return reading + writing if isinstance(level, DramSpec) else max(reading, writing)
+
+    def read_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
+        """Bytes per core cycle that this core can draw from a level; None without a limit."""
+        rates = [self._rate(level, limit) for limit in (level.bandwidth, level.unit_bandwidth)]
+        return min((rate for rate in rates if rate is not None), default=None)
+
+    def write_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
+        if level.write_bandwidth is None:
+            return self.read_rate(level)
+        return self._rate(level, level.write_bandwidth)
+
+    def _rate(self, level: CacheSpec | DramSpec, bandwidth: Bandwidth | None) -> Fraction | None:
+        hz = self._clock_of(level)
+        rate = bandwidth.bytes_per_cycle(hz) if bandwidth else None
+        return None if rate is None else rate * hz / self.clock_hz
+
+    def _over(self, nbytes: int, rate: Fraction | None) -> Cycles:
+        return nbytes / rate if rate else ZERO
+
+    def _row_cycles(self, dram: DramSpec, traffic: Sequence[Traffic]) -> Cycles:
+        """Every activation holds its bank for a row cycle; all banks work side by side. Refresh takes its share."""
+        if dram.timing is None:
+            return ZERO
+        hz = self._machine.clock_hz(dram.clock)
+        row_cycle = dram.timing.tras.seconds(hz) + dram.timing.trp.seconds(hz)
+        activates = sum(each.dram.activates for each in traffic)
+        return activates * row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks)
+
+    def _miss_cycles(
+        self,
+        inner: CacheSpec,
+        outer: CacheSpec | DramSpec,
+        work: Work,
+        nests: Sequence[Nest],
+        traffic: Sequence[Traffic],
+    ) -> Cycles:
+        """Latency of the next level over the misses that are outstanding at once, access by access."""
+        latency = self.latency_cycles(outer)
+        executions = max(1, sum(nest.length for nest in nests))
+        spread = Fraction(max(work.instructions.total, 1), executions)
+        total = ZERO
+        for nest, moved in zip(nests, traffic, strict=True):
+            for access, misses in zip(nest.accesses, moved.misses[inner.name], strict=False):
+                if misses:
+                    total += misses * latency / self._parallel(inner, nest, access, misses, spread)
+        return total
+
+    def _parallel(
+        self, inner: CacheSpec, nest: Nest, access: Access, misses: int, spread: Fraction
+    ) -> Fraction:
+        """How many misses of an access overlap: what the caches allow and what the window of the core reaches."""
+        if is_stream(nest, access, inner.line):
+            return Fraction(inner.mshrs)
+        nearer = self.caches[: self.caches.index(inner) + 1]
+        outstanding = min(level.mshrs for level in nearer)
+        if inner.strided_misses is not None:
+            outstanding = min(outstanding, Fraction(inner.strided_misses))
+        per_miss = spread * nest.length / misses
+        return max(Fraction(1), min(Fraction(outstanding), self.unit.window / per_miss))
+
+    def _clock_of(self, level: CacheSpec | DramSpec) -> int:
+        return self._machine.clock_hz(level.clock) if level.clock else self.clock_hz

@@ -1,0 +1,29 @@
+"""How the misses of an access follow each other: in a stream of neighbouring lines, or in jumps.
+
+A prefetcher keeps up with a stream. Jumps of more than a line, as down a column of a row-major matrix, are independent of
+each other and overlap, but no prefetcher helps.
+"""
+
+from __future__ import annotations
+
+from hwsim.trace.nest import Access, Nest
+
+STREAM_LINES = 2
+"""Neighbouring lines in a row from which a prefetcher runs ahead."""
+
+
+def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
+    """Whether an access misses on neighbouring lines: the innermost loop that leads to another line decides.
+
+    A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
+    """
+    if access.table is not None:
+        return False
+    for trip, stride in zip(reversed(nest.trips[: access.depth]), reversed(access.strides), strict=True):
+        if stride == 0 or trip == 1:
+            continue
+        if abs(stride) > line_bytes:
+            return False
+        if trip * abs(stride) >= STREAM_LINES * line_bytes:
+            return True
+    return True

@@ -1,0 +1,1 @@
+"""What a run leaves for people: the result as data, and in words, files and plots. No physics."""

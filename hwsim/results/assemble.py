@@ -1,0 +1,158 @@
+"""From what the engine counted and timed to a RunResult."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from fractions import Fraction
+from math import fsum, prod
+from typing import Any
+
+from hwsim import __version__
+from hwsim.energy import Entry
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome
+from hwsim.hardware.build import build_hierarchy
+from hwsim.hardware.core import CpuCore
+from hwsim.kernels.kernel import Kernel
+from hwsim.results.attribution import in_cycles
+from hwsim.results.formula import compare_formulas, rows_of
+from hwsim.results.result import Counts, RunResult
+from hwsim.results.verify import verify
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import DramSpec
+from hwsim.spec.render import as_data
+from hwsim.spec.workload import WorkloadSpec
+
+NO_MATH = "ran without math: the answer was not computed, so it could not be checked"
+
+
+def assemble(
+    machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outcome: Outcome, *, seed: int
+) -> RunResult:
+    """Check the answer, price the energy, and put everything where it can be found."""
+    verified, error = verify(kernel) if kernel.setting.math else (None, None)
+    entries = _priced(machine, outcome)
+    time_s = outcome.elapsed_fs / FEMTOSECONDS
+    energy_j = None if entries is None else fsum(entry.joules for entry in entries)
+    memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
+    intensity = _intensity(kernel, outcome, memory)
+    warnings = [*kernel.warnings()]
+    if verified is None:
+        warnings.append(NO_MATH)
+    if verified is False and error is not None:
+        warnings.append(
+            f"the answer is wrong: its error is {error.max_rel:.2e}, "
+            f"and rounding explains {kernel.tolerance:.2e}"
+        )
+    tensors = _tensors(kernel, outcome)
+    return RunResult(
+        machine=machine.name,
+        workload=workload.name,
+        version=__version__,
+        seed=seed,
+        verified=verified,
+        cycles=outcome.cycles,
+        time_s=time_s,
+        energy_j=energy_j,
+        power_w=None if energy_j is None else energy_j / time_s if time_s else 0.0,
+        energy=_by_component(entries),
+        memory=memory,
+        work=_work(machine, kernel, outcome),
+        intensity=intensity,
+        error=error,
+        attribution=in_cycles(outcome.agents, outcome.clock_hz),
+        peak_memory_bytes=kernel.space.peak_bytes,
+        warnings=tuple(warnings),
+        resolved={"machine": as_data(machine), "workload": as_data(workload)},
+        bounds={
+            "lower_s": outcome.lower_fs / FEMTOSECONDS,
+            "upper_s": outcome.upper_fs / FEMTOSECONDS,
+            "parts": {name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
+        },
+        energy_by_cause=_by_cause(entries),
+        formulas=compare_formulas(machine, kernel, outcome, memory, intensity),
+        tensors=tensors,
+        replay={
+            "model": build_hierarchy(machine, cores=1).model,
+            "accesses": outcome.accesses,
+            "skipped": outcome.skipped,
+        },
+        output=kernel.output if kernel.setting.math else None,
+    )
+
+
+def _priced(machine: MachineSpec, outcome: Outcome) -> tuple[Entry, ...] | None:
+    if machine.energy is None:
+        return None
+    return outcome.ledger.priced(machine.energy, Fraction(outcome.elapsed_fs, FEMTOSECONDS), machine.name)
+
+
+def _by_component(entries: tuple[Entry, ...] | None) -> dict[str, float] | None:
+    if entries is None:
+        return None
+    names = sorted({entry.component for entry in entries})
+    return {name: fsum(entry.joules for entry in entries if entry.component == name) for name in names}
+
+
+def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str, float]]] | None:
+    if entries is None:
+        return None
+    causes: dict[str, dict[str, dict[str, float]]] = {}
+    for entry in sorted(entries, key=lambda e: (e.cause, e.component, e.action)):
+        line = {"count": entry.count, "joules": entry.joules}
+        causes.setdefault(entry.cause, {})[f"{entry.component}.{entry.action}"] = line
+    return causes
+
+
+def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, Any]:
+    unit = machine.compute[0]
+    core = CpuCore(machine, unit)
+    cores = len(outcome.agents)
+    peak = core.peak_flops_per_cycle(kernel.fmt.bits) * core.clock_hz * cores
+    seconds = Fraction(outcome.elapsed_fs, FEMTOSECONDS)
+    return {
+        "flops": outcome.flops,
+        "useful_flops": kernel.useful_flops,
+        "macs": outcome.macs,
+        "loads": outcome.loads,
+        "stores": outcome.stores,
+        "instructions": asdict(outcome.instructions),
+        "cores": cores,
+        "flops_per_s": float(outcome.flops / seconds) if seconds else 0.0,
+        "peak_flops_per_s": peak,
+    }
+
+
+def _intensity(kernel: Kernel, outcome: Outcome, memory: dict[str, Counts]) -> dict[str, Any]:
+    """Per element and per byte that the program touches, and per byte between a level and the one above."""
+    first = next(iter(memory.values()))
+    touched = first.bytes_read + first.bytes_written
+    levels = {name: counts.bytes_read + counts.bytes_written for name, counts in memory.items()}
+    elements = touched / kernel.fmt.element_bytes
+    return {
+        "element": outcome.flops / elements if elements else None,
+        "byte": outcome.flops / touched if touched else None,
+        "levels": {name: outcome.flops / moved if moved else None for name, moved in levels.items()},
+    }
+
+
+def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, dict[str, Any]]:
+    row_lengths, row_counts = rows_of(kernel)
+    found = {}
+    for name, traffic in sorted(outcome.tensors.items()):
+        view = kernel.tensors.get(name)
+        elements = prod(view.shape) if view is not None else 0
+        rows, row_bytes = (row_counts.get(name), row_lengths.get(name))
+        found[name] = {
+            "elements": elements,
+            "bytes": elements * view.element_bits // 8 if view is not None else 0,
+            "loads": traffic.loads,
+            "stores": traffic.stores,
+            "misses": dict(traffic.misses),
+            "rows": rows,
+            "row_bytes": row_bytes,
+        }
+    return found
+
+
+def _dram_name(machine: MachineSpec) -> str:
+    return next((level.name for level in machine.memory if isinstance(level, DramSpec)), "memory")

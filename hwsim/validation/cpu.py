@@ -1,0 +1,213 @@
+"""`hwsim validate cpu`: time over tile size, against a real Zen 3 core.
+
+Each measured matmul (the fastest of its repeats) is simulated on `zen3`. The host's compiler multiplied and added apart, so
+fused multiply-add is switched off. A matmul is simulated for some rows of the output and for twice as many: the second half
+runs with warm caches, and stands for all rows that are left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+from hwsim.catalog import load_machine
+from hwsim.engine.engine import simulate
+from hwsim.engine.outcome import FEMTOSECONDS
+from hwsim.errors import Problem, SpecError
+from hwsim.kernels.build import build_kernel
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.workload import WorkloadSpec
+from hwsim.validation.rank import spearman
+from hwsim.validation.report import Bar, Report, Row, relative_error, report
+from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped
+
+WHAT = "seconds of a matmul over tile size, against a measured Zen 3 core"
+
+_COLUMNS = ("build", "dtype", "n", "variant", "tile", "seconds")
+_PRECISION = {"f32": "fp32", "f64": "fp64"}
+_ROWS = 32
+"""Rows of the output that are simulated at least."""
+CURVE_BAR, GROUP_BAR, RATIO_BAR = 0.8, 0.85, 2.0
+
+Curve = tuple[str, str, int, str]
+Group = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured matmul."""
+
+    build: str
+    dtype: str
+    n: int
+    variant: str
+    tile: int
+
+    @property
+    def curve(self) -> Curve:
+        return self.build, self.dtype, self.n, self.variant
+
+    @property
+    def group(self) -> Group:
+        return self.build, self.dtype, self.n
+
+    @property
+    def name(self) -> str:
+        return f"{self.build} {self.dtype} {self.n} {self.variant}" + (f" {self.tile}" if self.tile else "")
+
+
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+    """The number of rows to come, then each row as it is done, then the report."""
+    path = data or shipped("cpu.csv")
+    measured = _measured(path, count, seed)
+    machine = load_machine("zen3", ["core.ports.fma=0"]).spec
+    yield len(measured)
+    simulated: dict[Case, float] = {}
+    rows = []
+    for case, seconds in measured.items():
+        simulated[case] = simulate_case(machine, case)
+        detail = f"{simulated[case]:.4g} s simulated, {seconds:.4g} s measured"
+        rows.append(Row(case.name, f"{case.build} {case.variant}", relative_error(simulated[case], seconds), detail))
+        yield rows[-1]
+    curves, groups = _correlations(measured, simulated)
+    yield report("cpu", WHAT, rows, _bars(curves, groups, measured, simulated), _notes(curves, groups))
+
+
+def simulate_case(machine: MachineSpec, case: Case) -> float:
+    """Seconds of the whole matmul."""
+    rows = _simulated_rows(case)
+    first, both = (_seconds(machine, case, rows * times) for times in (1, 2))
+    return first + (both - first) * (case.n - rows) / rows
+
+
+def _seconds(machine: MachineSpec, case: Case, rows: int) -> float:
+    cpu = machine.compute[0]
+    precision = _PRECISION[case.dtype]
+    lanes = cpu.simd.bits // int(precision[2:]) if cpu.simd and case.build == "vec" else 1
+    kernel = build_kernel(_workload(case, rows, precision), lanes=lanes, math=False)
+    return simulate(machine, kernel).elapsed_fs / FEMTOSECONDS
+
+
+def _simulated_rows(case: Case) -> int:
+    """Whole tiles, at least so many rows, at most half of the matrix."""
+    tile = case.tile if case.variant.startswith("tiled") else 1
+    return min(case.n // 2, -(-_ROWS // tile) * tile)
+
+
+def _workload(case: Case, rows: int, precision: str) -> WorkloadSpec:
+    schedule: dict[str, object] = {"vector": case.build == "vec", "order": "ijk"}
+    if case.variant.startswith("regtile"):
+        schedule |= {"v1": 4, "v2": 8}
+        schedule |= {"tile_k": case.tile} if case.variant == "regtile4x8_k" else {}
+    else:
+        schedule["order"] = case.variant.removeprefix("tiled_")
+        schedule |= {"tile": case.tile} if case.variant.startswith("tiled") else {}
+    sizes = {"m": rows, "n": case.n, "k": case.n}
+    return WorkloadSpec.model_validate(
+        {"format": 1, "name": "measured", "description": case.name, "op": "matmul", "sizes": sizes,
+         "schedule": schedule, "precision": precision}
+    )  # fmt: skip
+
+
+def _measured(path: Path, count: int | None, seed: int) -> dict[Case, float]:
+    """The fastest of the repeats of each case."""
+    fastest: dict[Case, float] = {}
+    for record in sample(read_table(path, _COLUMNS), lambda r: (r["build"], r["dtype"], r["n"], r["variant"]), count, seed):
+        case = _case(path, record)
+        fastest[case] = min(float(record["seconds"]), fastest.get(case, float("inf")))
+    return fastest
+
+
+def _case(path: Path, record: Record) -> Case:
+    allowed = {
+        "build": ("vec", "novec"),
+        "dtype": tuple(_PRECISION),
+        "variant": ("ijk", "ikj", "tiled_ijk", "tiled_ikj", "regtile4x8", "regtile4x8_k"),
+    }
+    for column, values in allowed.items():
+        if record[column] not in values:
+            message = f"{record[column]!r} is not one of {', '.join(values)}"
+            raise SpecError((Problem(str(path), int(record[LINE]), column, message),))
+    n, tile = integer(path, record, "n"), integer(path, record, "tile")
+    try:
+        float(record["seconds"])
+    except ValueError:
+        message = f"{record['seconds']!r} is not a number"
+        raise SpecError((Problem(str(path), int(record[LINE]), "seconds", message),)) from None
+    return Case(record["build"], record["dtype"], n, record["variant"], tile)
+
+
+def _correlations(
+    measured: dict[Case, float], simulated: dict[Case, float]
+) -> tuple[dict[Curve, float], dict[Group, float]]:
+    """Rank correlation of every tile-size curve, and of all variants of a build, type and size."""
+    by_curve: defaultdict[Curve, list[Case]] = defaultdict(list)
+    by_group: defaultdict[Group, list[Case]] = defaultdict(list)
+    for case in measured:
+        by_curve[case.curve].append(case)
+        by_group[case.group].append(case)
+
+    def rho(cases: Iterable[Case]) -> float:
+        listed = list(cases)
+        return spearman([measured[case] for case in listed], [simulated[case] for case in listed])
+
+    curves = {name: rho(cases) for name, cases in by_curve.items() if name in _ceilings() and len(cases) >= 4}
+    return curves, {name: rho(cases) for name, cases in by_group.items() if len(cases) >= 4}
+
+
+def _ceilings() -> dict[Curve, float]:
+    """How well two measurements of a usable curve agree with each other."""
+    columns = ("build", "dtype", "n", "family", "split_half_min_rho", "usable")
+    records = read_table(shipped("cpu_curves.csv"), columns)
+    return {
+        (r["build"], r["dtype"], int(r["n"]), r["family"]): float(r["split_half_min_rho"])
+        for r in records
+        if r["usable"] == "1"
+    }
+
+
+def _bars(
+    curves: dict[Curve, float],
+    groups: dict[Group, float],
+    measured: dict[Case, float],
+    simulated: dict[Case, float],
+) -> list[Bar]:
+    bars = []
+    if curves:
+        value = median(curves.values())
+        name = "rank correlation over tile size, median of the usable curves"
+        bars.append(Bar(name, f">= {CURVE_BAR}", f"{value:.2f}", value >= CURVE_BAR))
+    if groups:
+        value = median(groups.values())
+        name = "rank correlation over all variants of a build, type and size, median"
+        bars.append(Bar(name, f">= {GROUP_BAR}", f"{value:.2f}", value >= GROUP_BAR))
+    worst = max((_ratio_error(group, measured, simulated) for group in groups), default=None)
+    if worst is not None:
+        name = "naive-to-best ratio, worst group"
+        bars.append(Bar(name, f"within a factor of {RATIO_BAR:g}", f"a factor of {worst:.2f}", worst <= RATIO_BAR))
+    return bars
+
+
+def _ratio_error(group: Group, measured: dict[Case, float], simulated: dict[Case, float]) -> float:
+    """By what factor the simulated gain of the best variant over the naive one differs from the measured one."""
+    cases = [case for case in measured if case.group == group]
+    naive = next((case for case in cases if case.variant == "ijk"), None)
+    if naive is None:
+        return 1.0
+    gains = [times[naive] / min(times[case] for case in cases) for times in (measured, simulated)]
+    return max(gains) / min(gains)
+
+
+def _notes(curves: dict[Curve, float], groups: dict[Group, float]) -> list[str]:
+    ceilings = _ceilings()
+    notes = [
+        f"{' '.join(map(str, name))}: rank correlation {rho:.2f} (two measurements agree by {ceilings[name]:.2f})"
+        for name, rho in sorted(curves.items())
+    ]
+    if curves:
+        notes.append(f"mean over the curves {mean(curves.values()):.2f}; noise ceiling {mean(ceilings[c] for c in curves):.2f}")
+    notes += [f"{' '.join(map(str, name))}: all variants {rho:.2f}" for name, rho in sorted(groups.items())]
+    return notes
