@@ -1,17 +1,15 @@
-"""What `make demo` shows: the commands of hwsim, each printed before it runs."""
+"""What `make demo` shows: the commands of hwsim, each printed before it runs, and the ladder with its plot."""
 
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from hwsim.cli.app import main as hwsim
 
-OUT = Path("out")
-N = 256
+PLOT = Path("out") / "ladder.png"
 
 
 def run(command: str) -> None:
@@ -22,25 +20,19 @@ def run(command: str) -> None:
         sys.exit(code)
 
 
-def write_traces() -> None:
-    """An N by N matrix of 4-byte values, read along its rows, and read down its columns."""
-    OUT.mkdir(exist_ok=True)
-    row, column = np.indices((N, N), dtype=np.uint64)
-    addresses = (row * N + column) * 4
-    read = np.zeros(N * N, dtype=bool)
-    np.savez(OUT / "rows.npz", addr=addresses.ravel(), write=read)
-    np.savez(OUT / "columns.npz", addr=addresses.T.ravel(), write=read)
+def climb() -> None:
+    """The same product four times: naive, vectorised, tiled, parallel."""
+    script = Path(__file__).with_name("ladder.py")
+    print(f"\n$ python examples/{script.name} {PLOT}", flush=True)
+    subprocess.run([sys.executable, str(script), str(PLOT)], check=True)
 
 
 def main() -> None:
     run("list")
-    run("show course_cpu")
     run("validate cache")
-    write_traces()
-    print(f"\nA {N} x {N} matrix of 4-byte values, read row by row and then column by column:")
-    run(f"replay course_cpu {OUT}/rows.npz --access-bytes 4")
-    run(f"replay course_cpu {OUT}/columns.npz --access-bytes 4")
-    print("\nThe values are the same and the order is not. Read on: docs/tutorial/first-steps.md")
+    run("run course_cpu matmul_tiled n=256 tile=32")
+    climb()
+    print(f"\nThe plot is in {PLOT}. Read on: docs/tutorial/first-run.md")
 
 
 if __name__ == "__main__":

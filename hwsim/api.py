@@ -77,9 +77,7 @@ def resolve_machine(machine: str | Path | MachineSpec, settings: Settings = ()) 
         texts = [f"{k}={v}" for k, v in settings.items()] if isinstance(settings, Mapping) else settings
         return load_machine(machine, texts).spec
     if settings:
-        raise InputError(
-            "set= changes a machine that is given by name or path; a MachineSpec is taken as it is"
-        )
+        raise InputError("set= changes a machine that is given by name or path; a MachineSpec is taken as it is")
     return machine
 
 
@@ -115,6 +113,4 @@ def _check_room(machine: MachineSpec, kernel: Kernel) -> None:
     for level in machine.memory:
         if isinstance(level, DramSpec) and level.size is not None and needed > level.size:
             has = format_bytes(level.size)
-            raise CapacityError(
-                f"{kernel.name} needs {format_bytes(needed)} in {level.name}, which has {has}"
-            )
+            raise CapacityError(f"{kernel.name} needs {format_bytes(needed)} in {level.name}, which has {has}")

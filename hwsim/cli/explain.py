@@ -19,7 +19,7 @@ def explain_command(
         Path | None,
         typer.Argument(
             metavar="[RESULT.json]",
-            help="What hwsim run --json wrote; the last run if not given.",
+            help="A result that hwsim run wrote; the last run if not given.",
             show_default=False,
         ),
     ] = None,

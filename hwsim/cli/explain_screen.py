@@ -194,9 +194,7 @@ def _histogram(pressure: Pressure) -> Table:
         misses = int(measured.misses[a:b].sum())
         name = f"{a}" if b == a + 1 else f"{a}–{b - 1}"
         competing = f"{digits(float(measured.lines[a:b].mean()))} for {measured.ways} ways"
-        table.add_row(
-            name, f"{misses:,}", f"{int(measured.conflicts[a:b].sum()):,}", competing, bar(misses / most, 20)
-        )
+        table.add_row(name, f"{misses:,}", f"{int(measured.conflicts[a:b].sum()):,}", competing, bar(misses / most, 20))
     return table
 
 
@@ -237,8 +235,6 @@ def _energy_table(result: RunResult) -> Table:
     for cause, actions in (result.energy_by_cause or {}).items():
         for action, line in actions.items():
             count = f"{int(line['count']):,}" if line["count"] else ""
-            table.add_row(
-                cause, action, count, joules(line["joules"]), percent(line["joules"], result.energy_j or 0)
-            )
+            table.add_row(cause, action, count, joules(line["joules"]), percent(line["joules"], result.energy_j or 0))
             cause = ""
     return table

@@ -36,18 +36,14 @@ def run_command(
     settings: Settings = None,
     json_file: Annotated[
         str | None,
-        typer.Option(
-            "--json", metavar="FILE|-", help="Write the result as JSON; - prints it, and nothing else."
-        ),
+        typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - prints it, and nothing else."),
     ] = None,
     no_math: Annotated[
         bool, typer.Option("--no-math", help="Do not compute the answer; for sizes that would take too long.")
     ] = False,
     seed: Annotated[
         int | None,
-        typer.Option(
-            min=0, metavar="N", help="For random inputs and random replacement.", show_default=False
-        ),
+        typer.Option(min=0, metavar="N", help="For random inputs and random replacement.", show_default=False),
     ] = None,
     timeline: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what held which resource when, for Perfetto.")
@@ -116,9 +112,7 @@ def parse_words(words: Sequence[str]) -> Words:
             raise InputError(f"'{word}': {name} is given twice")
         parameters[name.strip()] = value.strip()
     if len(names) > 2:
-        raise InputError(
-            f"'{names[2]}': only a machine and a workload are expected; parameters are key=value"
-        )
+        raise InputError(f"'{names[2]}': only a machine and a workload are expected; parameters are key=value")
     if len(names) == 2:
         return Words(names[0], names[1], parameters)
     if not names:

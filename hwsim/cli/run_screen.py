@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 _BAR = 24
+_INDENT = " " * 17
 _MOST_CAUSES = 6
 _MOST_FORMULAS = 4
 _FROM = 0.001
 """Shares below this are left out of the tables."""
+
+_OFF: tuple[Any, ...] = (None, False, "none", 1, {}, [])
+_USUAL = (("split", "static"), ("accumulate", "register"), ("b_layout", "kj"))
+"""Choices that need no mention."""
 
 
 def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str]) -> None:
@@ -66,9 +71,7 @@ def print_head(console: Console, result: RunResult) -> None:
     workload = result.resolved["workload"]
     unit = result.resolved["machine"]["compute"][0]
     used = f"{result.work['cores']} of {counted(unit['count'], unit['name'])}"
-    console.print(
-        f"[bold]{result.workload}[/bold] on [bold]{result.machine}[/bold]: {_choices(workload)}, {used}"
-    )
+    console.print(f"[bold]{result.workload}[/bold] on [bold]{result.machine}[/bold]: {_choices(workload)}, {used}")
     good = {True: ("green", "✓"), False: ("bold red", "✗"), None: ("yellow", "–")}
     style, mark = good[result.verified]
     console.print(f"{mark} {verdict(result)}", style=style)
@@ -123,11 +126,7 @@ def formula_table(rows: Sequence[dict[str, Any]]) -> Table:
             name,
             _amount(row["predicted"]),
             f"{_amount(row['simulated'])} {row['unit']}",
-            "exact"
-            if row["predicted"] == row["simulated"]
-            else "same"
-            if same
-            else ratio(row["ratio"] or 0.0),
+            "exact" if row["predicted"] == row["simulated"] else "same" if same else ratio(row["ratio"] or 0.0),
         )
     return table
 
@@ -154,15 +153,15 @@ def wrapped(console: Console, label: str, text: str, style: str) -> None:
 
 
 def _print_costs(console: Console, result: RunResult) -> None:
+    from rich.text import Text
+
     from hwsim.results.energy_split import energy_split
     from hwsim.results.summary import peak_words
 
     speed = peak_words(result)
-    console.print(
-        f"\n[bold]time[/bold]    [bold cyan]{seconds(result.time_s):<8}[/bold cyan] {result.cycles:,} cycles"
-    )
+    console.print(f"\n[bold]time[/bold]    [bold cyan]{seconds(result.time_s):<8}[/bold cyan] {result.cycles:,} cycles")
     if speed:
-        console.print(f"                 {speed}")
+        console.print(f"{_INDENT}{speed}")
     if result.energy_j is None or result.power_w is None:
         console.print("[bold]energy[/bold]  this machine has no energy prices", style="dim")
         return
@@ -170,15 +169,10 @@ def _print_costs(console: Console, result: RunResult) -> None:
     each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
     amount = f"[bold cyan]{joules(result.energy_j):<8}[/bold cyan]"
     console.print(f"[bold]energy[/bold]  {amount} {watts(result.power_w)} on average{each}")
-    shares = {
-        name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j
-    }
+    shares = {name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j}
     shown = {name: share for name, share in shares.items() if share >= _FROM}
-    console.print(f"                 {_split_bar(shown)}")
-    console.print(
-        "                 " + ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items()),
-        style="dim",
-    )
+    console.print(Text(_INDENT) + _split_bar(shown))
+    wrapped(console, _INDENT, ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items()), style="dim")
 
 
 def _split_bar(shares: dict[str, float]) -> Text:
@@ -212,8 +206,7 @@ def _choices(workload: dict[str, Any]) -> str:
     shown = [
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in chosen.items()
-        if value not in (None, False, "none", 1, {}, [])
-        and (name, value) not in (("split", "static"), ("accumulate", "register"), ("b_layout", "kj"))
+        if value is True or (value not in _OFF and (name, value) not in _USUAL)
     ]
     return " ".join([*shown, workload["precision"]])
 

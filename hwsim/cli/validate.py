@@ -13,25 +13,17 @@ if TYPE_CHECKING:
     from hwsim.validation.family import Progress
     from hwsim.validation.report import Report, Statistics
 
-EXAMPLE = (
-    "Example: [cyan]hwsim validate cache[/cyan]   [cyan]hwsim validate cache --data mine.csv --json -[/cyan]"
-)
+EXAMPLE = "Example: [cyan]hwsim validate cache[/cyan]   [cyan]hwsim validate cache --data mine.csv --json -[/cyan]"
 
 
 def validate_command(
     family: Annotated[
         str | None, typer.Argument(help="What to compare; without it, the list.", show_default=False)
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="A table of the same columns instead of the shipped one.")
-    ] = None,
-    sample: Annotated[
-        int | None, typer.Option(min=1, help="Compare only so many rows of each group.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="A table of the same columns instead of the shipped one.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Compare only so many rows of each group.")] = None,
     seed: Annotated[int, typer.Option(help="Which rows a sample takes.")] = 0,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE|-", help="Write JSON; - is stdout.")
-    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write JSON; - is stdout.")] = None,
 ) -> None:
     """Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed."""
     from hwsim.validation.family import FAMILIES, start

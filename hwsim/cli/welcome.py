@@ -6,6 +6,9 @@ from hwsim import __version__
 from hwsim.cli.console import out
 
 COMMANDS = (
+    ("hwsim run", "a tiled matrix product on the course's CPU: what it costs, and why"),
+    ("hwsim run zen3 matmul_naive n=512", "another machine, another workload, another size"),
+    ("hwsim explain", "more about the last run: conflicts, reuse, stalls, energy"),
     ("hwsim list", "machines and workloads that are here"),
     ("hwsim show course_cpu", "one of them, at a glance"),
     ("hwsim show course_cpu --set l1.size='64 KiB' --resolved", "a variant, with every default filled in"),

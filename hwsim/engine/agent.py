@@ -76,20 +76,25 @@ class CoreAgent:
         overlap = self.core.unit.overlap
         work_fs, chain_fs = self._fs(cost.work_cycles), self._fs(cost.chain_cycles)
         if overlap == "none":
-            yield self.env.timeout(max(work_fs, chain_fs))
+            yield from self._work(step, max(work_fs, chain_fs))
             for transfer in cost.transfers:
-                yield self._transfer(transfer, durations)
+                yield self._transfer(step, transfer, durations)
         else:
-            moving = simpy.AllOf(self.env, [self._transfer(transfer, durations) for transfer in cost.transfers])
+            moving = simpy.AllOf(self.env, [self._transfer(step, transfer, durations) for transfer in cost.transfers])
             if overlap == "memory":
                 yield moving
-                yield self.env.timeout(max(work_fs, begin + chain_fs - self.env.now))
+                yield from self._work(step, max(work_fs, begin + chain_fs - self.env.now))
             else:
-                yield simpy.AllOf(self.env, [self.env.timeout(max(work_fs, chain_fs)), moving])
+                yield from self._work(step, max(work_fs, chain_fs))
+                yield moving
         self.watch.step(cost, durations, self.env.now - begin, overlap, self._fs)
-        self._record(step, begin, max(work_fs, chain_fs), durations)
 
-    def _transfer(self, transfer: Transfer, durations: dict[str, int]) -> simpy.Event:
+    def _work(self, step: Step, duration_fs: int) -> Wait:
+        """The core itself is busy, or waits for its own results."""
+        self._record(self.watch.name, step, self.env.now, self.env.now + duration_fs)
+        yield self.env.timeout(duration_fs)
+
+    def _transfer(self, step: Step, transfer: Transfer, durations: dict[str, int]) -> simpy.Event:
         """Start one transfer; when it ends, its duration is known."""
         begin = self.env.now
         alone = self.env.timeout(self._fs(transfer.cycles))
@@ -99,15 +104,14 @@ class CoreAgent:
 
         def finish(_: simpy.Event) -> None:
             durations[transfer.link] = self.env.now - begin
+            self._record(f"{self.watch.name} {transfer.link}", step, begin, self.env.now)
 
         done.callbacks.insert(0, finish)
         return done
 
-    def _record(self, step: Step, begin: int, busy_fs: int, durations: dict[str, int]) -> None:
+    def _record(self, lane: str, step: Step, begin: int, end: int) -> None:
         if self.spans is not None:
-            self.spans.append(Span(self.watch.name, step.name, begin, begin + busy_fs))
-            for link, duration in durations.items():
-                self.spans.append(Span(f"{self.watch.name} {link}", step.name, begin, begin + duration))
+            self.spans.append(Span(lane, step.name, begin, end))
 
     def _fs(self, cycles: Any) -> int:
         return cycles_to_fs(cycles, self.core.clock_hz)

@@ -16,10 +16,11 @@ from hwsim.engine.tally import Tally
 from hwsim.errors import InputError
 from hwsim.hardware.build import build_hierarchy
 from hwsim.hardware.core import CpuCore
+from hwsim.hardware.hierarchy import Hierarchy
 from hwsim.kernels.kernel import Kernel
 from hwsim.spec.compute import CpuSpec
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.spec.memory import DramSpec, Level
 from hwsim.units import Bandwidth, Latency
 
 
@@ -30,9 +31,10 @@ def simulate(machine: MachineSpec, kernel: Kernel, *, seed: int = 0, timeline: b
     blocks = deque(kernel.blocks())
     cores = min(len(blocks), kernel.setting.cores, core.unit.count) or 1
     hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
-    links = _links(env, machine)
-    tally, spans = Tally(), ([] if timeline else None)
-    agents = [CoreAgent(env, number, core, hierarchy, links, tally, spans) for number in range(cores)]
+    links = _links(env, machine, hierarchy)
+    tally = Tally()
+    spans: list[Span] | None = [] if timeline else None
+    agents = [CoreAgent(env, number, core, hierarchy, links[number], tally, spans) for number in range(cores)]
     spawn_fs, barrier_fs = (_fs(core, time) if cores > 1 else 0 for time in (core.unit.spawn, core.unit.barrier))
 
     processes = [env.process(agent.run(blocks, spawn_fs)) for agent in agents]
@@ -61,6 +63,7 @@ def simulate(machine: MachineSpec, kernel: Kernel, *, seed: int = 0, timeline: b
         ledger=ledger,
         spans=tuple(spans or ()),
         events=events,
+        model=hierarchy.model,
         accesses=tally.accesses,
         skipped=tally.skipped,
         walk_seconds=sum(agent.walk_seconds for agent in agents),
@@ -84,13 +87,19 @@ def _cpu(machine: MachineSpec) -> CpuSpec:
     raise InputError(f"machine {machine.name} has no CPU core to run a kernel on")
 
 
-def _links(env: simpy.Environment, machine: MachineSpec) -> dict[str, Link]:
-    """The connections that cores share, by the level that they come from."""
-    links = {}
-    for level in machine.memory:
-        if isinstance(level, DramSpec) or (isinstance(level, CacheSpec) and level.shared_by != 1):
-            links[level.name] = Link(env, level.name, _bytes_per_second(level.bandwidth, machine.clock_hz(level.clock)))
-    return links
+def _links(env: simpy.Environment, machine: MachineSpec, hierarchy: Hierarchy) -> list[dict[str, Link]]:
+    """For each core, the connections that it shares with others, by the level that they come from."""
+
+    def link(level: Level) -> Link:
+        return Link(env, level.name, _bytes_per_second(level.bandwidth, machine.clock_hz(level.clock)))
+
+    topology = hierarchy.topology
+    memory = {level.name: link(level) for level in machine.memory if isinstance(level, DramSpec)}
+    caches = [link(topology.specs[instance.level]) for instance in topology.instances]
+    return [
+        memory | {spec.name: caches[chain[n]] for n, spec in enumerate(topology.specs) if spec.shared_by != 1}
+        for chain in topology.chains
+    ]
 
 
 def _bytes_per_second(bandwidth: Bandwidth | None, clock_hz: int) -> Fraction | None:

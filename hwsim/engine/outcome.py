@@ -61,6 +61,8 @@ class Outcome:
     spans: tuple[Span, ...]
     events: int
     """SimPy events that the run took."""
+    model: str
+    """Which model replayed the accesses: `stream` or `coupled`."""
     accesses: int
     skipped: int
     """Accesses replayed, and how many of them warping did not have to walk."""

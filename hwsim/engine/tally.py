@@ -7,7 +7,9 @@ from collections import Counter
 from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
 from hwsim.engine.outcome import TensorTraffic
 from hwsim.hardware.core import CpuCore
+from hwsim.hardware.counters import CacheCounters
 from hwsim.hardware.hierarchy import Hierarchy, Traffic
+from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Nest
 from hwsim.trace.work import Instructions, Work
 
@@ -70,14 +72,26 @@ class Tally:
             written_bits = written * element_bits + (8 * first.bytes_read if first else 0)
             ledger.post(registers, "read", read + self.stores, bits=read_bits, cause=OPERANDS)
             ledger.post(registers, "write", written + self.loads, bits=written_bits, cause=OPERANDS)
-        for name, counters in levels.items():
-            # A victim is read out of a cache before it leaves, and a fill is written into it.
-            ledger.post(name, "read", counters.reads, bits=8 * (counters.bytes_read + counters.bytes_evicted))
-            ledger.post(name, "write", counters.accesses, bits=8 * (counters.bytes_written + counters.bytes_fetched))
+        for spec in hierarchy.topology.specs:
+            _post_cache(ledger, spec, levels[spec.name])
         dram = hierarchy.dram.counters
         ledger.post(core.dram.name, "read", dram.reads, bits=8 * dram.bytes_read)
         ledger.post(core.dram.name, "write", dram.writes, bits=8 * dram.bytes_written)
         ledger.post(core.dram.name, "activate", dram.activates)
+
+
+def _post_cache(ledger: Ledger, spec: CacheSpec, counters: CacheCounters) -> None:
+    """Accesses from above, and what the cache does by itself: a fill is written, a victim read before it leaves.
+
+    Stores that only pass through on their way down are no victims; an exclusive cache is not filled from below.
+    """
+    victims = counters.writebacks + counters.clean_victims
+    victim_bytes = min(counters.bytes_evicted, victims * spec.line)
+    filled_bytes = 0 if spec.inclusion == "exclusive" else counters.bytes_fetched
+    reads = counters.reads + counters.prefetch_reads + victims
+    ledger.post(spec.name, "read", reads, bits=8 * (counters.bytes_read + victim_bytes))
+    writes = counters.writes + filled_bytes // spec.sector_bytes
+    ledger.post(spec.name, "write", writes, bits=8 * (counters.bytes_written + filled_bytes))
 
 
 def _operations(work: Work, *, fused: bool) -> Counter[str]:

@@ -120,7 +120,8 @@ class CpuCore:
         return issued
 
     def latency_cycles(self, level: CacheSpec | DramSpec) -> Cycles:
-        return level.latency.cycles(self._clock_of(level)) if level.latency else ZERO
+        """Load-to-use time of a level in cycles of this core, whatever clock the level runs at."""
+        return level.latency.seconds(self._clock_of(level)) * self.clock_hz if level.latency else ZERO
 
     def _spilled(self, needed: int) -> int:
         """Values that find no register; refused where the machine says so."""
@@ -251,14 +252,17 @@ class CpuCore:
         nests: Sequence[Nest],
         traffic: Sequence[Traffic],
     ) -> Cycles:
-        """Latency of the next level over the misses that are outstanding at once, access by access."""
+        """Latency of the next level over the misses that are outstanding at once, access by access.
+
+        A store that goes on to the next level without bringing its line in is sent off and not waited for.
+        """
         latency = self.latency_cycles(outer)
         executions = max(1, sum(nest.length for nest in nests))
         spread = Fraction(max(work.instructions.total, 1), executions)
         total = ZERO
         for nest, moved in zip(nests, traffic, strict=True):
             for access, misses in zip(nest.accesses, moved.misses[inner.name], strict=False):
-                if misses:
+                if misses and (inner.write_allocate or not access.write):
                     total += misses * latency / self._parallel(inner, nest, access, misses, spread)
         return total
 
@@ -269,11 +273,11 @@ class CpuCore:
         if is_stream(nest, access, inner.line):
             return Fraction(inner.mshrs)
         nearer = self.caches[: self.caches.index(inner) + 1]
-        outstanding = min(level.mshrs for level in nearer)
+        outstanding = Fraction(min(level.mshrs for level in nearer))
         if inner.strided_misses is not None:
             outstanding = min(outstanding, Fraction(inner.strided_misses))
         per_miss = spread * nest.length / misses
-        return max(Fraction(1), min(Fraction(outstanding), self.unit.window / per_miss))
+        return max(Fraction(1), min(outstanding, self.unit.window / per_miss))
 
     def _clock_of(self, level: CacheSpec | DramSpec) -> int:
         return self._machine.clock_hz(level.clock) if level.clock else self.clock_hz

@@ -18,6 +18,7 @@ from hwsim.trace.nest import MAX_ACCESSES, Nest
 from hwsim.trace.walk import begin, fill, pack_nest
 
 _FEED_EVENTS = 1 << 14
+"""Divided by the lines that one event may bring: events between two looks at how full a hash table is."""
 _STACK_ROWS = 1024
 _QUEUE_ROWS = 1024
 
@@ -79,34 +80,39 @@ class CoupledCaches:
             self.feed(buffer[:count], core)
 
     def feed(self, events: NDArray[np.uint64], core: int) -> None:
-        for start in range(0, len(events), _FEED_EVENTS):
-            piece = events[start : start + _FEED_EVENTS]
-            self._reserve(len(piece))
-            run_events(self.state, self.topology.chains[core], piece, self.grain)
+        chain = self.topology.chains[core]
+        endless = np.flatnonzero(self.state.units[:, ENDLESS])
+        piece = _FEED_EVENTS // self._most_lines if len(endless) else max(1, len(events))
+        for start in range(0, len(events), piece):
+            for number in endless:
+                self._reserve(int(number), piece * self._most_lines)
+            run_events(self.state, chain, events[start : start + piece], self.grain)
 
-    def _reserve(self, events: int) -> None:
-        """Keep the hash table of every infinite level at most half full, whatever the events bring.
-
-        One event may bring a line and what every prefetcher adds to it, and each of these drives a line down
-        a level.
-        """
+    @property
+    def _most_lines(self) -> int:
+        """How many lines one event may bring into a cache: its own and what every prefetcher adds, and each of
+        these drives a line down from every level above."""
         degrees = sum(spec.prefetch.degree for spec in self.topology.specs if spec.prefetch.kind != "none")
-        lines = events * (1 + degrees) * (1 + len(self.topology.specs))
-        for number in np.flatnonzero(self.state.units[:, ENDLESS]):
-            needed = 2 * (int(self.state.units[number, USED]) + lines)
-            if needed > self.state.units[number, SETS]:
-                self._grow(int(number), 1 << (needed - 1).bit_length())
+        return (1 + degrees) * (1 + len(self.topology.specs))
+
+    def _reserve(self, instance: int, lines: int) -> None:
+        """Keep the hash table of an endless cache at most half full when so many lines arrive."""
+        needed = 2 * (int(self.state.units[instance, USED]) + lines)
+        if needed > self.state.units[instance, SETS]:
+            self._grow(instance, 1 << (needed - 1).bit_length())
 
     def contents(self, instance: int) -> list[list[tuple[int, bool]]]:
         """The lines of each set with their dirty bit, those of the highest value first."""
         offset, sets, ways = (int(self.state.units[instance, column]) for column in (OFFSET, SETS, WAYS))
+        places = self.state.lines[offset : offset + sets * ways]
+        if self.state.units[instance, ENDLESS]:
+            held = places[places[:, VALID] != 0]
+            return [sorted((int(row[TAG]), bool(row[DIRTY])) for row in held)]
         groups = []
-        for first in range(offset, offset + sets * ways, ways):
-            group = [row for row in self.state.lines[first : first + ways] if row[VALID]]
+        for first in range(0, sets * ways, ways):
+            group = [row for row in places[first : first + ways] if row[VALID]]
             group.sort(key=lambda row: -int(row[VALUE]))
             groups.append([(int(row[TAG]), bool(row[DIRTY])) for row in group])
-        if self.state.units[instance, ENDLESS]:
-            return [sorted(line for group in groups for line in group)]
         return groups
 
     def _grow(self, instance: int, size: int) -> None:

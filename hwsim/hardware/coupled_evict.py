@@ -72,9 +72,7 @@ def _take_from_inside(units, ancestors, lines, counters, instance, level, line):
                     if dirty != 0:
                         counters[inner, WRITEBACKS] += U1
                         start = piece << units[inner, LINE_BITS]
-                        modified |= _carry_down(
-                            units, ancestors, lines, counters, inner, instance, start, dirty
-                        )
+                        modified |= _carry_down(units, ancestors, lines, counters, inner, instance, start, dirty)
     return modified
 
 

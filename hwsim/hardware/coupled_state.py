@@ -15,8 +15,8 @@ from hwsim.hardware.endless import hash_place
 from hwsim.hardware.replacement import TAG, VALID
 from hwsim.jit import called, inlined
 
-VICTIM = 4
-"""One more kind of request beside those of an event: an unmodified line handed to an exclusive cache."""
+VICTIM, PREFETCH = 4, 5
+"""Two more kinds of request: an unmodified line handed to an exclusive cache, and a load that nobody waits for."""
 
 REQUEST, INSERT = 0, 1
 OP, LEVEL, ADDRESS, FIRST, SECOND, THIRD = range(6)

@@ -53,6 +53,7 @@ from hwsim.hardware.coupled_state import (
     THIRD,
     THROUGH,
     USED,
+    PREFETCH,
     VICTIM,
     WAYS,
     State,
@@ -75,7 +76,6 @@ from hwsim.trace.event import (
     KIND,
     LINE_SHIFT,
     LOAD,
-    PREFETCH,
     STORE,
     U1,
     WRITEBACK,
@@ -150,9 +150,7 @@ def _request(  # type: ignore[no-untyped-def]
     sectors = sectors_of(units, instance, address, nbytes)
     present = lines[place, VALID] if place >= 0 else np.int64(0)
     # A line that comes down needs no fetch where it covers whole sectors of this level.
-    whole = (
-        not reading and kind != STORE and nbytes & ((np.int64(1) << units[instance, SECTOR_BITS]) - 1) == 0
-    )
+    whole = not reading and kind != STORE and nbytes & ((np.int64(1) << units[instance, SECTOR_BITS]) - 1) == 0
     hit = present & sectors == sectors or (whole and place >= 0)
     through, allocates = units[instance, THROUGH] != 0, units[instance, ALLOCATE] != 0
     passes = not reading and kind != VICTIM

@@ -7,7 +7,7 @@ write-through, …) is in `coupled.py`.
 
 The state of a set is its lines, `line << 1 | dirty`, most recent first (lru), newest first (fifo), or in
 place (random). On a miss the fill is requested first and the modified victim leaves after it; a whole line
-that comes down and misses is put in without a fetch.
+that comes down and misses is put in without a fetch. An update counts as a load and modifies the line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _hand_on(event, old, out, count, causes):  # type: ignore[no-untyped-def]
     Both are always written, and the place moves on only where they count: cheaper than a branch that fails to
     be foreseen.
     """
-    wanted = U1 - ((event & KIND) >> U1)
+    wanted = U1 - ((event >> U1) & ~event & U1)
     causes[(event >> ACCESS_SHIFT) & ACCESS_MASK] += wanted
     out[count] = event & ~KIND
     count += wanted
@@ -71,8 +71,9 @@ def _lru(events, length, out, tags, sets, ways, counters, causes):  # type: igno
     for number in range(length):
         event = events[number]
         line = event >> LINE_SHIFT
-        dirty = ((event & KIND) + U1) >> U1 & U1
-        writes += dirty
+        dirty = (event | event >> U1) & U1
+        write = ((event & KIND) + U1) >> U1 & U1
+        writes += write
         base = _base(line, sets, ways)
         carried = tags[base]
         if carried >> U1 == line:
@@ -95,7 +96,7 @@ def _lru(events, length, out, tags, sets, ways, counters, causes):  # type: igno
             continue
         tags[base] = (line << U1) | dirty
         misses += U1
-        write_misses += dirty
+        write_misses += write
         writebacks += carried & U1
         count = _hand_on(event, carried, out, count, causes)
     _add(counters, length, writes, misses, write_misses, writebacks)
@@ -141,8 +142,9 @@ def fifo_filter(
     for number in range(length):
         event = events[number]
         line = event >> LINE_SHIFT
-        dirty = ((event & KIND) + U1) >> U1 & U1
-        writes += dirty
+        dirty = (event | event >> U1) & U1
+        write = ((event & KIND) + U1) >> U1 & U1
+        writes += write
         base = _base(line, sets, ways)
         place: np.uint64 = base
         end = base + ways
@@ -158,7 +160,7 @@ def fifo_filter(
             place -= U1
         tags[base] = (line << U1) | dirty
         misses += U1
-        write_misses += dirty
+        write_misses += write
         writebacks += old & U1
         count = _hand_on(event, old, out, count, causes)
     _add(counters, length, writes, misses, write_misses, writebacks)
@@ -184,8 +186,9 @@ def random_filter(
     for number in range(length):
         event = events[number]
         line = event >> LINE_SHIFT
-        dirty = ((event & KIND) + U1) >> U1 & U1
-        writes += dirty
+        dirty = (event | event >> U1) & U1
+        write = ((event & KIND) + U1) >> U1 & U1
+        writes += write
         base = _base(line, sets, ways)
         place = base
         end = base + ways
@@ -203,7 +206,7 @@ def random_filter(
         old = tags[base + chosen]
         tags[base + chosen] = (line << U1) | dirty
         misses += U1
-        write_misses += dirty
+        write_misses += write
         writebacks += old & U1
         count = _hand_on(event, old, out, count, causes)
     _add(counters, length, writes, misses, write_misses, writebacks)
@@ -226,8 +229,9 @@ def infinite_filter(
     for number in range(length):
         event = events[number]
         line = event >> LINE_SHIFT
-        dirty = ((event & KIND) + U1) >> U1 & U1
-        writes += dirty
+        dirty = (event | event >> U1) & U1
+        write = ((event & KIND) + U1) >> U1 & U1
+        writes += write
         place = hash_place(line, mask)
         while tags[place] != EMPTY and tags[place] >> U1 != line:
             place = (place + U1) & mask
@@ -236,7 +240,7 @@ def infinite_filter(
             continue
         tags[place] = (line << U1) | dirty
         misses += U1
-        write_misses += dirty
+        write_misses += write
         count = _hand_on(event, U0, out, count, causes)
     _add(counters, length, writes, misses, write_misses, writebacks)
     return count
@@ -283,9 +287,7 @@ def pump(
         elif policy == np.uint64(INFINITE):
             length = infinite_filter(source, length, target, own, counters, causes)
         else:
-            length = random_filter(
-                source, length, target, own, sets, ways, levels.rng, instance, counters, causes
-            )
+            length = random_filter(source, length, target, own, sets, ways, levels.rng, instance, counters, causes)
         source = target
     return length
 

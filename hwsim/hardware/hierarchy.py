@@ -70,9 +70,7 @@ class Hierarchy:
         self.compress = compress
         self.warp = warp
         self.dram = Dram.build(dram)
-        self._stream = (
-            StreamCaches(self.topology, self.dram, seed) if can_stream(self.topology.specs) else None
-        )
+        self._stream = StreamCaches(self.topology, self.dram, seed) if can_stream(self.topology.specs) else None
         self._coupled = None if self._stream else CoupledCaches(self.topology, self.dram, seed)
 
     @property
@@ -120,9 +118,7 @@ class Hierarchy:
     def counters(self) -> dict[str, CacheCounters]:
         """What every instance has counted so far, by its name: `core[0].l1`, `l3`."""
         rows = self.caches.counters
-        return {
-            instance.name: CacheCounters.of(rows[i]) for i, instance in enumerate(self.topology.instances)
-        }
+        return {instance.name: CacheCounters.of(rows[i]) for i, instance in enumerate(self.topology.instances)}
 
     def level_counters(self) -> dict[str, CacheCounters]:
         """The same, added up over the instances of each level."""

@@ -1,8 +1,8 @@
 """Set pressure: which sets of a cache its misses fall into, and whether more ways or more room would help.
 
 A miss is *cold* where its line was never there before, a *capacity* miss where a fully associative LRU cache
-of the same size misses as well, and otherwise a *conflict* miss: there was room, but not in that set (Hill and
-Smith, 1989). The cache is taken as LRU, write-back and write-allocate, in front of a core of its own.
+of the same size misses as well, and otherwise a *conflict* miss: there was room, but not in that set (Hill
+and Smith, 1989). The cache is taken as LRU, write-back and write-allocate, in front of a core of its own.
 """
 
 from __future__ import annotations

@@ -124,11 +124,7 @@ def _tensors(nest: Nest, line: int) -> list[tuple[int, int, int]] | None:
 
 
 def _has_period(caches: StreamCaches, nest: Nest, core: int) -> bool:
-    return (
-        nest.depth > 0
-        and not any(a.depth == 0 for a in nest.accesses)
-        and bool(find_period(caches, nest, core))
-    )
+    return nest.depth > 0 and not any(a.depth == 0 for a in nest.accesses) and bool(find_period(caches, nest, core))
 
 
 def _inside_one_more(access: Access) -> Access:
@@ -148,9 +144,7 @@ def _warp(caches: StreamCaches, nest: Nest, core: int, compress: bool, period: P
         counts = caches.counters[warped].copy()
         causes = caches.causes[: period.levels].copy()
         memory = caches.dram.counts.copy()
-        recorded = caches.walk(
-            slice_outer(nest, done, step), core, compress, tap, period.levels if behind else 0
-        )
+        recorded = caches.walk(slice_outer(nest, done, step), core, compress, tap, period.levels if behind else 0)
         done += step
         known = recorded <= len(tap)
         if not known and recorded <= _MOST_RECORDED:
@@ -196,9 +190,7 @@ def _shape(caches: StreamCaches, instance: int) -> tuple[int, int]:
     return int(row[SETS]), int(row[WAYS])
 
 
-def _repeats(
-    caches: StreamCaches, warped: NDArray[np.int64], states: list[NDArray[np.uint64]], period: Period
-) -> bool:
+def _repeats(caches: StreamCaches, warped: NDArray[np.int64], states: list[NDArray[np.uint64]], period: Period) -> bool:
     return all(
         _same(
             state,
@@ -215,8 +207,7 @@ def _repeats(
 def _stays_inside(caches: StreamCaches, warped: NDArray[np.int64], period: Period, periods: int) -> bool:
     """No resident line would leave its tensor: then the shift maps distinct lines to distinct lines."""
     return all(
-        _within(_tags_of(caches, instance), period.first, period.end, period.moved * periods)
-        for instance in warped
+        _within(_tags_of(caches, instance), period.first, period.end, period.moved * periods) for instance in warped
     )
 
 

@@ -23,6 +23,7 @@ from hwsim.kernels.lower import lower
 from hwsim.kernels.step import Block, Instructions, Step
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.operation import ParallelSchedule
+from hwsim.trace.nest import MAX_ACCESSES
 from hwsim.trace.view import TensorView
 
 Ranges = Mapping[str, Range]
@@ -116,7 +117,8 @@ class LoopKernel(Kernel):
         """One more loop nest; without a plan its loops run in the order of `extents`."""
         if plan is None:
             order = tuple(extents)
-            lanes = self.setting.lanes if vector else 1
+            operands = [*reads, *([write] if write is not None else [])]
+            lanes = _vector_lanes(self.setting.lanes, order[-1], extents[order[-1]], operands) if vector else 1
             plan = LoopPlan(order, vector=order[-1] if lanes > 1 else None, lanes=lanes)
         sums_lanes = accumulates and write is not None and plan.vector not in (None, *write.strides)
         operation = LoopOperation(tuple(reads), write, accumulates)
@@ -185,12 +187,27 @@ class LoopKernel(Kernel):
         return Step(loop.name, work, tuple(piece.nest for piece in pieces), tiles)
 
 
+def _vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operand]) -> int:
+    """The widest vector whose body can be described: one that is gathered takes an access for each of its lanes."""
+
+    def accesses(width: int) -> int:
+        count = 0
+        for operand in operands:
+            if index in operand.strides:
+                rest = extent % width
+                gathered = width > 1 and not operand.has_neighbours(index, width)
+                count += width + rest if gathered else 1 + rest.bit_count()
+        return count
+
+    while lanes > 1 and accesses(lanes) > MAX_ACCESSES:
+        lanes //= 2
+    return lanes
+
+
 def at(view: TensorView, *indices: str | None) -> Operand:
     """A tensor as a loop sees it: the index that moves along each of its axes (None where none does)."""
     if len(indices) != len(view.shape):
-        raise ShapeError(
-            f"{view.name} of shape {view.shape} needs {len(view.shape)} indices, found {indices}"
-        )
+        raise ShapeError(f"{view.name} of shape {view.shape} needs {len(view.shape)} indices, found {indices}")
     strides: dict[str, int] = {}
     for axis, index in enumerate(indices):
         if index is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hwsim.results.resolved import machine_of
 from hwsim.results.result import RunResult
-from hwsim.results.words import Bound, crowded_level, explain_bound
+from hwsim.results.words import ARROW, Bound, crowded_level, explain_bound
 
 
 @dataclass(frozen=True)
@@ -34,32 +34,23 @@ def advise(result: RunResult, bound: Bound | None = None) -> Advice:
     ):
         return _change({"vector": "true"}, "several values in each instruction")
     if bound.kind in ("chain", "issue", "port") and schedule.get("v1") == 1:
-        return _change(
-            {"v1": "4"}, "a register tile: several sums at a time, each loaded value used several times"
-        )
+        return _change({"v1": "4"}, "a register tile: several sums at a time, each loaded value used several times")
     if bound.kind in ("latency", "bandwidth") and "tile" in schedule and not _tiled(schedule):
         return _change({"tile": "32"}, "tiles that stay in the cache")
     if bound.kind in ("latency", "bandwidth") and schedule.get("fused") is False:
         return _change({"fused": "true"}, "one pass over memory instead of three")
     if bound.kind == "parallel" and cores > 1:
         return _change({"cores": str(max(1, cores // 2))}, "fewer cores to start and to wait for")
-    if (
-        bound.kind in ("compute", "issue", "port", "chain")
-        and schedule.get("parallel") == "none"
-        and idle > 0
-    ):
+    if bound.kind in ("compute", "issue", "port", "chain") and schedule.get("parallel") == "none" and idle > 0:
         return _change({"parallel": "rows"}, "the same work on all cores")
     if padded is not None:
         return padded
     if bound.kind == "bandwidth":
-        return Advice((), ("dram.bandwidth=inf",), "how fast it would be if memory kept up")
+        source = bound.part.partition(ARROW)[0]
+        return Advice((), (f"{source}.bandwidth=inf",), f"how fast it would be if {source} kept up")
     if machine.caches and not machine.caches[0].infinite:
-        return Advice(
-            (), (f"{machine.caches[0].name}.size=inf",), "the same with a perfect cache: what misses cost"
-        )
-    return _change(
-        {"n": str(2 * int(result.resolved["workload"].get("sizes", {}).get("n", 128)))}, "twice the size"
-    )
+        return Advice((), (f"{machine.caches[0].name}.size=inf",), "the same with a perfect cache: what misses cost")
+    return _change({"n": str(2 * int(result.resolved["workload"].get("sizes", {}).get("n", 128)))}, "twice the size")
 
 
 def _padding(result: RunResult) -> Advice | None:

@@ -10,7 +10,6 @@ from typing import Any
 from hwsim import __version__
 from hwsim.energy import Entry
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
-from hwsim.hardware.build import build_hierarchy
 from hwsim.hardware.core import CpuCore
 from hwsim.kernels.kernel import Kernel
 from hwsim.results.attribution import in_cycles
@@ -25,9 +24,7 @@ from hwsim.spec.workload import WorkloadSpec
 NO_MATH = "ran without math: the answer was not computed, so it could not be checked"
 
 
-def assemble(
-    machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outcome: Outcome, *, seed: int
-) -> RunResult:
+def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outcome: Outcome, *, seed: int) -> RunResult:
     """Check the answer, price the energy, and put everything where it can be found."""
     verified, error = verify(kernel) if kernel.setting.math else (None, None)
     entries = _priced(machine, outcome)
@@ -40,8 +37,7 @@ def assemble(
         warnings.append(NO_MATH)
     if verified is False and error is not None:
         warnings.append(
-            f"the answer is wrong: its error is {error.max_rel:.2e}, "
-            f"and rounding explains {kernel.tolerance:.2e}"
+            f"the answer is wrong: its error is {error.max_rel:.2e}, and rounding explains {kernel.tolerance:.2e}"
         )
     tensors = _tensors(kernel, outcome)
     return RunResult(
@@ -72,7 +68,7 @@ def assemble(
         formulas=compare_formulas(machine, kernel, outcome, memory, intensity),
         tensors=tensors,
         replay={
-            "model": build_hierarchy(machine, cores=1).model,
+            "model": outcome.model,
             "accesses": outcome.accesses,
             "skipped": outcome.skipped,
         },

@@ -43,9 +43,7 @@ def find_crowding(level: CacheSpec, row_bytes: Mapping[str, int], rows: Mapping[
         used = sets_used(level, distance)
         if used * FEW <= level.set_count and rows[tensor] > used * level.way_count // 2:
             better = (distance // level.line + 1) | 1
-            return Crowding(
-                tensor, level.name, distance, used, level.set_count, level.way_count, better * level.line
-            )
+            return Crowding(tensor, level.name, distance, used, level.set_count, level.way_count, better * level.line)
     return None
 
 

@@ -39,9 +39,7 @@ def compare_formulas(
                 "predicted": formula.value,
                 "simulated": simulated,
                 "ratio": gap,
-                "reason": ""
-                if gap is None
-                else _reason(formula, gap, simulated, machine, kernel, outcome, intensity),
+                "reason": "" if gap is None else _reason(formula, gap, simulated, machine, kernel, outcome, intensity),
             }
         )
     return tuple(rows)
@@ -111,19 +109,13 @@ def _fills_reason(
         return "part of it is still in the cache when it is needed again"
     misses = {name: traffic.misses.get(level, 0) for name, traffic in outcome.tensors.items()}
     outputs = sum(count for name, count in misses.items() if outcome.tensors[name].stores)
-    if (
-        outputs
-        and abs(simulated - outputs - formula.value) <= SAME * formula.value
-        and "A and B" in formula.name
-    ):
+    if outputs and abs(simulated - outputs - formula.value) <= SAME * formula.value and "A and B" in formula.name:
         lines = counted(outputs, "line")
         return f"the formula leaves C out: {lines} of it, fetched because a store that misses allocates"
     spec = next((cache for cache in machine.caches if cache.name == level), None)
     lengths, counts = rows_of(kernel)
     worst_first = sorted(lengths, key=lambda name: -misses.get(name, 0))
-    crowding = (
-        None if spec is None else find_crowding(spec, {name: lengths[name] for name in worst_first}, counts)
-    )
+    crowding = None if spec is None else find_crowding(spec, {name: lengths[name] for name in worst_first}, counts)
     if crowding is not None:
         return crowding_words(crowding)
     return f"{level} does not keep everything until it is used again: too many lines come between two uses"

@@ -26,9 +26,7 @@ def workload_of(result: RunResult) -> WorkloadSpec:
 
 def _read(model: type[Model], result: RunResult, part: str) -> Model:
     try:
-        return model.model_validate(
-            result.resolved[part], strict=False
-        )  # JSON has lists where specs have tuples
+        return model.model_validate(result.resolved[part], strict=False)  # JSON has lists where specs have tuples
     except (KeyError, ValidationError) as error:
         raise InputError(
             f"the {part} in this result of hwsim {result.version} is not one that this version knows"

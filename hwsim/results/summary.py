@@ -24,8 +24,7 @@ def summary_html(result: RunResult) -> str:
     """The same as a small table."""
     head = f"<b>{escape(result.workload)}</b> on <b>{escape(result.machine)}</b>"
     rows = "".join(
-        f"<tr><th {_LEFT}>{escape(name)}</th><td {_LEFT}>{escape(text)}</td></tr>"
-        for name, text in _rows(result)
+        f"<tr><th {_LEFT}>{escape(name)}</th><td {_LEFT}>{escape(text)}</td></tr>" for name, text in _rows(result)
     )
     return f"<div>{head}<table>{rows}</table></div>"
 

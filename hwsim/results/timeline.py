@@ -40,9 +40,7 @@ def assign_lanes(spans: Iterable[Span]) -> dict[str, list[Span]]:
 
 def _event(span: Span, lane: int) -> str:
     start, length = _microseconds(span.start_fs), _microseconds(span.end_fs - span.start_fs)
-    return (
-        f'{{"ph": "X", "pid": 0, "tid": {lane}, "name": {_text(span.name)}, "ts": {start}, "dur": {length}}}'
-    )
+    return f'{{"ph": "X", "pid": 0, "tid": {lane}, "name": {_text(span.name)}, "ts": {start}, "dur": {length}}}'
 
 
 def _meta(kind: str, lane: int, name: str) -> str:

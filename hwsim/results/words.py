@@ -160,11 +160,7 @@ def _chain(result: RunResult, machine: MachineSpec) -> str:
 
 def _issue(result: RunResult, machine: MachineSpec) -> str:
     instructions, flops = sum(result.work["instructions"].values()), result.work["flops"]
-    each = (
-        f"{digits(instructions / flops)} instructions for each operation"
-        if flops
-        else "few operations among them"
-    )
+    each = f"{digits(instructions / flops)} instructions for each operation" if flops else "few operations among them"
     remedy = "A register tile would" if _vectorised(result) else "Vectors or a register tile would"
     width = machine.compute[0].issue_width
     start = f"Bound by instruction issue: {each}, {width} of them per cycle."
@@ -174,9 +170,7 @@ def _issue(result: RunResult, machine: MachineSpec) -> str:
 def _load_port(result: RunResult, machine: MachineSpec) -> str:
     loads, flops = result.work["instructions"]["load"], result.work["flops"]
     ports = counted(machine.compute[0].ports.load, "load port")
-    each = (
-        f"{digits(loads / flops)} loads for each operation on {ports}" if flops else f"{ports} for all loads"
-    )
+    each = f"{digits(loads / flops)} loads for each operation on {ports}" if flops else f"{ports} for all loads"
     return f"Bound by loads into registers: {each}. A register tile uses each loaded value several times."
 
 
@@ -186,9 +180,7 @@ def _store_port(result: RunResult, machine: MachineSpec) -> str:
 
 
 def _loop_start(result: RunResult, machine: MachineSpec) -> str:
-    return (
-        "Bound by the start of short loops: the innermost loop ends before it is under way. Make it longer."
-    )
+    return "Bound by the start of short loops: the innermost loop ends before it is under way. Make it longer."
 
 
 def _parallel(result: RunResult, machine: MachineSpec) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-LOAD, STORE, WRITEBACK, PREFETCH = 0, 1, 2, 3
-"""A load, a store of part of a line, a whole line (or sector) coming down, a load that nobody waits for."""
+LOAD, STORE, WRITEBACK, UPDATE = range(4)
+"""A load; a store of part of a line; a whole line (or sector) coming down; a load whose place is then stored to."""
 
 U0, U1, U2, U3 = (np.uint64(number) for number in range(4))
 KIND = np.uint64(3)

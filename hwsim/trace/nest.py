@@ -115,9 +115,7 @@ class Nest:
 
 def numbered(nest: Nest) -> Nest:
     """The same nest, its accesses bound to their numbers: pieces of it count misses as the whole does."""
-    return Nest(
-        nest.trips, tuple(replace(access, slot=number) for number, access in enumerate(nest.accesses))
-    )
+    return Nest(nest.trips, tuple(replace(access, slot=number) for number, access in enumerate(nest.accesses)))
 
 
 def slice_outer(nest: Nest, start: int, count: int) -> Nest:

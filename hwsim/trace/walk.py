@@ -23,15 +23,19 @@ from hwsim.trace.event import (
     STORE,
     U0,
     U1,
+    U3,
     address_limit,
     event_template,
 )
-from hwsim.trace.nest import Nest
+from hwsim.trace.nest import Access, Nest
 
 BUFFER_EVENTS = 4096
 
-DEPTH, AFTER, NBYTES, STRADDLES, TABLE = range(5)
+DEPTH, AFTER, NBYTES, STRADDLES, TABLE, PAIR = range(6)
 """Columns of `PackedNest.order`."""
+
+SINGLE, UPDATED, UPDATER = range(3)
+"""Values of PAIR: an access by itself; a load that the next access stores back to the same place; that store."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,7 @@ class PackedNest:
     strides: NDArray[np.int64]
     template: NDArray[np.uint64]
     order: NDArray[np.int64]
-    """A row per access: depth, after, bytes, whether it may straddle a line, offset of its table or -1."""
+    """A row per access: depth, after, bytes, whether it may straddle a line, offset of its table or -1, pair."""
     table: NDArray[np.int64]
     table_strides: NDArray[np.int64]
     buffer_events: int
@@ -70,7 +74,7 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
     count, depth = len(nest.accesses), max(nest.depth, 1)
     strides = np.zeros((count, depth), np.int64)
     table_strides = np.zeros((count, depth), np.int64)
-    order = np.zeros((count, 5), np.int64)
+    order = np.zeros((count, 6), np.int64)
     tables: list[NDArray[np.int64]] = []
     offset = 0
     events = 0
@@ -79,24 +83,23 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
         if low < 0 or high > address_limit(grain):
             raise ValueError(f"an access to {low:#x} … {high:#x} lies outside 0 … {address_limit(grain):#x}")
         strides[row, : access.depth] = access.strides
-        straddles = (
-            _may_straddle(access.base, access.strides, access.nbytes, grain) or access.table is not None
-        )
+        straddles = _may_straddle(access.base, access.strides, access.nbytes, grain) or access.table is not None
         table_at = -1
         if access.table is not None:
             table_strides[row, : access.depth] = access.table.strides
             tables.append(access.table.offsets)
             table_at, offset = offset, offset + len(access.table.offsets)
-        order[row] = access.depth, access.after, access.nbytes, straddles, table_at
+        order[row] = access.depth, access.after, access.nbytes, straddles, table_at, SINGLE
         events += access.nbytes // grain + 2
     template = [
-        event_template(
-            STORE if access.write else LOAD, access.nbytes, row if access.slot is None else access.slot
-        )
+        event_template(STORE if access.write else LOAD, access.nbytes, row if access.slot is None else access.slot)
         for row, access in enumerate(nest.accesses)
     ]
     # The innermost body runs in program order: what is marked "after" comes last.
     ranks = sorted(range(count), key=lambda row: (order[row, DEPTH], order[row, AFTER], row))
+    for first, second in zip(ranks, ranks[1:], strict=False):
+        if _updates(nest.accesses[first], nest.accesses[second]):
+            order[first, PAIR], order[second, PAIR] = UPDATED, UPDATER
     return PackedNest(
         trips=np.array(nest.trips or (1,), np.int64),  # accesses outside all loops: around one that runs once
         base=np.array([access.base for access in nest.accesses], np.int64)[ranks],
@@ -107,6 +110,13 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
         table_strides=np.ascontiguousarray(table_strides[ranks]),
         buffer_events=max(BUFFER_EVENTS, 4 * events),
     )
+
+
+def _updates(first: Access, second: Access) -> bool:
+    """Whether an access stores to the place that the access just before it loads."""
+    same = (first.base, first.strides, first.nbytes, first.after) == (
+        second.base, second.strides, second.nbytes, second.after)  # fmt: skip
+    return same and second.write and not first.write and first.table is second.table is None
 
 
 def begin(packed: PackedNest) -> Cursor:
@@ -123,9 +133,7 @@ def lines_touched(nest: Nest, grain: int) -> int:
     total = 0
     for access in nest.accesses:
         low, high = nest.span(access)
-        total += min(
-            (high - 1) // grain - low // grain + 1, nest.count(access) * (access.nbytes // grain + 2)
-        )
+        total += min((high - 1) // grain - low // grain + 1, nest.count(access) * (access.nbytes // grain + 2))
     return total
 
 
@@ -212,6 +220,11 @@ def fill(
     for row in range(inner, accesses):
         loads += U1 - (template[row] & U1)
     stores = np.uint64(body) - loads
+    # A run hands a load and the store to the same place on as one event, and counts the store as the hit that it is.
+    pairs = np.int64(0)
+    for row in range(inner, accesses):
+        pairs += order[row, PAIR] == UPDATER
+    sent = body - pairs
     # The loops inside this one begin anew; when a walk is taken up again, none do.
     loop = np.int64(-1) if counters[depth] == 0 else np.int64(last)
     counters[depth] = 1
@@ -228,23 +241,26 @@ def fill(
                 run = _run_length(address, strides, inner, accesses, last, done, trip, shift)
                 runs = np.int64(1)
                 if run == full:
-                    runs = max(runs, min((trip - done) // full, (room - position) // body))
-                elif body > limit and not _fits(
-                    address, strides, inner, accesses, last, done, shift, sets, limit
-                ):
+                    runs = max(runs, min((trip - done) // full, (room - position) // sent))
+                elif body > limit and not _fits(address, strides, inner, accesses, last, done, shift, sets, limit):
                     run = np.int64(1)
+                first = np.uint64(position)
                 for row in range(inner, accesses):
+                    if order[row, PAIR] == UPDATER:
+                        continue
                     line = np.uint64((address[row] + done * strides[row, last]) >> shift)
                     ahead = U1 if strides[row, last] != 0 else U0
-                    at = np.uint64(position + row - inner)
+                    head = template[row] | U3 if order[row, PAIR] == UPDATED else template[row]  # an UPDATE
+                    at = first
                     for _ in range(runs):
-                        buffer[at] = (line << LINE_SHIFT) | template[row]
+                        buffer[at] = (line << LINE_SHIFT) | head
                         line += ahead
-                        at += np.uint64(body)
-                position += runs * body
+                        at += np.uint64(sent)
+                    first += U1
+                position += runs * sent
                 done += runs * run
                 skipped[0] += np.uint64(runs * (run - 1)) * loads
-                skipped[1] += np.uint64(runs * (run - 1)) * stores
+                skipped[1] += np.uint64(runs * (run - 1)) * stores + np.uint64(runs * pairs)
             elif plain:
                 chunk = min(trip - done, max(1, (room - position) // body))
                 for row in range(inner, accesses):

@@ -23,9 +23,7 @@ _COUNTERS = {"reads": "reads", "writes": "writes", "read_miss": "read_misses", "
 _COLUMNS = ("id", "kernel", *_SIZES, "line", "levels", "tb_MEM_reads", "tb_MEM_writes", *(f"tb_L1_{name}" for name in _COUNTERS))  # fmt: skip  # noqa: E501
 
 
-def validate(
-    data: Path | None = None, count: int | None = None, seed: int = 0
-) -> Iterator[Row | int | Report]:
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
     """The number of rows to come, then each row as it is done, then the report."""
     path = data or shipped("cache.csv")
     records = sample(read_table(path, _COLUMNS), lambda record: record["kernel"], count, seed)
@@ -61,9 +59,7 @@ def simulate(path: Path, record: Record) -> dict[str, int]:
     for number, (name, counters) in enumerate(hierarchy.counters().items(), start=1):
         for column, field in _COUNTERS.items():
             found[f"tb_L{number}_{column}"] = getattr(counters, field)
-        found[f"tb_L{number}_dirty_end"] = sum(
-            dirty for lines in hierarchy.contents(name) for _, dirty in lines
-        )
+        found[f"tb_L{number}_dirty_end"] = sum(dirty for lines in hierarchy.contents(name) for _, dirty in lines)
     return found
 
 
@@ -90,9 +86,7 @@ def _levels(path: Path, record: Record) -> list[CacheSpec]:
             shape, policy = text.split(":")
             sets, ways = (int(part) for part in shape.split("x"))
             fields = {"size": f"{sets * ways * line} B", "line": f"{line} B", "replacement": policy.lower()}
-            specs.append(
-                CacheSpec.model_validate({"kind": "cache", "name": f"l{number}", "ways": ways, **fields})
-            )
+            specs.append(CacheSpec.model_validate({"kind": "cache", "name": f"l{number}", "ways": ways, **fields}))
         except ValueError:
             message = f"{text!r} is not of the form 64x8:LRU (sets x ways : policy)"
             raise table_error(path, int(record[LINE]), "levels", message) from None

@@ -59,16 +59,12 @@ def _mm_ijk_bt(s: Sizes) -> Iterator[Nest]:
 
 def _mm_ikj(s: Sizes) -> Iterator[Nest]:
     c = (s.ldc, 0, 1)
-    yield Nest(
-        (s.n, s.k, s.m), (s.load(s.a, s.lda, 1), s.load(s.b, 0, s.ldb, 1), s.load(s.c, *c), s.store(s.c, *c))
-    )
+    yield Nest((s.n, s.k, s.m), (s.load(s.a, s.lda, 1), s.load(s.b, 0, s.ldb, 1), s.load(s.c, *c), s.store(s.c, *c)))
 
 
 def _mm_jki(s: Sizes) -> Iterator[Nest]:
     c = (1, 0, s.ldc)
-    yield Nest(
-        (s.m, s.k, s.n), (s.load(s.b, 1, s.ldb), s.load(s.a, 0, 1, s.lda), s.load(s.c, *c), s.store(s.c, *c))
-    )
+    yield Nest((s.m, s.k, s.n), (s.load(s.b, 1, s.ldb), s.load(s.a, 0, 1, s.lda), s.load(s.c, *c), s.store(s.c, *c)))
 
 
 def _mm_tiled_ijk(s: Sizes) -> Iterator[Nest]:

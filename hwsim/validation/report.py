@@ -90,9 +90,7 @@ class Report:
             "family": self.family,
             **self.total.to_dict(),
             "groups": {name: statistics.to_dict() for name, statistics in self.groups.items()},
-            "worst": [
-                {"id": r.id, "group": r.group, "error": r.error, "detail": r.detail} for r in self.worst
-            ],
+            "worst": [{"id": r.id, "group": r.group, "error": r.error, "detail": r.detail} for r in self.worst],
             "bars": [{"name": b.name, "limit": b.limit, "value": b.value, "met": b.met} for b in self.bars],
             "notes": list(self.notes),
             "passed": self.passed,
@@ -106,7 +104,5 @@ def relative_error(found: float, expected: float) -> float:
     return abs(found - expected) / abs(expected) if expected else 1.0
 
 
-def report(
-    family: str, what: str, rows: Iterable[Row], bars: Iterable[Bar] = (), notes: Iterable[str] = ()
-) -> Report:
+def report(family: str, what: str, rows: Iterable[Row], bars: Iterable[Bar] = (), notes: Iterable[str] = ()) -> Report:
     return Report(family, what, tuple(rows), tuple(bars), tuple(notes))

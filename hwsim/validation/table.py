@@ -51,9 +51,7 @@ def read_table(path: Path, columns: Iterable[str]) -> list[Record]:
     return records
 
 
-def sample(
-    records: list[Record], key: Callable[[Record], object], count: int | None, seed: int
-) -> list[Record]:
+def sample(records: list[Record], key: Callable[[Record], object], count: int | None, seed: int) -> list[Record]:
     """At most `count` records of each group, drawn with a seed, in file order; all without a count."""
     if count is None:
         return records
@@ -62,9 +60,7 @@ def sample(
         groups[key(record)].append(number)
     generator = random.Random(seed)
     kept = [
-        n
-        for name in sorted(groups, key=str)
-        for n in generator.sample(groups[name], min(count, len(groups[name])))
+        n for name in sorted(groups, key=str) for n in generator.sample(groups[name], min(count, len(groups[name])))
     ]
     return [records[number] for number in sorted(kept)]
 

@@ -28,9 +28,7 @@ def plot_ladder(rungs: Mapping[str, RunResult], path: Path, title: str = "") -> 
 
     with plot_style():
         figure = Figure(figsize=(9.6, 1.25 + 0.62 * len(rungs)), layout="constrained")
-        left, right = figure.subplots(
-            1, 2, sharey=True, gridspec_kw={"width_ratios": [1.15, 1], "wspace": 0.04}
-        )
+        left, right = figure.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": [1.15, 1], "wspace": 0.04})
         _draw_time(left, rungs)
         _draw_energy(right, rungs)
         if title:
@@ -77,9 +75,7 @@ def _draw_time(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
 def _draw_energy(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
     """Static power times time would hide everything else: it is written beside the bar."""
     splits = [energy_split(result) for result in rungs.values()]
-    names = [
-        name for name in dict.fromkeys((*_ORDER, *(n for split in splits for n in split))) if name != STATIC
-    ]
+    names = [name for name in dict.fromkeys((*_ORDER, *(n for split in splits for n in split))) if name != STATIC]
     names = [name for name in names if any(split.get(name) for split in splits)]
     dynamic = [sum(split.get(name, 0.0) for name in names) for split in splits]
     ends = [0.0] * len(splits)
@@ -104,9 +100,7 @@ def _draw_energy(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: joules(value))
     axes.tick_params(axis="y", labelleft=False)
     axes.set_title("Dynamic energy")
-    axes.legend(
-        loc="lower right", frameon=False, fontsize=8.5, handlelength=1.6, handleheight=1.0, borderaxespad=0
-    )
+    axes.legend(loc="lower right", frameon=False, fontsize=8.5, handlelength=1.6, handleheight=1.0, borderaxespad=0)
 
 
 def _floor_log(value: float) -> int:

@@ -34,13 +34,9 @@ def plot_split(result: RunResult, path: Path) -> None:
     with plot_style():
         rows = max(len(_worth(shares)) for _, shares in panels)
         figure = Figure(figsize=(4.8 * len(panels), 1.0 + 0.36 * rows), layout="constrained")
-        for axes, (title, shares) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
+        for axes, (title, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw(axes, title, shares, rows)
-        figure.suptitle(
-            f"{result.workload} on {result.machine}", x=0.01, ha="left", fontsize=12, fontweight="bold"
-        )
+        figure.suptitle(f"{result.workload} on {result.machine}", x=0.01, ha="left", fontsize=12, fontweight="bold")
         save_plot(figure, path)
 
 

@@ -29,9 +29,7 @@ def found(spec: DramSpec, *addresses: int, nbytes: int = 64) -> tuple[int, int, 
     """Row hits, misses and conflicts of reads that no cache stands in front of."""
     hierarchy = Hierarchy([], spec)
     count = len(addresses)
-    hierarchy.feed(
-        np.array(addresses, np.uint64), np.zeros(count, np.bool_), np.full(count, nbytes, np.uint16)
-    )
+    hierarchy.feed(np.array(addresses, np.uint64), np.zeros(count, np.bool_), np.full(count, nbytes, np.uint16))
     counters = hierarchy.dram.counters
     assert counters.reads == count
     assert counters.activates == counters.row_misses + counters.row_conflicts
@@ -83,9 +81,7 @@ def test_bytes_and_requests_are_counted_without_a_description_of_rows_too() -> N
 TIMING = dict.fromkeys(("cl", "trcd", "trp", "tras", "trfc"), "14 ns") | {"trefi": "7.8 us"}
 
 
-@pytest.mark.parametrize(
-    ("nanoseconds", "each"), [(7799, 0), (7800, 1), (15599, 1), (15600, 2), (10**9, 128205)]
-)
+@pytest.mark.parametrize(("nanoseconds", "each"), [(7799, 0), (7800, 1), (15599, 1), (15600, 2), (10**9, 128205)])
 def test_every_rank_is_refreshed_once_per_interval(nanoseconds: int, each: int) -> None:
     spec = dram(channels=2, ranks=2, timing=TIMING)
     assert refreshes(spec, Fraction(nanoseconds, 10**9), 10**9) == 4 * each

@@ -29,9 +29,7 @@ def test_a_line_lies_in_the_set_that_folding_its_bits_gives(sets: int) -> None:
     lines = [int(n) for n in np.random.default_rng(5).integers(0, 1 << 40, 200)]
     hierarchy = Hierarchy([cache("xor", sets, 256)])
     count = len(lines)
-    hierarchy.feed(
-        np.array(lines, np.uint64) * np.uint64(64), np.zeros(count, np.bool_), np.full(count, 4, np.uint16)
-    )
+    hierarchy.feed(np.array(lines, np.uint64) * np.uint64(64), np.zeros(count, np.bool_), np.full(count, 4, np.uint16))
     width = max(1, sets.bit_length() - 1)
     for number, group in enumerate(hierarchy.contents("core[0].l1")):
         for line, _ in group:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def test_span_of_a_gather_covers_its_table() -> None:
 
 @pytest.mark.parametrize("cuts", [(0, 1, 3), (0, 2, 3), (0, 1, 2, 3)])
 def test_slices_of_the_outer_loop_make_the_accesses_of_the_whole(cuts: tuple[int, ...]) -> None:
-    pieces = [slice_outer(PRODUCT, low, high - low) for low, high in zip(cuts, cuts[1:], strict=False)]
+    pieces = [slice_outer(PRODUCT, low, high - low) for low, high in pairwise(cuts)]
     assert [a for piece in pieces for a in piece.addresses()] == list(PRODUCT.addresses())
 
 

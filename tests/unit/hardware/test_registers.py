@@ -15,9 +15,7 @@ def registers(count: int, spill: str = "count") -> RegisterFile:
 
 
 @pytest.mark.parametrize(("tile", "values"), [((4, 8, 1), 44), ((4, 8, 4), 80), ((1, 1, 1), 3)])
-def test_a_tile_of_a_product_takes_the_values_of_its_operands_and_sums(
-    tile: tuple[int, int, int], values: int
-) -> None:
+def test_a_tile_of_a_product_takes_the_values_of_its_operands_and_sums(tile: tuple[int, int, int], values: int) -> None:
     assert matmul_tile_registers(*tile) == values
 
 
@@ -56,9 +54,7 @@ def test_a_register_file_too_small_for_any_product_says_so() -> None:
 
 @pytest.mark.parametrize("count", range(3, 70))
 def test_the_best_tile_is_the_best_of_all_that_fit(count: int) -> None:
-    tiles = [
-        (a, b) for a in range(1, count) for b in range(a, count) if matmul_tile_registers(a, b, 1) <= count
-    ]
+    tiles = [(a, b) for a in range(1, count) for b in range(a, count) if matmul_tile_registers(a, b, 1) <= count]
     best = best_matmul_tile(count)
     assert best in tiles
     assert best is not None

@@ -31,8 +31,7 @@ def test_the_refusal_names_the_largest_tile_that_fits() -> None:
     with pytest.raises(CapacityError) as refusal:
         shared().check_square_tile(128, "fp32", 32)
     assert str(refusal.value) == (
-        "tile 128x128 fp32 needs 192 KiB in sm.shared, which has 164 KiB; "
-        "the largest square tile that fits is 118"
+        "tile 128x128 fp32 needs 192 KiB in sm.shared, which has 164 KiB; the largest square tile that fits is 118"
     )
 
 
@@ -101,9 +100,7 @@ def test_the_same_name_twice_and_an_unknown_name_are_mistakes() -> None:
         pad.allocate("b", 0)
 
 
-@pytest.mark.parametrize(
-    ("words", "passes"), [(0, 1), (1, 1), (2, 2), (3, 1), (4, 4), (16, 16), (32, 32), (33, 1)]
-)
+@pytest.mark.parametrize(("words", "passes"), [(0, 1), (1, 1), (2, 2), (3, 1), (4, 4), (16, 16), (32, 32), (33, 1)])
 def test_a_stride_needs_as_many_passes_as_it_shares_factors_with_the_banks(words: int, passes: int) -> None:
     """32 lanes, 32 banks of 4 bytes: gcd(stride, 32) lanes share a bank; stride 0 is a broadcast."""
     assert shared().strided_wavefronts(0, 4 * words, 32) == passes

@@ -19,9 +19,7 @@ NESTS = {
         (3, 4, 50),
         (Access(0, (400, 0, 8)), Access(4096, (0, 8, 32)), Access(9000, (32, 8), write=True, after=True)),
     ),
-    "unit stride": Nest(
-        (3, 70), (Access(0, (560, 8)), Access(4104, (560, 8), write=True), Access(8192, (8,)))
-    ),
+    "unit stride": Nest((3, 70), (Access(0, (560, 8)), Access(4104, (560, 8), write=True), Access(8192, (8,)))),
     "straddling": Nest((40,), (Access(60, (12,), 30), Access(5000, (-7,), 200, write=True))),
     "backwards": Nest((2, 33), (Access(9000, (8, -8)), Access(20000, (0, 0), write=True))),
     "gather": Nest((2, 3), (Access(0, (0, 0), table=Table(np.array([640, 0, 7, 64, 130, 60]), (3, 1))),)),

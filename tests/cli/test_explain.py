@@ -1,0 +1,78 @@
+"""`hwsim explain`: the longer version, from the last run or from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import hwsim
+
+
+@pytest.fixture(autouse=True)
+def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hwsim.cli.last_run.last_run_file", lambda: tmp_path / "cache" / "last-run.json")
+
+
+def test_without_a_last_run_it_says_what_to_do() -> None:
+    outcome = hwsim("explain")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "there is no last run to explain; try: hwsim run" in outcome.err
+
+
+def test_the_last_run_is_explained_with_its_set_conflicts() -> None:
+    """256³ with tile 32: set conflicts, which sets, and that padding helps."""
+    assert hwsim("run").code == 0
+    out = " ".join(hwsim("explain").out.split())
+    for fact in (
+        "5,041,152 misses",
+        "99.0 % of these are set conflicts",
+        "Rows of B are 1,024 B apart",
+        "4 of 64 sets (0, 16, 32, 48)",
+        "Padding helps",
+        "ld=272",
+        "uses per load",
+        "dram 200 ns 400 28.6× 400×",
+        "Predicted and simulated",
+        "core.instruction",
+        "per element accessed",
+    ):
+        assert fact in out, fact
+
+
+def test_a_padded_run_has_no_conflicts(tmp_path: Path) -> None:
+    file = tmp_path / "padded.json"
+    assert hwsim("run", "ld=272", "--json", str(file)).code == 0
+    out = " ".join(hwsim("explain", str(file)).out.split())
+    assert "69,632 misses" in out
+    assert "Hardly any are set conflicts" in out
+
+
+def test_uneven_sets_get_a_histogram() -> None:
+    """One column of 512 rows of 2,048 B falls into two of 64 sets."""
+    hwsim("run", "sum_columns", "n=16", "m=512", "ld=512")
+    out = hwsim("explain").out
+    assert "for 8 ways" in out
+    assert "█" in out
+
+
+def test_cores_that_differ_are_shown_one_by_one() -> None:
+    """80 rows in tiles of 32 make three shares, the last of them smaller."""
+    hwsim("run", "matmul_parallel", "n=80")
+    out = hwsim("explain").out
+    assert "vector=true" in out
+    assert "core[2]" in out
+
+
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text("{}")
+    outcome = hwsim("explain", str(file))
+    assert outcome.code == 2
+    assert "not the result of a run" in outcome.err
+    missing = hwsim("explain", str(tmp_path / "none.json"))
+    assert (missing.code, missing.err.strip()) == (2, f"error: there is no file {tmp_path / 'none.json'}")
+
+
+def test_lines_fit_a_hundred_columns() -> None:
+    hwsim("run", "n=64")
+    assert max(len(line.rstrip()) for line in hwsim("explain").out.splitlines()) <= 100

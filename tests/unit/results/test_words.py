@@ -1,0 +1,93 @@
+"""Bound by what: a sentence and an advice for each kind of bound, from parts made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hwsim.results.advice import advise
+from hwsim.results.words import explain_bound, explain_bounds, part_words
+from tests.unit.results.made import bound_by, small, with_schedule
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "says"),
+    [
+        ("fma", "compute", "Bound by arithmetic"),
+        ("dependency chain", "chain", "each waits 4 cycles for the one before"),
+        ("issue", "issue", "Bound by instruction issue"),
+        ("load port", "port", "Bound by loads into registers"),
+        ("store port", "port", "Bound by stores"),
+        ("loop start", "loop", "short loops"),
+        ("latency of dram", "chase", "latency of dram, 200 ns"),
+        ("l1→regs", "bandwidth", "bandwidth of l1 (64 B/cycle)"),
+        ("spawn", "parallel", "too little work"),
+        ("barrier", "parallel", "too little work"),
+        ("something new", "other", "Bound by something new"),
+    ],
+)
+def test_each_bound_has_its_words(part: str, kind: str, says: str) -> None:
+    base = replace(small(), bounds={"lower_s": 1.0, "upper_s": 1.0, "parts": {}})
+    bound = explain_bound(bound_by(part, base))
+    assert (bound.part, bound.kind) == (part, kind)
+    assert says in bound.words
+
+
+def test_a_link_at_full_bandwidth_is_bound_by_bandwidth_and_else_by_latency() -> None:
+    """DRAM of course_cpu moves 25.6 GB/s, so the run's bytes take bytes / 25.6e9 seconds at least."""
+    base = small("add", n=4096)
+    dram = base.memory["dram"]
+    at_full_rate = (dram.bytes_read + dram.bytes_written) / 25.6e9
+    for factor, kind in ((1.0, "bandwidth"), (10.0, "latency")):
+        slow = replace(base, time_s=at_full_rate * factor)
+        assert explain_bound(bound_by("dram→l2", slow)).kind == kind
+
+
+def test_a_column_that_crowds_into_few_sets_is_named() -> None:
+    """Rows of 256 fp32 are 16 lines; 64 sets hold every 16th line in 4 sets."""
+    result = bound_by("l2→l1", small("matmul_naive", n=256))
+    words = explain_bound(result).words
+    assert "Rows of B are 1,024 B apart" in words
+    assert "only 4 of the 64 sets of l1" in words
+    assert dict(advise(result).parameters) == {"ld": "272"}
+
+
+def test_without_parts_the_attribution_decides() -> None:
+    base = replace(
+        small(),
+        bounds={"lower_s": 1.0, "upper_s": 1.0, "parts": {}},
+        attribution={"core[0]": {"busy": {"fma": 10}, "waiting": {"dependency chain": 30}}},
+    )
+    bound = explain_bound(base)
+    assert (bound.kind, bound.share) == ("chain", 0.75)
+
+
+def test_both_bounds_are_told_with_what_the_machine_overlaps() -> None:
+    assert "this machine overlaps all of them" in explain_bounds(small())
+
+
+@pytest.mark.parametrize(
+    ("part", "schedule", "advice"),
+    [
+        ("dependency chain", {"vector": False}, {"vector": "true"}),
+        ("dependency chain", {"vector": True, "v1": 1}, {"v1": "4"}),
+        ("fma", {"vector": True, "v1": 4}, {"parallel": "rows"}),
+        ("l1→regs", {"tile": None}, {"tile": "32"}),
+    ],
+)
+def test_the_advice_fits_the_bound(part: str, schedule: dict[str, object], advice: dict[str, str]) -> None:
+    assert dict(advise(with_schedule(bound_by(part), **schedule)).parameters) == advice
+
+
+def test_where_nothing_fits_the_advice_is_a_perfect_part() -> None:
+    result = with_schedule(bound_by("l1→regs", small("matmul_tiled", tile=8)), tile=8)
+    assert advise(result).settings == ("l1.bandwidth=inf",)
+    assert advise(bound_by("loop start")).settings == ("l1.size=inf",)
+
+
+def test_every_part_has_a_name_for_the_table() -> None:
+    assert part_words("fma") == "fma unit at work"
+    assert part_words("dram→l2") == "waits for dram → l2"
+    assert part_words("latency of l2") == "waits for the latency of l2"
+    assert part_words("unheard of") == "waits for unheard of"
