@@ -57,9 +57,7 @@ def mixed_accesses(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--accesses", type=int, default=100_000_000)
     parser.add_argument("--machine", default="zen3")
     parser.add_argument("--max-mb", type=float, default=500.0, help="peak memory allowed, in MB")

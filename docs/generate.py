@@ -157,9 +157,7 @@ def _group(title: str, definition: Schema) -> list[str]:
     return [f"### {title}\n", f"{about}\n", *_table(definition)]
 
 
-def _table(
-    definition: Schema, fields: list[str] | None = None, meanings: dict[str, str] | None = None
-) -> list[str]:
+def _table(definition: Schema, fields: list[str] | None = None, meanings: dict[str, str] | None = None) -> list[str]:
     properties = definition["properties"]
     rows = ["| field | value | default | meaning |", "|---|---|---|---|"]
     for name in sorted(properties if fields is None else fields, key=lambda name: _PLACES.get(name, 2)):
@@ -220,9 +218,7 @@ def _plain(field: Schema) -> str:
 
 
 def _quantity(examples: list[str]) -> str:
-    kind = next(
-        (name for unit, name in _UNITS if examples and re.search(rf"^[\d.]+ ?.*{unit}", examples[0])), None
-    )
+    kind = next((name for unit, name in _UNITS if examples and re.search(rf"^[\d.]+ ?.*{unit}", examples[0])), None)
     if kind is None:
         return f"text, such as `{examples[0]}`" if examples else "text"
     return f"{kind}, such as {' or '.join(f'`{example}`' for example in examples if example != 'inf')}"
@@ -262,11 +258,7 @@ def _command(command: CommandInfo) -> Iterator[str]:
     for name, info, hint in declared:
         shown = f"`{name.upper()}`" if isinstance(info, ArgumentInfo) else _option(name, info)
         default = inspect.signature(function).parameters[name].default
-        told = (
-            ""
-            if default is inspect.Parameter.empty or default is None or default is False
-            else f"`{default}`"
-        )
+        told = "" if default is inspect.Parameter.empty or default is None or default is False else f"`{default}`"
         yield f"| {shown} | {_taken(info, hint)} | {told} | {_cell(info.help or '')} |"
     yield ""
     if command.epilog:
@@ -309,9 +301,7 @@ def _taken(info: Any, hint: Any) -> str:
         elif hasattr(kind, "__members__"):
             names.append(", ".join(f"`{member.value}`" for member in kind))
         else:
-            names.append(
-                {"int": "number", "str": "text", "bool": "", "Path": "file"}.get(kind.__name__, kind.__name__)
-            )
+            names.append({"int": "number", "str": "text", "bool": "", "Path": "file"}.get(kind.__name__, kind.__name__))
     return " or ".join(names)
 
 

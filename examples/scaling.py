@@ -12,7 +12,7 @@ from hwsim.results.words import explain_bound
 
 CORES = (1, 2, 3, 4)
 CASES: Mapping[str, tuple[str, str, dict[str, object]]] = {
-    "matmul, n = 240": ("course_cpu", "matmul_parallel", {"n": 240, "tile": 20}),
+    "matmul, n = 192": ("course_cpu", "matmul_parallel", {"n": 192, "tile": 16}),
     "matmul, n = 24": ("course_cpu", "matmul_parallel", {"n": 24, "tile": 2, "v1": 2}),
     "reading 3 MiB in L3": ("tinytorch_cpu", "stream_read", {"bytes": "3 MiB", "passes": 200, "parallel": "rows"}),
     "reading 12 MiB in DRAM": ("course_cpu", "stream_read", {"bytes": "12 MiB", "passes": 2, "parallel": "rows"}),

@@ -82,9 +82,7 @@ def shipped_folder(kind: Kind) -> Path:
 def is_path(name: str | Path) -> bool:
     separators = [separator for separator in (os.sep, os.altsep, "/") if separator]
     text = str(name)
-    return (
-        isinstance(name, Path) or text.endswith((".yaml", ".yml")) or any(mark in text for mark in separators)
-    )
+    return isinstance(name, Path) or text.endswith((".yaml", ".yml")) or any(mark in text for mark in separators)
 
 
 def find(kind: Kind, name: str | Path, relative_to: Path = Path()) -> Path:
@@ -110,9 +108,7 @@ def find_any(name: str) -> tuple[Kind, Path]:
 
     known = [*names("machine"), *names("workload")]
     listed = ", ".join(known) if known else "none"
-    raise CatalogError(
-        f"there is no machine or workload '{name}'; known: {listed}{did_you_mean(name, known)}"
-    )
+    raise CatalogError(f"there is no machine or workload '{name}'; known: {listed}{did_you_mean(name, known)}")
 
 
 def kind_of_file(path: Path) -> Kind:

@@ -1,7 +1,8 @@
 """The energy ledger: counts first, prices last.
 
-Components post actions while a run goes on (`l1.read`, `core.fma.fp32`, `core.instruction`, `dram.activate`); the machine's
-table prices them at the end, and static power times simulated time is added. An action without a price is an error.
+Components post actions while a run goes on (`l1.read`, `core.fma.fp32`, `core.instruction`, `dram.activate`); the
+machine's table prices them at the end, and static power times simulated time is added. An action without a price is an
+error.
 """
 
 from __future__ import annotations

@@ -222,13 +222,10 @@ def _split(value: object, units: Mapping[str, Fraction], what: str, example: str
     for binary, decimal in [_AMBIGUOUS[stem]] if stem in _AMBIGUOUS else []:
         if binary + slash + per in units:
             readings = " or ".join(
-                f"'{match[1]} {name}{slash}{per}' ({plain(number * _BYTE_UNITS[name])} B)"
-                for name in (binary, decimal)
+                f"'{match[1]} {name}{slash}{per}' ({plain(number * _BYTE_UNITS[name])} B)" for name in (binary, decimal)
             )
             raise ValueError(f"{value!r} is ambiguous; write {readings}")
-    raise ValueError(
-        f"{value!r} has the unknown unit {unit!r}; known: {', '.join(units)}{_nearest(unit, units)}"
-    )
+    raise ValueError(f"{value!r} has the unknown unit {unit!r}; known: {', '.join(units)}{_nearest(unit, units)}")
 
 
 def _nearest(unit: str, units: Mapping[str, Fraction]) -> str:

@@ -157,9 +157,7 @@ def transpose(A: Matrix, C: Matrix, n: int, m: int) -> Iterator[Touch]:
             yield C.store(j, i)
 
 
-def conv3x3(
-    x: int, w: int, y: int, elem: int, height: int, width: int, cin: int, cout: int
-) -> Iterator[Touch]:
+def conv3x3(x: int, w: int, y: int, elem: int, height: int, width: int, cin: int, cout: int) -> Iterator[Touch]:
     high, wide = height - 2, width - 2
     for co in range(cout):
         for row in range(high):

@@ -28,9 +28,7 @@ def check_command(
         list[str] | None,
         typer.Argument(help="Files or names; everything that comes with hwsim if none is given."),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Numbers without a source fail the check, too.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Numbers without a source fail the check, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check machine and workload files: all problems, with file and line."""

@@ -45,9 +45,7 @@ def _entries(kind: Kind) -> list[dict[str, str]]:
     for name in names(kind):
         path = find(kind, name)
         origin = "hwsim" if path.parent == shipped_folder(kind) else shown(path)
-        entries.append(
-            {"name": name, "description": _description(kind, name), "from": origin, "path": str(path)}
-        )
+        entries.append({"name": name, "description": _description(kind, name), "from": origin, "path": str(path)})
     return entries
 
 

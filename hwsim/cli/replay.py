@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from hwsim.spec.machine import MachineSpec
     from hwsim.trace.readers.accesses import Accesses, TraceReader
 
-EXAMPLE = (
-    "Example: [cyan]hwsim replay course_cpu trace.din.gz --set l1.size='64 KiB' --json counts.json[/cyan]"
-)
+EXAMPLE = "Example: [cyan]hwsim replay course_cpu trace.din.gz --set l1.size='64 KiB' --json counts.json[/cyan]"
 
 _FEED_BYTES = 1 << 22
 """How much is fed at a time, in bytes accessed: keeps the buffers small where accesses span many lines."""
@@ -52,22 +50,16 @@ def replay_command(
     ] = None,
     access_bytes: Annotated[
         int,
-        typer.Option(
-            min=1, max=4096, metavar="N", help="Bytes of an access whose size the trace does not tell."
-        ),
+        typer.Option(min=1, max=4096, metavar="N", help="Bytes of an access whose size the trace does not tell."),
     ] = 4,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Stop after N accesses.", show_default=False)
     ] = None,
-    core: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Which core replays; the others are idle.")
-    ] = 0,
+    core: Annotated[int, typer.Option(min=0, metavar="N", help="Which core replays; the others are idle.")] = 0,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="For random replacement.")] = 0,
     json_file: Annotated[
         str | None,
-        typer.Option(
-            "--json", metavar="FILE|-", help="Write the counts as JSON; - prints them, and nothing else."
-        ),
+        typer.Option("--json", metavar="FILE|-", help="Write the counts as JSON; - prints them, and nothing else."),
     ] = None,
 ) -> None:
     """Replay an access trace through a machine's caches.

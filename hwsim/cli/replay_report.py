@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from hwsim.spec.machine import MachineSpec
 
 
-def as_data(
-    replay: Replay, spec: MachineSpec, trace: str, settings: Sequence[str], seed: int
-) -> dict[str, Any]:
+def as_data(replay: Replay, spec: MachineSpec, trace: str, settings: Sequence[str], seed: int) -> dict[str, Any]:
     """All counts, for JSON: the same inputs give the same bytes."""
     levels = replay.hierarchy.level_counters()
     return {
@@ -44,9 +42,7 @@ def _links(spec: MachineSpec, levels: dict[str, CacheCounters], replay: Replay) 
     """Bytes over each link, in both directions, from the compute unit outwards."""
     from hwsim.spec.memory import DramSpec, RegistersSpec
 
-    inner = next(
-        (level.name for level in spec.memory if isinstance(level, RegistersSpec)), spec.compute[0].name
-    )
+    inner = next((level.name for level in spec.memory if isinstance(level, RegistersSpec)), spec.compute[0].name)
     memory = next((level.name for level in spec.memory if isinstance(level, DramSpec)), "memory")
     links: dict[str, int] = {}
     for name, counters in levels.items():
@@ -71,17 +67,13 @@ def print_report(data: dict[str, Any]) -> None:
         columns = ("reads", "read_misses", "writes", "write_misses", "writebacks")
         console.print(_count_table("caches", data["levels"], columns, "miss rate"))
     if any(level["prefetches"] or level["prefetch_reads"] for level in data["levels"].values()):
-        console.print(
-            _count_table("prefetches", data["levels"], ("prefetches", "prefetch_hits", "prefetch_reads"))
-        )
+        console.print(_count_table("prefetches", data["levels"], ("prefetches", "prefetch_hits", "prefetch_reads")))
     rows = ("reads", "writes", "row_hits", "row_misses", "row_conflicts")
     console.print(_count_table("main memory", {"dram": data["dram"]}, rows))
     console.print(_link_table(data["links"]))
 
 
-def _count_table(
-    title: str, rows: dict[str, dict[str, Any]], columns: Sequence[str], rate: str | None = None
-) -> Table:
+def _count_table(title: str, rows: dict[str, dict[str, Any]], columns: Sequence[str], rate: str | None = None) -> Table:
     table = _table(title, "level")
     for column in columns:
         table.add_column(column.replace("writebacks", "write-backs").replace("_", " "), justify="right")

@@ -68,15 +68,11 @@ def _print_machine(loaded: LoadedMachine) -> None:
     console.print(clocks)
     console.print(_part_table("compute", machine["compute"], ("name", "kind", "count")))
     console.print(
-        _part_table(
-            "memory", machine["memory"], ("name", "kind", "size", "latency", "bandwidth", "shared_by")
-        )
+        _part_table("memory", machine["memory"], ("name", "kind", "size", "latency", "bandwidth", "shared_by"))
     )
     prices = machine["energy"]
     console.print(
-        f"energy: {len(prices['actions'])} prices at {prices['node']}"
-        if prices
-        else "energy: no prices given"
+        f"energy: {len(prices['actions'])} prices at {prices['node']}" if prices else "energy: no prices given"
     )
     missing = len(loaded.unsourced)
     if missing:

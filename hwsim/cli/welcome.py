@@ -20,9 +20,7 @@ COMMANDS = (
 
 def print_welcome() -> None:
     console = out()
-    console.print(
-        f"[bold]hwsim {__version__}[/bold]: what would this kernel cost on that machine, and why?\n"
-    )
+    console.print(f"[bold]hwsim {__version__}[/bold]: what would this kernel cost on that machine, and why?\n")
     console.print("Try:\n")
     width = max(len(command) for command, _ in COMMANDS)
     for command, meaning in COMMANDS:

@@ -1,9 +1,10 @@
-"""A core as an agent: takes blocks from the queue, walks their steps, and holds what it needs for as long as it takes."""
+"""A core as an agent: takes blocks from the queue, walks their steps, and holds what it needs while it needs it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -16,13 +17,14 @@ from hwsim.engine.stopwatch import Stopwatch
 from hwsim.engine.tally import Tally
 from hwsim.hardware.core import CpuCore, Transfer
 from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.hardware.storage import Storage
 from hwsim.kernels.step import Block, Step
 
 Wait = Generator[simpy.Event, Any, None]
 
 
 class CoreAgent:
-    """One core. Shared caches are touched at the simulated time at which a step begins, so their order is that of time."""
+    """One core. Shared caches are touched at the simulated time at which a step begins: in the order of time."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class CoreAgent:
         links: dict[str, Link],
         tally: Tally,
         spans: list[Span] | None,
+        storage: Storage | None = None,
     ) -> None:
         self.env = env
         self.number = number
@@ -41,6 +44,7 @@ class CoreAgent:
         self.links = links
         self.tally = tally
         self.spans = spans
+        self.storage = storage
         self.watch = Stopwatch(f"{core.unit.name}[{number}]")
         self.walk_seconds = self.math_seconds = 0.0
 
@@ -71,6 +75,8 @@ class CoreAgent:
             self.tally.add_traffic(nest, moved)
         self.tally.add_work(step.work, self.core)
         cost = self.core.cost(step.work, nests, traffic)
+        if self.storage is not None and (staged := self.storage.stage(step.nests)):
+            cost = replace(cost, transfers=(*cost.transfers, self.storage.transfer(staged, self.core)))
         begin = self.env.now
         durations: dict[str, int] = {}
         overlap = self.core.unit.overlap

@@ -17,24 +17,37 @@ from hwsim.errors import InputError
 from hwsim.hardware.build import build_hierarchy
 from hwsim.hardware.core import CpuCore
 from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.hardware.storage import PAGE_BYTES, Storage
 from hwsim.kernels.kernel import Kernel
 from hwsim.spec.compute import CpuSpec
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import DramSpec, Level
+from hwsim.spec.memory import DramSpec, Level, StorageSpec
 from hwsim.units import Bandwidth, Latency
 
 
-def simulate(machine: MachineSpec, kernel: Kernel, *, seed: int = 0, timeline: bool = False) -> Outcome:
-    """Compute a kernel for real while its accesses are replayed and its time passes."""
+def simulate(
+    machine: MachineSpec,
+    kernel: Kernel,
+    *,
+    seed: int = 0,
+    timeline: bool = False,
+    hierarchy: Hierarchy | None = None,
+) -> Outcome:
+    """Compute a kernel for real while its accesses are replayed and its time passes.
+
+    A run starts with cold caches, unless it is given the hierarchy that an earlier run left behind.
+    """
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
     blocks = deque(kernel.blocks())
-    cores = min(len(blocks), kernel.setting.cores, core.unit.count) or 1
-    hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
+    cores = min(len(blocks), kernel.workers, core.unit.count) or 1
+    if hierarchy is None:
+        hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
     links = _links(env, machine, hierarchy)
-    tally = Tally()
+    tally = Tally({name: max(1, view.element_bits // 8) for name, view in kernel.tensors.items()})
     spans: list[Span] | None = [] if timeline else None
-    agents = [CoreAgent(env, number, core, hierarchy, links[number], tally, spans) for number in range(cores)]
+    storage = _storage(machine, kernel)
+    agents = [CoreAgent(env, n, core, hierarchy, links[n], tally, spans, storage) for n in range(cores)]
     spawn_fs, barrier_fs = (_fs(core, time) if cores > 1 else 0 for time in (core.unit.spawn, core.unit.barrier))
 
     processes = [env.process(agent.run(blocks, spawn_fs)) for agent in agents]
@@ -47,6 +60,9 @@ def simulate(machine: MachineSpec, kernel: Kernel, *, seed: int = 0, timeline: b
         agent.watch.wait("barrier", finish_fs - agent.watch.elapsed_fs + barrier_fs)
     ledger = Ledger()
     tally.post(ledger, core, hierarchy, kernel.fmt.bits)
+    if storage is not None:
+        pages = storage.staged_pages
+        ledger.post(storage.spec.name, "read", pages, bits=8 * PAGE_BYTES * pages)
     return Outcome(
         elapsed_fs=finish_fs + barrier_fs,
         clock_hz=core.clock_hz,
@@ -63,6 +79,7 @@ def simulate(machine: MachineSpec, kernel: Kernel, *, seed: int = 0, timeline: b
         ledger=ledger,
         spans=tuple(spans or ()),
         events=events,
+        spilled=core.spilled,
         model=hierarchy.model,
         accesses=tally.accesses,
         skipped=tally.skipped,
@@ -87,6 +104,11 @@ def _cpu(machine: MachineSpec) -> CpuSpec:
     raise InputError(f"machine {machine.name} has no CPU core to run a kernel on")
 
 
+def _storage(machine: MachineSpec, kernel: Kernel) -> Storage | None:
+    spec = next((level for level in machine.memory if isinstance(level, StorageSpec)), None)
+    return None if spec is None else Storage(spec, kernel.space.peak_bytes, machine.clock_hz(spec.clock))
+
+
 def _links(env: simpy.Environment, machine: MachineSpec, hierarchy: Hierarchy) -> list[dict[str, Link]]:
     """For each core, the connections that it shares with others, by the level that they come from."""
 
@@ -94,7 +116,7 @@ def _links(env: simpy.Environment, machine: MachineSpec, hierarchy: Hierarchy) -
         return Link(env, level.name, _bytes_per_second(level.bandwidth, machine.clock_hz(level.clock)))
 
     topology = hierarchy.topology
-    memory = {level.name: link(level) for level in machine.memory if isinstance(level, DramSpec)}
+    memory = {level.name: link(level) for level in machine.memory if isinstance(level, DramSpec | StorageSpec)}
     caches = [link(topology.specs[instance.level]) for instance in topology.instances]
     return [
         memory | {spec.name: caches[chain[n]] for n, spec in enumerate(topology.specs) if spec.shared_by != 1}

@@ -1,7 +1,7 @@
 """Link: a connection whose bandwidth is shared fairly by the transfers that are on it.
 
-n transfers in flight each get 1/n of the bandwidth; when one starts or ends, the others go on at their new share. This is
-kept as one number, the service that every transfer has received since the link was made: a transfer that starts at
+n transfers in flight each get 1/n of the bandwidth; when one starts or ends, the others go on at their new share. This
+is kept as one number, the service that every transfer has received since the link was made: a transfer that starts at
 service s is done at service s + bytes. Service is an exact fraction; a completion is rounded up to a whole femtosecond
 once. There is one event pending at a time, the next completion.
 """

@@ -13,7 +13,7 @@ FEMTOSECONDS = 10**15
 
 @dataclass(frozen=True)
 class AgentTime:
-    """How one core spent its time, in femtoseconds. Busy by unit, waiting by resource; together exactly `elapsed_fs`."""
+    """How one core spent its time, in femtoseconds: busy by unit, waiting by resource, together `elapsed_fs`."""
 
     name: str
     elapsed_fs: int
@@ -33,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True)
 class TensorTraffic:
-    """Accesses to one tensor, and its misses in each level."""
+    """Elements of one tensor that were loaded and stored, and its misses in each level."""
 
     loads: int = 0
     stores: int = 0
@@ -57,10 +57,13 @@ class Outcome:
     macs: int
     loads: int
     stores: int
+    """Elements that went from memory to registers and back."""
     ledger: Ledger
     spans: tuple[Span, ...]
     events: int
     """SimPy events that the run took."""
+    spilled: int
+    """Values of the innermost loops that found no register."""
     model: str
     """Which model replayed the accesses: `stream` or `coupled`."""
     accesses: int

@@ -35,8 +35,8 @@ class Stopwatch:
     def step(self, cost: StepCost, durations: dict[str, int], elapsed_fs: int, overlap: str, to_fs: Convert) -> None:
         """A step: what it took as a whole, and what each of its transfers took.
 
-        The unit with the most work is busy. Beyond it, each part is charged with the time by which it is longer than all
-        shorter ones: that is what would be won if it were gone.
+        The unit with the most work is busy. Beyond it, each part is charged with the time by which it is longer than
+        all shorter ones: that is what would be won if it were gone.
         """
         for part in (*cost.compute, *cost.chain, *cost.delays):
             self.parts[part.name] += to_fs(part.cycles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
 from hwsim.engine.outcome import TensorTraffic
@@ -15,12 +16,12 @@ from hwsim.trace.work import Instructions, Work
 
 
 class Tally:
-    """Counts of work and traffic."""
+    """Counts of work and traffic. Loads and stores are counted in elements, however wide the access."""
 
-    def __init__(self) -> None:
+    def __init__(self, element_bytes: Mapping[str, int]) -> None:
+        self._element_bytes = element_bytes
         self.instructions = Instructions()
         self.flops = self.macs = 0
-        self.loads = self.stores = 0
         self.accesses = self.skipped = 0
         self.operations: Counter[tuple[str, str]] = Counter()
         self._loads: Counter[str] = Counter()
@@ -35,14 +36,22 @@ class Tally:
             self.operations[name, work.fmt] += count
 
     def add_traffic(self, nest: Nest, traffic: Traffic) -> None:
-        self.loads += nest.loads
-        self.stores += nest.stores
         self.accesses += traffic.accesses
         self.skipped += traffic.skipped
         for number, access in enumerate(nest.accesses):
-            (self._stores if access.write else self._loads)[access.tensor] += nest.count(access)
+            width = self._element_bytes.get(access.tensor, access.nbytes)
+            elements = nest.count(access) * access.nbytes // width
+            (self._stores if access.write else self._loads)[access.tensor] += elements
             for level, misses in traffic.misses.items():
                 self._misses[access.tensor, level] += misses[number]
+
+    @property
+    def loads(self) -> int:
+        return self._loads.total()
+
+    @property
+    def stores(self) -> int:
+        return self._stores.total()
 
     def tensors(self) -> dict[str, TensorTraffic]:
         names = sorted(set(self._loads) | set(self._stores))

@@ -1,9 +1,9 @@
 """CpuCore: what a step costs on a core, in cycles, part by part. No clock, no waiting for others.
 
-Compute is bound by the units (operations over ports), by issue, by the load and store ports, and by chains of dependent
-operations, of which the window of an out-of-order core hides the beginning. Memory is bound, at every level, by bytes over
-bandwidth and by the latency of the next level over the number of misses that can be outstanding at once. Which parts run
-at the same time is the machine's `overlap`; the engine adds them up.
+Compute is bound by the units (operations over ports), by issue, by the load and store ports, and by chains of
+dependent operations, of which the window of an out-of-order core hides the beginning. Memory is bound, at every level,
+by bytes over bandwidth and by the latency of the next level over the number of misses that can be outstanding at once.
+Which parts run at the same time is the machine's `overlap`; the engine adds them up.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hwsim.errors import CapacityError
 from hwsim.hardware.hierarchy import Traffic
 from hwsim.hardware.pattern import is_stream
+from hwsim.hardware.registers import RegisterFile, Spills
 from hwsim.spec.compute import CpuSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
-from hwsim.trace.nest import Access, Nest
+from hwsim.trace.nest import Nest
 from hwsim.trace.work import Chain, Instructions, Work
 from hwsim.units import Bandwidth
 
@@ -85,7 +85,9 @@ class CpuCore:
         self.caches = machine.caches
         self.registers = next((level for level in machine.memory if isinstance(level, RegistersSpec)), None)
         self.dram = next(level for level in machine.memory if isinstance(level, DramSpec))
-        self.spilled = self._spilled(registers_needed)
+        self.registers_needed = registers_needed
+        self._file = RegisterFile(self.registers) if self.registers else None
+        self.spilled = self._spills(1).values
         self._machine = machine
         self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
         self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
@@ -113,27 +115,19 @@ class CpuCore:
         Without fused multiply-add, two for one. A value that has no register is loaded and stored again in every
         iteration of the innermost loop; loop control tells how many there are.
         """
-        reloads = self.spilled * (instructions.other // 2)
-        issued = instructions + Instructions(load=reloads, store=reloads)
+        spills = self._spills(instructions.other // 2)
+        issued = instructions + Instructions(load=spills.loads, store=spills.stores)
         if not self.unit.ports.fma:
             issued += Instructions(fma=-issued.fma, mul=issued.fma, add=issued.fma)
         return issued
 
+    def _spills(self, iterations: int) -> Spills:
+        """Values that find no register, each used and changed in every iteration."""
+        return self._file.spills(self.registers_needed, iterations, iterations) if self._file else Spills()
+
     def latency_cycles(self, level: CacheSpec | DramSpec) -> Cycles:
         """Load-to-use time of a level in cycles of this core, whatever clock the level runs at."""
         return level.latency.seconds(self._clock_of(level)) * self.clock_hz if level.latency else ZERO
-
-    def _spilled(self, needed: int) -> int:
-        """Values that find no register; refused where the machine says so."""
-        if self.registers is None or needed <= self.registers.count:
-            return 0
-        if self.registers.spill == "refuse":
-            raise CapacityError(
-                f"the innermost loops hold {needed} values at once, and {self.registers.name} has "
-                f"{self.registers.count}; use smaller register tiles (v1, v2, v3), or set "
-                f"{self.registers.name}.spill=count to count the spills"
-            )
-        return needed - self.registers.count
 
     # Compute ----------------------------------------------------------------------------------------------------------
 
@@ -252,7 +246,7 @@ class CpuCore:
         nests: Sequence[Nest],
         traffic: Sequence[Traffic],
     ) -> Cycles:
-        """Latency of the next level over the misses that are outstanding at once, access by access.
+        """Latency of the next level over the misses that are outstanding at once, for streams and for jumps.
 
         A store that goes on to the next level without bringing its line in is sent off and not waited for.
         """
@@ -261,22 +255,24 @@ class CpuCore:
         spread = Fraction(max(work.instructions.total, 1), executions)
         total = ZERO
         for nest, moved in zip(nests, traffic, strict=True):
-            for access, misses in zip(nest.accesses, moved.misses[inner.name], strict=False):
-                if misses and (inner.write_allocate or not access.write):
-                    total += misses * latency / self._parallel(inner, nest, access, misses, spread)
+            waited = [
+                (misses, is_stream(nest, access, inner.line))
+                for access, misses in zip(nest.accesses, moved.misses[inner.name], strict=False)
+                if misses and (inner.write_allocate or not access.write)
+            ]
+            streamed = sum(misses for misses, stream in waited if stream)
+            jumping = sum(misses for misses, stream in waited if not stream)
+            total += streamed * latency / inner.mshrs
+            if jumping:
+                total += jumping * latency / self._parallel(inner, spread * nest.length / jumping)
         return total
 
-    def _parallel(
-        self, inner: CacheSpec, nest: Nest, access: Access, misses: int, spread: Fraction
-    ) -> Fraction:
-        """How many misses of an access overlap: what the caches allow and what the window of the core reaches."""
-        if is_stream(nest, access, inner.line):
-            return Fraction(inner.mshrs)
+    def _parallel(self, inner: CacheSpec, per_miss: Fraction) -> Fraction:
+        """How many jumps overlap, one in `per_miss` instructions: what the caches allow and the window reaches."""
         nearer = self.caches[: self.caches.index(inner) + 1]
         outstanding = Fraction(min(level.mshrs for level in nearer))
         if inner.strided_misses is not None:
             outstanding = min(outstanding, Fraction(inner.strided_misses))
-        per_miss = spread * nest.length / misses
         return max(Fraction(1), min(outstanding, self.unit.window / per_miss))
 
     def _clock_of(self, level: CacheSpec | DramSpec) -> int:

@@ -1,7 +1,7 @@
 """How the misses of an access follow each other: in a stream of neighbouring lines, or in jumps.
 
-A prefetcher keeps up with a stream, and with steady steps inside a page. Larger jumps, as down a column of a wide row-major
-matrix, are independent of each other and overlap, but no prefetcher helps.
+A prefetcher keeps up with a stream, and with steady steps inside a page. Larger jumps, as down a column of a wide
+row-major matrix, are independent of each other and overlap, but no prefetcher helps.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from hwsim.hardware.dram import drain
 from hwsim.hardware.filter import EMPTY, INFINITE, OFFSET, POLICY, SETS, WAYS, pump
 from hwsim.hardware.replacement import RANDOM
 from hwsim.hardware.stream import StreamCaches
-from hwsim.jit import compiled
+from hwsim.jit import compiled, inlined
 from hwsim.trace.event import LINE_SHIFT, U1
 from hwsim.trace.nest import Access, Nest, peel_outer, slice_outer
 from hwsim.trace.walk import BUFFER_EVENTS
@@ -223,13 +223,14 @@ def _replay_behind(
     )  # fmt: skip
 
 
-@compiled
+@inlined
 def _moved_by(line, first, end, moved):  # type: ignore[no-untyped-def]
     """By how much the tensor that a line belongs to moves; 0 for lines of nobody here."""
+    step = np.int64(0)
     for tensor in range(len(first)):
         if first[tensor] <= line < end[tensor]:
-            return moved[tensor]
-    return np.int64(0)
+            step = moved[tensor]
+    return step
 
 
 @compiled

@@ -94,9 +94,7 @@ def _tiles_of(
     bits: Mapping[str, int],
 ) -> list[Tile]:
     again = prod(
-        sum(count for count, _ in cuts[index])
-        for index in _around(operand, loops)
-        if index not in operand.strides
+        sum(count for count, _ in cuts[index]) for index in _around(operand, loops) if index not in operand.strides
     )
     own = [cuts[index] for index in operand.strides if index in order]
     return [

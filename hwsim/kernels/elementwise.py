@@ -33,15 +33,11 @@ ADD, MUL = Instructions(add=1), Instructions(mul=1)
 PASSES: Mapping[str, Pass] = {
     "add": Pass("add", ("A", "B"), "C", ADD, lambda a, b: a + b),
     "mul": Pass("mul", ("A", "B"), "C", MUL, lambda a, b: a * b),
-    "triad": Pass(
-        "triad", ("B", "C"), "A", Instructions(fma=1), lambda b, c: b + c * c.dtype.type(TRIAD_SCALE)
-    ),
+    "triad": Pass("triad", ("B", "C"), "A", Instructions(fma=1), lambda b, c: b + c * c.dtype.type(TRIAD_SCALE)),
     "copy": Pass("copy", ("A",), "C", Instructions(), lambda a: a),
 }
 
-FUSED = (
-    Pass("fused", ("A", "B", "C", "D"), "E", Instructions(fma=1, add=1), lambda a, b, c, d: d + (a + b) * c),
-)
+FUSED = (Pass("fused", ("A", "B", "C", "D"), "E", Instructions(fma=1, add=1), lambda a, b, c, d: d + (a + b) * c),)
 UNFUSED = (
     Pass("add", ("A", "B"), "tmp1", ADD, lambda a, b: a + b),
     Pass("mul", ("tmp1", "C"), "tmp2", MUL, lambda x, c: x * c),
@@ -80,9 +76,7 @@ class Elementwise(LoopKernel):
         element = Fraction(operations, loads + stores)
         byte = element / self.fmt.element_bytes
         found = [
-            Formula(
-                "operations per element moved", str(element), float(element), "flop", "intensity.element"
-            ),
+            Formula("operations per element moved", str(element), float(element), "flop", "intensity.element"),
             Formula("operations per byte moved", str(byte), float(byte), "flop/B", "intensity.byte"),
         ]
         if self.loops[0].plan.lanes == 1:

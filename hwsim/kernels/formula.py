@@ -22,9 +22,7 @@ from hwsim.trace.view import TensorView
 class FormulaKernel(LoopKernel):
     """The loops of a formula; a sum keeps its order at the tiles of the schedule."""
 
-    def __init__(
-        self, workload: FormulaWorkload, setting: Setting, given: Mapping[str, Array] | None = None
-    ) -> None:
+    def __init__(self, workload: FormulaWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
         self.formula = parse_formula(workload.formula)
         self.sizes = _checked_sizes(self.formula, workload.sizes)
@@ -43,16 +41,13 @@ class FormulaKernel(LoopKernel):
         self.shared_index = next(index for index in plan.order if index in target.indices)
         copies = {index: plan.unroll.get(index, 1) for index in plan.order}
         self.registers_needed = sum(
-            int(np.prod([copies[index] for index in ref.indices]))
-            for ref in (*self.formula.references, target)
+            int(np.prod([copies[index] for index in ref.indices])) for ref in (*self.formula.references, target)
         )
         self.plan = plan
 
     @property
     def tolerance(self) -> float:
-        summed = [
-            self.sizes[index] for index in self.formula.indices if index not in self.formula.output.indices
-        ]
+        summed = [self.sizes[index] for index in self.formula.indices if index not in self.formula.output.indices]
         terms = float(np.prod(summed)) * len(self.formula.terms) if summed else len(self.formula.terms)
         return 8 * self.sum_fmt.roundoff * float((1 + terms) ** 0.5)
 
@@ -162,9 +157,7 @@ def _shapes(formula: FormulaText, sizes: Mapping[str, int]) -> dict[str, tuple[i
     return shapes
 
 
-def _make_plan(
-    formula: FormulaText, sizes: Mapping[str, int], schedule: FormulaSchedule, setting: Setting
-) -> LoopPlan:
+def _make_plan(formula: FormulaText, sizes: Mapping[str, int], schedule: FormulaSchedule, setting: Setting) -> LoopPlan:
     order = schedule.order or formula.indices
     if sorted(order) != sorted(formula.indices):
         needed = ", ".join(formula.indices)

@@ -133,9 +133,7 @@ class _Parser:
         summed = set(formula.indices) - set(output.indices)
         if summed and not formula.accumulates:
             names = ", ".join(sorted(summed))
-            raise formula_error(
-                self.text, output.column, f"{names} is summed over: write '+=' instead of '='"
-            )
+            raise formula_error(self.text, output.column, f"{names} is summed over: write '+=' instead of '='")
 
     def _term(self, scale: float) -> Term:
         references: list[Reference] = []

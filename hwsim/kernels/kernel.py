@@ -63,6 +63,11 @@ class Kernel(ABC):
         """The independent pieces; walking their steps does the math."""
 
     @property
+    def workers(self) -> int:
+        """How many cores may take blocks."""
+        return self.setting.cores
+
+    @property
     @abstractmethod
     def useful_flops(self) -> int:
         """Operations that the problem needs, whatever the schedule does."""

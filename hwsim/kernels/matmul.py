@@ -21,9 +21,7 @@ from hwsim.spec.operation import MatmulWorkload
 class Matmul(LoopKernel):
     """C[i,j] += A[i,k] * B[k,j] for i < m, j < n, k < k."""
 
-    def __init__(
-        self, workload: MatmulWorkload, setting: Setting, given: Mapping[str, Array] | None = None
-    ) -> None:
+    def __init__(self, workload: MatmulWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
         self.workload = workload
         self.schedule = workload.schedule

@@ -10,9 +10,7 @@ from hwsim.numerics.format import Format, find_format
 from hwsim.spec.operation import MatmulWorkload
 
 
-def matmul_formulas(
-    workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format
-) -> tuple[Formula, ...]:
+def matmul_formulas(workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
     counts = tuple(_register_counts(workload, plan)) if plan.lanes == 1 else ()
     return (*counts, *_line_counts(workload, plan, setting, fmt), *_intensity(workload, fmt))
 
@@ -47,9 +45,7 @@ def _blocks(extent: int, tile: int | None, unroll: int) -> int:
     return whole * -(-size // unroll) + -(-rest // unroll)
 
 
-def _line_counts(
-    workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format
-) -> Iterator[Formula]:
+def _line_counts(workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format) -> Iterator[Formula]:
     """Lines brought into a cache that holds the tiles: 2n³/(L·b) + n²/L for square tiles, (n² + n³/b1)/L
     for strips.
 
@@ -59,9 +55,7 @@ def _line_counts(
     sum_line = setting.line_bytes / find_format(fmt.sum_name).element_bytes
     m, n, k = workload.m, workload.sizes.n, workload.k
     if {"i", "j", "k"} <= set(plan.tile) and workload.schedule.order in ("ijk", "jik"):
-        value = (
-            m * k / line * -(-n // plan.tile["j"]) + k * n / line * -(-m // plan.tile["i"]) + m * n / sum_line
-        )
+        value = m * k / line * -(-n // plan.tile["j"]) + k * n / line * -(-m // plan.tile["i"]) + m * n / sum_line
         yield Formula("lines into L1, square tiles", "2n³/(L·b) + n²/L", round(value), "lines", "l1.fills")
     elif "i" in plan.tile and workload.schedule.order == "ijk":
         value = m * k / line + k * n / line * -(-m // plan.tile["i"])

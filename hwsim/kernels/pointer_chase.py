@@ -44,9 +44,7 @@ class PointerChase(Kernel):
         if self.setting.math:
             self._found[0] = self._follow()
         hops = self.sizes.steps
-        work = Work(
-            0, 0, Instructions(load=hops), fmt=self.fmt.name, chain=Chain("load", hops), loop_starts=1
-        )
+        work = Work(0, 0, Instructions(load=hops), fmt=self.fmt.name, chain=Chain("load", hops), loop_starts=1)
         yield Step("chase", work, tuple(self._nests()))
 
     def _nests(self) -> Iterator[Nest]:

@@ -16,6 +16,7 @@ from hwsim.trace.work import Chain, ChainOp, Instructions, Work
 
 __all__ = ["Block", "Chain", "ChainOp", "Instructions", "Step", "Tile", "Work"]
 
+
 @dataclass(frozen=True)
 class Tile:
     """A rectangular piece of a tensor that a machine with software-managed memory moves, `count` times

@@ -20,9 +20,7 @@ UNROLL = 8
 class StreamRead(LoopKernel):
     """Adds up a vector, `passes` times."""
 
-    def __init__(
-        self, workload: StreamWorkload, setting: Setting, given: Mapping[str, Array] | None = None
-    ) -> None:
+    def __init__(self, workload: StreamWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
         self.passes = workload.sizes.passes
         self.n = max(1, workload.sizes.bytes // self.fmt.element_bytes)

@@ -16,9 +16,7 @@ from hwsim.spec.operation import SumWorkload
 class Sum2d(LoopKernel):
     """``total`` keeps one sum in a register; ``each`` stores one for each row (or column)."""
 
-    def __init__(
-        self, workload: SumWorkload, setting: Setting, given: Mapping[str, Array] | None = None
-    ) -> None:
+    def __init__(self, workload: SumWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
         self.columns = workload.sizes.n
         self.rows = workload.sizes.m or self.columns
@@ -54,9 +52,7 @@ class Sum2d(LoopKernel):
         per_line = self.setting.line_bytes // self.fmt.element_bytes
         if self.by_rows:
             return (Formula("lines read, row by row", "m·n/L", elements / per_line, "lines", "l1.fills"),)
-        return (
-            Formula("lines read, column by column, m lines do not fit", "m·n", elements, "lines", "l1.fills"),
-        )
+        return (Formula("lines read, column by column, m lines do not fit", "m·n", elements, "lines", "l1.fills"),)
 
     def _compute(self, ranges: Ranges) -> None:
         here = self.arrays["A"][part(ranges, "i", "j")]

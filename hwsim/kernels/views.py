@@ -20,9 +20,7 @@ class ViewReader(LoopKernel):
     With ``contiguous`` the view is copied first, and the copy is read: that pays if it is read often enough.
     """
 
-    def __init__(
-        self, workload: ViewWorkload, setting: Setting, given: Mapping[str, Array] | None = None
-    ) -> None:
+    def __init__(self, workload: ViewWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, None, given)
         self.schedule = workload.schedule
         columns = workload.sizes.n
@@ -37,9 +35,7 @@ class ViewReader(LoopKernel):
             extents = {"i": height, "j": width}
             read, write = at(self.view, "i", "j"), at(copy, "i", "j")
             vector = self.schedule.vector
-            self.add_loop(
-                "contiguous copy", extents, [read], write, Instructions(), self._copy, vector=vector
-            )
+            self.add_loop("contiguous copy", extents, [read], write, Instructions(), self._copy, vector=vector)
             source = copy
         self._sum = np.zeros(1, np.float64)
         self.add_loop(

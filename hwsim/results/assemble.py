@@ -33,6 +33,11 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
     memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
     intensity = _intensity(kernel, outcome, memory)
     warnings = [*kernel.warnings()]
+    if outcome.spilled:
+        warnings.append(
+            f"{kernel.registers_needed} values in {kernel.registers_needed - outcome.spilled} registers: "
+            f"{outcome.spilled} are loaded and stored again in every iteration of the innermost loop"
+        )
     if verified is None:
         warnings.append(NO_MATH)
     if verified is False and error is not None:

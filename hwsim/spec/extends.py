@@ -62,12 +62,7 @@ def merge(parent: Node, child: Node, problems: list[Problem]) -> Node:
     fields = dict(parent.fields)
     for key, new in child.fields.items():
         old = fields.get(key)
-        if (
-            key in PART_LISTS
-            and old is not None
-            and isinstance(old.value, list)
-            and isinstance(new.value, list)
-        ):
+        if key in PART_LISTS and old is not None and isinstance(old.value, list) and isinstance(new.value, list):
             fields[key] = _merge_parts(key, old, new, problems)
         else:
             fields[key] = _merge_value(old, new)
@@ -151,9 +146,7 @@ def _without_after(part: Node, problems: list[Problem]) -> Node:
     return part.without("after")
 
 
-def _remove(
-    parts: list[Node], names: list[str | None], name: str, part: Node, problems: list[Problem]
-) -> None:
+def _remove(parts: list[Node], names: list[str | None], name: str, part: Node, problems: list[Problem]) -> None:
     place = part.fields["remove"].place
     others = sorted(set(part.fields) - {"name", "remove"})
     if part.fields["remove"].value is not True:

@@ -58,9 +58,7 @@ def model_at(model: type[BaseModel], node: Node, path: NodePath) -> type[BaseMod
 
 def model_of(annotation: Any, node: Node | None) -> type[BaseModel] | None:
     """The model that an annotation leads to; among variants, the one that the data's ``kind`` names."""
-    models = [
-        choice for choice in choices(annotation) if isinstance(choice, type) and issubclass(choice, BaseModel)
-    ]
+    models = [choice for choice in choices(annotation) if isinstance(choice, type) and issubclass(choice, BaseModel)]
     if len(models) < 2:
         return models[0] if models else None
     kind = node.text("kind") if node is not None else None
@@ -80,9 +78,7 @@ def choices(annotation: Any) -> Iterator[Any]:
 
 def literals(annotation: Any) -> list[Any]:
     """The values that a field lists, if it does."""
-    return [
-        value for choice in choices(annotation) if get_origin(choice) is Literal for value in get_args(choice)
-    ]
+    return [value for choice in choices(annotation) if get_origin(choice) is Literal for value in get_args(choice)]
 
 
 def shown_path(node: Node, path: NodePath) -> str:

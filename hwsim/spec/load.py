@@ -93,9 +93,7 @@ def _machine_findings(machine: MachineSpec | None, node: Node, broken: set[NodeP
     return findings
 
 
-def _whole_levels(
-    machine: MachineSpec | None, node: Node, broken: set[NodePath]
-) -> Iterator[tuple[int, Level]]:
+def _whole_levels(machine: MachineSpec | None, node: Node, broken: set[NodePath]) -> Iterator[tuple[int, Level]]:
     """The levels that are valid by themselves, also where something else in the file is not."""
     if machine is not None:
         yield from enumerate(machine.memory)

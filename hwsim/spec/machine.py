@@ -26,13 +26,9 @@ class MachineSpec(Spec):
     format: Literal[1] = Field(description="Version of this file format.")
     name: Name = Field(description="What the machine is called; the file has the same name.")
     description: str = Field(description="One or two sentences for people.")
-    clocks: tuple[ClockSpec, ...] = Field(
-        min_length=1, description="Clock domains; the first is the default."
-    )
+    clocks: tuple[ClockSpec, ...] = Field(min_length=1, description="Clock domains; the first is the default.")
     compute: tuple[ComputeSpec, ...] = Field(min_length=1, description="Compute units.")
-    memory: tuple[LevelSpec, ...] = Field(
-        min_length=1, description="Memory levels, from the compute unit outwards."
-    )
+    memory: tuple[LevelSpec, ...] = Field(min_length=1, description="Memory levels, from the compute unit outwards.")
     energy: EnergySpec | None = Field(None, description="Energy prices; without them no energy is reported.")
 
     @property

@@ -62,16 +62,12 @@ class CacheSpec(Level):
     """A set-associative cache."""
 
     kind: Literal["cache"]
-    size: Bytes = Field(
-        description="Total capacity of one instance; `inf` for a perfect cache.", examples=["32 KiB"]
-    )
+    size: Bytes = Field(description="Total capacity of one instance; `inf` for a perfect cache.", examples=["32 KiB"])
     line: Bytes = Field(64, description="Line size, a power of two.", examples=["64 B"])
     ways: Annotated[int, Field(ge=1)] | Literal["full"] = Field(
         description="Associativity; 1 is direct mapped, 'full' fully associative."
     )
-    sector: Bytes | None = Field(
-        None, description="Bytes fetched and written back at a time; the line if not given."
-    )
+    sector: Bytes | None = Field(None, description="Bytes fetched and written back at a time; the line if not given.")
     replacement: Replacement = Field("lru", description="Which line leaves a full set.")
     write: Literal["back", "through"] = Field("back", description="When a store goes to the next level.")
     write_allocate: bool = Field(True, description="Whether a store that misses brings its line in.")
@@ -82,9 +78,7 @@ class CacheSpec(Level):
     index: Literal["modulo", "xor"] = Field(
         "modulo", description="Set of a line: the low bits, or all its bits folded together by exclusive or."
     )
-    prefetch: PrefetchSpec = Field(
-        PrefetchSpec(), description="Hardware prefetcher, counted apart from demand."
-    )
+    prefetch: PrefetchSpec = Field(PrefetchSpec(), description="Hardware prefetcher, counted apart from demand.")
     mshrs: int = Field(10, ge=1, description="Misses that may be outstanding at once.")
 
     strided_misses: float | None = Field(
@@ -164,6 +158,4 @@ class StorageSpec(Level):
     size: Bytes | None = Field(None, description="Capacity.")
 
 
-LevelSpec = Annotated[
-    RegistersSpec | CacheSpec | ScratchpadSpec | DramSpec | StorageSpec, Field(discriminator="kind")
-]
+LevelSpec = Annotated[RegistersSpec | CacheSpec | ScratchpadSpec | DramSpec | StorageSpec, Field(discriminator="kind")]

@@ -78,9 +78,7 @@ def _find_path(model: type[BaseModel], node: Node, words: list[str]) -> NodePath
             if rest[0] not in group.model_fields or rest[0] in fixed or (not path and rest[0] in PART_LISTS):
                 return None
             path, rest = (*path, rest[0]), rest[1:]
-        elif declared is not None and any(
-            get_origin(choice) is dict for choice in choices(declared.annotation)
-        ):
+        elif declared is not None and any(get_origin(choice) is dict for choice in choices(declared.annotation)):
             mapping = next(choice for choice in choices(declared.annotation) if get_origin(choice) is dict)
             key_words = len(rest) - 1 if model_of(get_args(mapping)[1], None) is not None else len(rest)
             if key_words == 0:

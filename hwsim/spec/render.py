@@ -49,9 +49,7 @@ def json_schema(title: str, declared: Any) -> dict[str, Any]:
     files = _references(whole)
     for name in files:
         _allow(partial[f"{name}{_VARIANT}"], ["format", "name", "extends"], extends=_EXTENDS)
-    for name in _references(
-        [definitions[file]["properties"].get(key) for file in files for key in PART_LISTS]
-    ):
+    for name in _references([definitions[file]["properties"].get(key) for file in files for key in PART_LISTS]):
         _allow(partial[f"{name}{_VARIANT}"], ["name"], after=_AFTER, remove=_REMOVE)
     variant = copy.deepcopy(whole)
     _retarget(variant)

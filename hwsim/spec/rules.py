@@ -154,9 +154,7 @@ def _names_are_unique(machine: MachineSpec) -> Iterator[Finding]:
         if name in seen:
             yield Finding((group, index, "name"), f"'{name}' is already the name of a part in {seen[name]}")
         elif name in RESERVED_NAMES:
-            yield Finding(
-                (group, index, "name"), f"'{name}' has a meaning of its own in paths; choose another name"
-            )
+            yield Finding((group, index, "name"), f"'{name}' has a meaning of its own in paths; choose another name")
         seen.setdefault(name, group)
     clocks = [clock.name for clock in machine.clocks]
     for index, name in enumerate(clocks):
@@ -177,27 +175,19 @@ def _clocks_exist(machine: MachineSpec) -> Iterator[Finding]:
 def _levels_are_in_order(machine: MachineSpec) -> Iterator[Finding]:
     drams = [index for index, level in enumerate(machine.memory) if isinstance(level, DramSpec)]
     if not drams:
-        yield Finding(
-            ("memory",), "has no level of kind dram; every hierarchy ends in main memory (size: inf is fine)"
-        )
+        yield Finding(("memory",), "has no level of kind dram; every hierarchy ends in main memory (size: inf is fine)")
     for index in drams[1:]:
         first = machine.memory[drams[0]].name
         yield Finding(("memory", index, "kind"), f"a second dram level; '{first}' already is main memory")
     for index, level in enumerate(machine.memory):
         if isinstance(level, RegistersSpec) and index > 0:
-            yield Finding(
-                ("memory", index, "kind"), "registers come first in the list, nearest the compute unit"
-            )
+            yield Finding(("memory", index, "kind"), "registers come first in the list, nearest the compute unit")
         elif isinstance(level, StorageSpec):
             if drams and index < drams[0]:
-                yield Finding(
-                    ("memory", index, "kind"), "storage lies behind dram; move it to the end of the list"
-                )
+                yield Finding(("memory", index, "kind"), "storage lies behind dram; move it to the end of the list")
         elif not isinstance(level, DramSpec) and drams and index > drams[0]:
             name = machine.memory[drams[0]].name
-            yield Finding(
-                ("memory", index, "kind"), f"only storage can lie behind '{name}'; move this level before it"
-            )
+            yield Finding(("memory", index, "kind"), f"only storage can lie behind '{name}'; move this level before it")
 
 
 def _outer_caches_are_larger(machine: MachineSpec) -> Iterator[Finding]:
@@ -213,9 +203,7 @@ def _outer_caches_are_larger(machine: MachineSpec) -> Iterator[Finding]:
 def _lines_do_not_shrink_outwards(machine: MachineSpec) -> Iterator[Finding]:
     for (_, inner), (index, outer) in _neighbouring_caches(machine):
         if outer.line < inner.line:
-            message = (
-                f"{format_bytes(outer.line)} is smaller than {inner.name}.line ({format_bytes(inner.line)})"
-            )
+            message = f"{format_bytes(outer.line)} is smaller than {inner.name}.line ({format_bytes(inner.line)})"
             yield Finding(("memory", index, "line"), message)
 
 
@@ -242,9 +230,7 @@ def _first_cache_includes_nothing(machine: MachineSpec) -> Iterator[Finding]:
     for index, level in enumerate(machine.memory):
         if isinstance(level, CacheSpec):
             if level.inclusion != "none":
-                message = (
-                    f"{level.inclusion} is said against the caches inside; {level.name} is the innermost"
-                )
+                message = f"{level.inclusion} is said against the caches inside; {level.name} is the innermost"
                 yield Finding(("memory", index, "inclusion"), message)
             return
 
@@ -260,9 +246,7 @@ def _sharing_fits_the_units(machine: MachineSpec) -> Iterator[Finding]:
         elif units % sharers:
             yield Finding(path, f"{sharers} does not divide the machine's {units} compute units evenly")
         elif sharers < inner:
-            message = (
-                f"{sharers} is less than {inner_name}.shared_by ({inner}); sharing does not shrink outwards"
-            )
+            message = f"{sharers} is less than {inner_name}.shared_by ({inner}); sharing does not shrink outwards"
             yield Finding(path, message)
         if sharers >= inner:
             inner_name, inner = level.name, sharers
@@ -295,9 +279,7 @@ def _energy_keys_name_parts(machine: MachineSpec) -> Iterator[Finding]:
             yield Finding(path, f"say which action of '{part}' this is the price of, such as '{part}.read'")
     for key in machine.energy.static:
         if key not in parts and key != WHOLE_MACHINE:
-            message = (
-                f"'{key}' is no level or unit of this machine; known: {', '.join(parts)}, {WHOLE_MACHINE}"
-            )
+            message = f"'{key}' is no level or unit of this machine; known: {', '.join(parts)}, {WHOLE_MACHINE}"
             yield Finding(("energy", "static", key), message + did_you_mean(key, [*parts, WHOLE_MACHINE]))
 
 

@@ -48,8 +48,7 @@ def merged_source(old: Node, new: Node, merged: Node) -> Node | None:
         return old.fields.get("source")
     inherited = part_sources(old)
     covered = {
-        number: written[number] if number in written else inherited.get(number)
-        for number in _numbers(merged, "")
+        number: written[number] if number in written else inherited.get(number) for number in _numbers(merged, "")
     }
     texts = {number: text for number, text in covered.items() if text is not None}
     strays = _strays(old, inherited) | _strays(new, written)
@@ -71,9 +70,7 @@ def check_sources(model: type[BaseModel], node: Node) -> Iterator[Finding]:
         known = set(_declared(group))
         for key in source.fields:
             if key not in known:
-                yield Finding(
-                    (*path, "source", key), f"no such field to give a source for{did_you_mean(key, known)}"
-                )
+                yield Finding((*path, "source", key), f"no such field to give a source for{did_you_mean(key, known)}")
 
 
 def _parts(node: Node) -> Iterator[tuple[NodePath, Node]]:

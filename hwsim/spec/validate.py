@@ -23,9 +23,7 @@ def validate(model: type[Model], node: Node) -> tuple[Model | None, list[Finding
         by_path: dict[NodePath, list[Details]] = {}
         for details in error.errors(include_url=False):
             by_path.setdefault(_field_path(node, details), []).append(details)
-        return None, [
-            Finding(path, _message(model, node, path, by_path[path])) for path in _innermost(by_path)
-        ]
+        return None, [Finding(path, _message(model, node, path, by_path[path])) for path in _innermost(by_path)]
 
 
 def _field_path(node: Node, details: Details) -> NodePath:
@@ -46,9 +44,7 @@ def _field_path(node: Node, details: Details) -> NodePath:
 
 def _innermost(by_path: Mapping[NodePath, list[Details]]) -> list[NodePath]:
     """Leave out what is only said because something inside is wrong."""
-    return [
-        path for path in by_path if not any(other[: len(path)] == path and other != path for other in by_path)
-    ]
+    return [path for path in by_path if not any(other[: len(path)] == path and other != path for other in by_path)]
 
 
 def _message(model: type[BaseModel], node: Node, path: NodePath, errors: list[Details]) -> str:

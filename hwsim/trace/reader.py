@@ -106,9 +106,7 @@ class _Again:
 def detect(name: str, head: bytes, damage: str | None = None) -> TextFormat:
     """The form of a text, from its first line that is not blank."""
     if head.startswith(_NPY_MAGIC):
-        raise TraceError(
-            f"{name}: this is a single .npy array; save addr and write together with numpy.savez"
-        )
+        raise TraceError(f"{name}: this is a single .npy array; save addr and write together with numpy.savez")
     if head.startswith(ZIP_MAGICS):
         raise TraceError(f"{name}: an .npz archive inside gzip is not read; unpack it first")
     for number, line in enumerate(head.split(b"\n"), start=1):

@@ -29,9 +29,7 @@ class TensorView:
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.strides):
-            raise ShapeError(
-                f"{self.name} has shape {self.shape} but strides {self.strides}: one stride for each axis"
-            )
+            raise ShapeError(f"{self.name} has shape {self.shape} but strides {self.strides}: one stride for each axis")
         if any(extent < 1 for extent in self.shape):
             raise ShapeError(f"{self.name}: every extent must be at least 1, found shape {self.shape}")
 
@@ -46,9 +44,7 @@ class TensorView:
             row = shape[axis + 1]
             if axis == len(shape) - 2 and ld is not None:
                 if ld < row:
-                    raise ShapeError(
-                        f"{name}: leading dimension {ld} is less than the {row} columns of {tuple(shape)}"
-                    )
+                    raise ShapeError(f"{name}: leading dimension {ld} is less than the {row} columns of {tuple(shape)}")
                 row = ld
             strides[axis] = strides[axis + 1] * row
         return cls(name, base, tuple(shape), tuple(strides), 0, element_bits)
@@ -67,9 +63,7 @@ class TensorView:
     @property
     def element_bytes(self) -> int:
         if self.element_bits % 8:
-            raise ShapeError(
-                f"{self.name}: elements of {self.element_bits} bits have no byte address of their own"
-            )
+            raise ShapeError(f"{self.name}: elements of {self.element_bits} bits have no byte address of their own")
         return self.element_bits // 8
 
     def address(self, index: Sequence[int]) -> int:
@@ -78,18 +72,14 @@ class TensorView:
             raise ShapeError(f"{self.name} has shape {self.shape}; {tuple(index)} is not an index into it")
         for axis, (position, extent) in enumerate(zip(index, self.shape, strict=True)):
             if not 0 <= position < extent:
-                raise ShapeError(
-                    f"{self.name}: index {position} is outside axis {axis} of shape {self.shape}"
-                )
+                raise ShapeError(f"{self.name}: index {position} is outside axis {axis} of shape {self.shape}")
         element = self.offset + sum(i * s for i, s in zip(index, self.strides, strict=True))
         return self.base + element * self.element_bits // 8
 
     def permute(self, *axes: int) -> TensorView:
         """The same elements with the axes in another order; a transpose is ``permute(1, 0)``."""
         if sorted(axes) != list(range(len(self.shape))):
-            raise ShapeError(
-                f"{self.name}: {axes} is not an order of the {len(self.shape)} axes of {self.shape}"
-            )
+            raise ShapeError(f"{self.name}: {axes} is not an order of the {len(self.shape)} axes of {self.shape}")
         shape = tuple(self.shape[axis] for axis in axes)
         return replace(self, shape=shape, strides=tuple(self.strides[axis] for axis in axes))
 
@@ -97,9 +87,7 @@ class TensorView:
         """As ``tensor[1:3, 2]``: a range keeps its axis, a number drops it; axes that are not named stay
         whole."""
         if len(parts) > len(self.shape):
-            raise ShapeError(
-                f"{self.name}: {len(parts)} ranges for the {len(self.shape)} axes of {self.shape}"
-            )
+            raise ShapeError(f"{self.name}: {len(parts)} ranges for the {len(self.shape)} axes of {self.shape}")
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
@@ -107,16 +95,12 @@ class TensorView:
             part = parts[axis] if axis < len(parts) else slice(None)
             if isinstance(part, int):
                 if not -extent <= part < extent:
-                    raise ShapeError(
-                        f"{self.name}: index {part} is outside axis {axis} of shape {self.shape}"
-                    )
+                    raise ShapeError(f"{self.name}: index {part} is outside axis {axis} of shape {self.shape}")
                 offset += part % extent * self.strides[axis]
                 continue
             positions = range(extent)[part]
             if not positions:
-                raise ShapeError(
-                    f"{self.name}: nothing of axis {axis} of shape {self.shape} is left by {part}"
-                )
+                raise ShapeError(f"{self.name}: nothing of axis {axis} of shape {self.shape} is left by {part}")
             offset += positions.start * self.strides[axis]
             shape.append(len(positions))
             strides.append(positions.step * self.strides[axis])
@@ -130,8 +114,7 @@ class TensorView:
             raise ShapeError(f"{self.name} of shape {self.shape} cannot be broadcast to {tuple(shape)}")
         strides = (0,) * missing + self.strides
         repeated = tuple(
-            0 if mine == 1 and wanted != 1 else stride
-            for mine, wanted, stride in zip(own, shape, strides, strict=True)
+            0 if mine == 1 and wanted != 1 else stride for mine, wanted, stride in zip(own, shape, strides, strict=True)
         )
         return replace(self, shape=tuple(shape), strides=repeated)
 
@@ -188,9 +171,7 @@ def _fill_in(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:
     if list(shape).count(-1) == 1 and known > 0 and view.size % known == 0:
         shape = [view.size // known if extent == -1 else extent for extent in shape]
     if any(extent < 1 for extent in shape) or prod(shape) != view.size:
-        raise ShapeError(
-            f"{view.name} of shape {view.shape} has {view.size} elements; {tuple(shape)} does not"
-        )
+        raise ShapeError(f"{view.name} of shape {view.shape} has {view.size} elements; {tuple(shape)} does not")
     return tuple(shape)
 
 

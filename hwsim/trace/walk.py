@@ -10,6 +10,7 @@ that one set may receive.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
     ]
     # The innermost body runs in program order: what is marked "after" comes last.
     ranks = sorted(range(count), key=lambda row: (order[row, DEPTH], order[row, AFTER], row))
-    for first, second in zip(ranks, ranks[1:], strict=False):
+    for first, second in pairwise(ranks):
         if _updates(nest.accesses[first], nest.accesses[second]):
             order[first, PAIR], order[second, PAIR] = UPDATED, UPDATER
     return PackedNest(

@@ -1,8 +1,8 @@
 """`hwsim validate cpu`: time over tile size, against a real Zen 3 core.
 
-Each measured matmul (the fastest of its repeats) is simulated on `zen3`. The host's compiler multiplied and added apart, so
-fused multiply-add is switched off. A matmul is simulated for some rows of the output and for twice as many: the second half
-runs with warm caches, and stands for all rows that are left.
+Each measured matmul (the fastest of its repeats) is simulated on `zen3`. The host's compiler multiplied and added apart,
+so fused multiply-add is switched off. Some rows of the output are simulated twice: first with cold caches, then with what
+the first time left in them, which stands for all the rows that are left.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
@@ -17,9 +18,12 @@ from hwsim.catalog import load_machine
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import FEMTOSECONDS
 from hwsim.errors import Problem, SpecError
+from hwsim.hardware.build import build_hierarchy
 from hwsim.kernels.build import build_kernel
+from hwsim.kernels.kernel import Kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.validation.parallel import in_parallel
 from hwsim.validation.rank import spearman
 from hwsim.validation.report import Bar, Report, Row, relative_error, report
 from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped
@@ -67,8 +71,9 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     yield len(measured)
     simulated: dict[Case, float] = {}
     rows = []
-    for case, seconds in measured.items():
-        simulated[case] = simulate_case(machine, case)
+    for case, found in zip(measured, in_parallel(partial(simulate_case, machine), measured), strict=True):
+        seconds = measured[case]
+        simulated[case] = found
         detail = f"{simulated[case]:.4g} s simulated, {seconds:.4g} s measured"
         rows.append(Row(case.name, f"{case.build} {case.variant}", relative_error(simulated[case], seconds), detail))
         yield rows[-1]
@@ -79,16 +84,16 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
 def simulate_case(machine: MachineSpec, case: Case) -> float:
     """Seconds of the whole matmul."""
     rows = _simulated_rows(case)
-    first, both = (_seconds(machine, case, rows * times) for times in (1, 2))
-    return first + (both - first) * (case.n - rows) / rows
+    hierarchy = build_hierarchy(machine)
+    cold, warm = (simulate(machine, _kernel(machine, case, rows), hierarchy=hierarchy).elapsed_fs for _ in range(2))
+    return (cold + warm * (case.n - rows) / rows) / FEMTOSECONDS
 
 
-def _seconds(machine: MachineSpec, case: Case, rows: int) -> float:
+def _kernel(machine: MachineSpec, case: Case, rows: int) -> Kernel:
     cpu = machine.compute[0]
     precision = _PRECISION[case.dtype]
     lanes = cpu.simd.bits // int(precision[2:]) if cpu.simd and case.build == "vec" else 1
-    kernel = build_kernel(_workload(case, rows, precision), lanes=lanes, math=False)
-    return simulate(machine, kernel).elapsed_fs / FEMTOSECONDS
+    return build_kernel(_workload(case, rows, precision), lanes=lanes, math=False)
 
 
 def _simulated_rows(case: Case) -> int:
@@ -115,7 +120,9 @@ def _workload(case: Case, rows: int, precision: str) -> WorkloadSpec:
 def _measured(path: Path, count: int | None, seed: int) -> dict[Case, float]:
     """The fastest of the repeats of each case."""
     fastest: dict[Case, float] = {}
-    for record in sample(read_table(path, _COLUMNS), lambda r: (r["build"], r["dtype"], r["n"], r["variant"]), count, seed):
+    for record in sample(
+        read_table(path, _COLUMNS), lambda r: (r["build"], r["dtype"], r["n"], r["variant"]), count, seed
+    ):
         case = _case(path, record)
         fastest[case] = min(float(record["seconds"]), fastest.get(case, float("inf")))
     return fastest
@@ -208,6 +215,8 @@ def _notes(curves: dict[Curve, float], groups: dict[Group, float]) -> list[str]:
         for name, rho in sorted(curves.items())
     ]
     if curves:
-        notes.append(f"mean over the curves {mean(curves.values()):.2f}; noise ceiling {mean(ceilings[c] for c in curves):.2f}")
+        notes.append(
+            f"mean over the curves {mean(curves.values()):.2f}; noise ceiling {mean(ceilings[c] for c in curves):.2f}"
+        )
     notes += [f"{' '.join(map(str, name))}: all variants {rho:.2f}" for name, rho in sorted(groups.items())]
     return notes

@@ -44,7 +44,5 @@ def test_the_installed_program_finds_its_machines_from_any_folder(unpacked: Path
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     listed = json.loads(done.stdout)
-    assert {entry["name"] for entry in listed["machines"]} == {
-        path.stem for path in (ROOT / "machines").glob("*.yaml")
-    }
+    assert {entry["name"] for entry in listed["machines"]} == {path.stem for path in (ROOT / "machines").glob("*.yaml")}
     assert all(Path(entry["path"]).is_relative_to(unpacked) for entry in listed["workloads"])

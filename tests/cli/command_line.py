@@ -34,6 +34,4 @@ def hwsim_process(*words: str, **options: Any) -> subprocess.CompletedProcess[st
     source = str(Path(hwsim_package.__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": source}
     command = [sys.executable, "-m", "hwsim.cli.app", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env=environment, **options
-    )
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment, **options)

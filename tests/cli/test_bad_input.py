@@ -67,9 +67,7 @@ EDITS = {
     "misspelt field": Bad(
         "replacement: lru", "replacment: lru", "l1.replacment: unknown field; did you mean 'replacement'?"
     ),
-    "unknown field at the top": Bad(
-        "energy:\n", "enrgy: 3\nenergy:\n", "enrgy: unknown field; did you mean 'energy'?"
-    ),
+    "unknown field at the top": Bad("energy:\n", "enrgy: 3\nenergy:\n", "enrgy: unknown field; did you mean 'energy'?"),
     "misspelt extends": Bad(
         "energy:\n", "extend: course_cpu\nenergy:\n", "extend: unknown field; did you mean 'extends'?"
     ),
@@ -82,17 +80,13 @@ EDITS = {
     "KB is ambiguous": Bad(
         "size: 32 KiB", "size: 32 KB", "'32 KB' is ambiguous; write '32 KiB' (32768 B) or '32 kB' (32000 B)"
     ),
-    "no unit": Bad(
-        "size: 32 KiB", "size: 32768", "l1.size: 32768 has no unit; write a size such as '32 KiB'"
-    ),
+    "no unit": Bad("size: 32 KiB", "size: 32768", "l1.size: 32768 has no unit; write a size such as '32 KiB'"),
     "no unit, with exponent": Bad(
         "frequency: 2 GHz",
         "frequency: 2e9",
         "clock.core.frequency: 2000000000.0 has no unit; write a frequency",
     ),
-    "wrong unit": Bad(
-        "latency: 100 ns", "latency: 100 KiB", "dram.latency: '100 KiB' has the unknown unit 'KiB'"
-    ),
+    "wrong unit": Bad("latency: 100 ns", "latency: 100 KiB", "dram.latency: '100 KiB' has the unknown unit 'KiB'"),
     "unit in the wrong case": Bad("frequency: 2 GHz", "frequency: 2 ghz", "did you mean 'GHz'?"),
     "negative size": Bad("size: 32 KiB", "size: -32 KiB", "l1.size: '-32 KiB' must be more than 0"),
     "zero size": Bad("size: 256 KiB", "size: 0 B", "l2.size: '0 B' must be more than 0"),
@@ -100,12 +94,8 @@ EDITS = {
     "size beyond all addresses": Bad(
         "size: 256 KiB", "size: 1e40 B", "l2.size: '1e40 B' is more than can be addressed; write inf"
     ),
-    "line of 48 bytes": Bad(
-        "line: 64 B", "line: 48 B", "l1.line: 48 B is not a power of two from 4 B to 4 KiB"
-    ),
-    "no ways": Bad(
-        "ways: 8\n    line", "ways: 0\n    line", "l1.ways: must be at least 1 or 'full', found 0"
-    ),
+    "line of 48 bytes": Bad("line: 64 B", "line: 48 B", "l1.line: 48 B is not a power of two from 4 B to 4 KiB"),
+    "no ways": Bad("ways: 8\n    line", "ways: 0\n    line", "l1.ways: must be at least 1 or 'full', found 0"),
     "ways that do not divide": Bad(
         "ways: 8\n    line",
         "ways: 7\n    line",
@@ -123,9 +113,7 @@ EDITS = {
         "l2.ways: plru needs 1, 2, 4, 8, 16, 32 or 64 ways, found 12",
         "ways: 12",
     ),
-    "outer cache smaller": Bad(
-        "size: 256 KiB", "size: 16 KiB", "l2.size: 16 KiB is smaller than l1.size (32 KiB)"
-    ),
+    "outer cache smaller": Bad("size: 256 KiB", "size: 16 KiB", "l2.size: 16 KiB is smaller than l1.size (32 KiB)"),
     "outer line smaller": Bad(
         "size: 256 KiB", "line: 32 B\n    size: 256 KiB", "l2.line: 32 B is smaller than l1.line (64 B)"
     ),
@@ -195,9 +183,7 @@ EDITS = {
         "core.issue_width: missing; it is: Instructions that can start in one cycle.",
         "- name: core\n    kind",
     ),
-    "empty value": Bad(
-        "issue_width: 2", "issue_width:", "core.issue_width: is empty; it must be a whole number"
-    ),
+    "empty value": Bad("issue_width: 2", "issue_width:", "core.issue_width: is empty; it must be a whole number"),
     "number as a float": Bad(
         "count: 4",
         "count: 4.0",
@@ -270,9 +256,7 @@ def test_one_wrong_thing_is_reported_with_its_line(folder: Path, name: str) -> N
 
 
 def test_all_problems_of_a_file_come_at_once_in_line_order(folder: Path) -> None:
-    text = (
-        GOOD.replace("count: 4", "count: 0").replace("lru", "lruu").replace("size: 256 KiB", "size: 256100 B")
-    )
+    text = GOOD.replace("count: 4", "count: 0").replace("lru", "lruu").replace("size: 256 KiB", "size: 256100 B")
     (folder / "tiny.yaml").write_text(text)
     outcome = hwsim("check", "tiny.yaml")
     places = [line.split(": ")[1] for line in outcome.err.splitlines()]

@@ -170,9 +170,7 @@ def test_a_damaged_archive_is_refused(folder: Path, compressed: bool) -> None:
     save(folder / "t.npz", addr=addresses, write=addresses % 2 == 0)
     content = bytearray((folder / "t.npz").read_bytes())
     (folder / "cut").write_bytes(content[: len(content) // 2])
-    assert_refused(
-        hwsim("replay", "course_cpu", "cut"), "cut: the archive cannot be read, it may be cut short"
-    )
+    assert_refused(hwsim("replay", "course_cpu", "cut"), "cut: the archive cannot be read, it may be cut short")
     content[100_000:100_100] = bytes(100)
     (folder / "holed").write_bytes(content)
     assert_refused(hwsim("replay", "course_cpu", "holed"), "holed: 'addr' is damaged after entry")
@@ -199,9 +197,7 @@ def test_a_form_that_the_file_does_not_have_is_refused(folder: Path) -> None:
     (folder / "t").write_text(GOOD)
     np.savez(folder / "t.npz", addr=ADDR, write=WRITE)
     assert_refused(hwsim("replay", "course_cpu", "t", "--format", "npz"), "t: this is not an .npz archive")
-    assert_refused(
-        hwsim("replay", "course_cpu", "t.npz", "--format", "din"), "this is an .npz archive, not din"
-    )
+    assert_refused(hwsim("replay", "course_cpu", "t.npz", "--format", "din"), "this is an .npz archive, not din")
 
 
 @pytest.mark.parametrize(

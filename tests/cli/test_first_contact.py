@@ -26,14 +26,10 @@ def test_hwsim_alone_prints_commands_to_copy() -> None:
 
 
 @pytest.mark.parametrize("command", [command for command, _ in COMMANDS])
-def test_a_command_of_the_welcome_works(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_of_the_welcome_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "machines").mkdir()
-    (tmp_path / "machines" / "my.yaml").write_text(
-        "format: 1\nname: my\ndescription: Mine.\nextends: course_cpu\n"
-    )
+    (tmp_path / "machines" / "my.yaml").write_text("format: 1\nname: my\ndescription: Mine.\nextends: course_cpu\n")
     words = shlex.split(command.split(">", maxsplit=1)[0])
     assert words[0] == "hwsim"
     assert hwsim(*words[1:]).code == 0
@@ -52,9 +48,7 @@ def test_light_commands_import_nothing_heavy(words: list[str]) -> None:
         f"print('heavy:', [m for m in {HEAVY!r} if m in sys.modules], 'code:', code, file=sys.stderr)"
     )
     source = Path(package.__file__).resolve().parent.parent
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=source, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=source, check=True)
     assert done.stderr.splitlines()[-1] == "heavy: [] code: 0"
 
 

@@ -19,9 +19,7 @@ def test_shipped_machines_are_listed_from_any_folder(tmp_path: Path, monkeypatch
     assert "course_cpu" in outcome.out
 
 
-def test_own_machines_and_workloads_are_listed_with_their_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_machines_and_workloads_are_listed_with_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "machines").mkdir()
     (tmp_path / "workloads").mkdir()

@@ -86,9 +86,7 @@ def test_useful_work_does_not_depend_on_cores(spec):
 def test_without_math_the_steps_are_the_same(spec):
     _, with_math = run(spec, lanes=4, cores=2)
     silent, without = run(spec, lanes=4, cores=2, math=False)
-    assert [(step.work, len(step.nests)) for step in with_math] == [
-        (step.work, len(step.nests)) for step in without
-    ]
+    assert [(step.work, len(step.nests)) for step in with_math] == [(step.work, len(step.nests)) for step in without]
     with pytest.raises(Exception, match="without math"):
         _ = silent.output
 

@@ -147,9 +147,7 @@ class TestTheReaderObjects:
             "```console shown\n$ hwsim --version\nhwsim 99\n```",
         ],
     )
-    def test_to_a_command_that_fails(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-    ) -> None:
+    def test_to_a_command_that_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         with pytest.raises(AssertionError, match=r"page\.md:1"):
             self.follow(tmp_path, monkeypatch, text)
 
@@ -158,15 +156,11 @@ class TestTheReaderObjects:
             self.follow(tmp_path, monkeypatch, "```python\n1 / 0\n```")
 
     @pytest.mark.parametrize("mark", ["", " machines/my.yaml"])
-    def test_to_yaml_that_does_not_load(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
-    ) -> None:
+    def test_to_yaml_that_does_not_load(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
         with pytest.raises(SpecError):
             self.follow(tmp_path, monkeypatch, f"```yaml{mark}\nformat: 1\nname: my\nclocks: []\n```")
 
-    def test_to_a_planned_machine_with_another_fault(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_to_a_planned_machine_with_another_fault(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(AssertionError):
             self.follow(tmp_path, monkeypatch, "```yaml planned\nformat: 1\nname: my\nclocks: []\n```")
 

@@ -47,9 +47,10 @@ def cycles(spec: MachineSpec, level: Level) -> float:
 
 
 def gigabytes_per_second(spec: MachineSpec, level: Level) -> float:
-    assert level.bandwidth is not None
+    bandwidth = level.unit_bandwidth or level.bandwidth
+    assert bandwidth is not None
     hz = spec.clock_hz(level.clock)
-    per_cycle = level.bandwidth.bytes_per_cycle(hz)
+    per_cycle = bandwidth.bytes_per_cycle(hz)
     assert per_cycle is not None
     return float(per_cycle * hz / 10**9)
 

@@ -67,14 +67,16 @@ PASS_STORES_ON = {"l1.write_allocate": "false", "l2.write_allocate": "false"}
 
 
 def test_a5_fusion_is_1_8_times_faster_where_bandwidth_is_the_limit() -> None:
-    """A5: 36 bytes per element become 20. Stores that miss must not fetch their line first: the course does not count that."""
-    unfused, fused = (hwsim.run("course_cpu", name, n=2**18, math=False, set=PASS_STORES_ON) for name in ("unfused", "fused"))
+    """A5: 36 bytes per element become 20, if stores that miss do not fetch their line first, as the course counts."""
+    unfused, fused = (
+        hwsim.run("course_cpu", name, n=2**18, math=False, set=PASS_STORES_ON) for name in ("unfused", "fused")
+    )
     assert (dram_bytes(unfused), dram_bytes(fused)) == (36 * 2**18, 20 * 2**18)
     assert unfused.time_s / fused.time_s == pytest.approx(1.8, rel=0.02)
 
 
 def test_a5_write_allocate_makes_it_almost_two() -> None:
-    """Each of four stores fetches a line and writes it back: 48 bytes per element become 24, but for lines left in the cache."""
+    """Each store fetches its line too: 48 bytes per element become 24, but for lines that are left in the cache."""
     assert 1.8 < speed_up(2**18) < 2.0
 
 
@@ -88,7 +90,13 @@ def test_a5_arrays_that_stay_in_the_cache_gain_otherwise() -> None:
 def test_a5_fusion_gains_nothing_where_arithmetic_is_the_limit() -> None:
     """A5: two additions per element through one adder take as long in one pass as in three."""
     rest = {f"core.ports.{port}": 64 for port in ("mul", "load", "store")}
-    endless = {"l1.size": "inf", "l1.bandwidth": "inf", "l2.bandwidth": "inf", "dram.bandwidth": "inf", "dram.latency": "7 ns"}
+    endless = {
+        "l1.size": "inf",
+        "l1.bandwidth": "inf",
+        "l2.bandwidth": "inf",
+        "dram.bandwidth": "inf",
+        "dram.latency": "7 ns",
+    }
     machine = {"core.ports.fma": 0, "core.issue_width": 64, **rest, **endless}
     assert speed_up(2**14, set=machine, **SCALAR) == pytest.approx(1.0, abs=0.1)
 

@@ -32,7 +32,13 @@ def test_s1_s2_s4_row_and_column_major() -> None:
 def test_s3_every_address_of_a_run_comes_from_a_view() -> None:
     """S3: offset + i*s0 + j*s1. The accesses of a slice are the addresses of the view, and nothing else."""
     made = kernel("view", {"n": 12, "m": 5}, view="slice", offset=2, step=3)
-    touched = [touch[0] for block in made.blocks() for step in block.steps() for nest in step.nests for touch in nest.addresses()]
+    touched = [
+        touch[0]
+        for block in made.blocks()
+        for step in block.steps()
+        for nest in step.nests
+        for touch in nest.addresses()
+    ]
     base = made.tensors["A"].base
     assert touched == [base + (i * 12 + 2 + 3 * j) * 4 for i in range(5) for j in range(4)]
 
@@ -79,14 +85,14 @@ def test_s9_swapped_quadrants_are_a_view_of_four_axes_and_flat_only_as_a_copy() 
 
 
 def test_s9_a_contiguous_copy_costs_a_read_and_a_write_and_is_then_read_by_lines() -> None:
-    """S9: the view is read n² times, the copy written n² times and read n²/8 times in vectors of eight."""
+    """S9: n² gathered loads read the view; the copy is stored and read in n²/8 vectors of eight."""
     view = hwsim.run("course_cpu", "view_transpose", n=64)
     copy = hwsim.run("course_cpu", "contiguous_copy", n=64, reuses=1)
     assert view.verified
     assert copy.verified
-    assert view.work["loads"] == 64 * 64
-    assert copy.work["loads"] == 64 * 64 + 64 * 64 // 8
-    assert copy.work["stores"] == 64 * 64 // 8
+    assert view.work["instructions"]["load"] == 64 * 64
+    assert copy.work["instructions"]["load"] == 64 * 64 + 64 * 64 // 8
+    assert copy.work["instructions"]["store"] == 64 * 64 // 8
     assert copy.tensors["copy"]["misses"]["l1"] == 64 * 64 // 16
 
 
@@ -98,7 +104,7 @@ def test_s10_another_shape_shares_the_memory() -> None:
 
 @pytest.mark.parametrize(("step", "lines"), [(1, 4), (2, 8), (4, 16), (16, 64), (32, 64)])
 def test_s11_a_vector_over_a_stride_touches_more_lines(step: int, lines: int) -> None:
-    """S11: 64 elements in vectors of 8; each vector touches min(8, 8*step*4/64) lines, neighbours share them at step 1."""
+    """S11: 64 elements in vectors of 8; a vector touches min(8, 8*step*4/64) lines, or a part of one."""
     result = hwsim.run("course_cpu", "view_slice", n=64 * step, m=1, offset=0, step=step)
     assert result.verified
     assert result.memory["l1"].misses == lines
@@ -106,7 +112,7 @@ def test_s11_a_vector_over_a_stride_touches_more_lines(step: int, lines: int) ->
 
 
 def test_s11_a_contiguous_copy_pays_if_it_is_read_often_enough() -> None:
-    """S11: a transpose of 512 x 512, which fits no cache: one reading is cheaper through the view, many through a copy."""
+    """S11: a transpose of 512 x 512 fits no cache: one reading is cheaper through the view, many through a copy."""
     times = {
         (name, reuses): hwsim.run("course_cpu", name, n=512, reuses=reuses, math=False).time_s
         for name in ("view_transpose", "contiguous_copy")
@@ -118,7 +124,9 @@ def test_s11_a_contiguous_copy_pays_if_it_is_read_often_enough() -> None:
 
 def test_s12_column_order_fetches_sixteen_times_the_lines() -> None:
     """S12: M*N/16 lines by rows; M*N by columns, where a column of 1,024 lines does not stay in 512."""
-    rows, columns = (hwsim.run("course_cpu", name, n=64, m=1024, precision="int32") for name in ("sum_rows", "sum_columns"))
+    rows, columns = (
+        hwsim.run("course_cpu", name, n=64, m=1024, precision="int32") for name in ("sum_rows", "sum_columns")
+    )
     assert rows.verified
     assert columns.verified
     assert rows.memory["l1"].misses == 1024 * 64 // 16

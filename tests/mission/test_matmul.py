@@ -35,8 +35,9 @@ def formula(result: RunResult, compare: str) -> dict[str, Any]:
 
 
 def test_t1_b_by_rows_streams_and_b_by_columns_strides() -> None:
-    """T1: a row of B[j][k] is read line by line; a column of B[k][j] touches a line for each element. In 8 KiB no column of
-    256 lines stays until the next one comes."""
+    """T1: a row of B[j][k] is read line by line; a column of B[k][j] touches a line for each element.
+
+    In 8 KiB no column of 256 lines stays until the next one comes."""
     rows, columns = (
         hwsim.run("course_cpu", name, n=256, m=16, math=False, set=SMALL_L1) for name in ("matmul_bt", "matmul_naive")
     )
@@ -65,7 +66,7 @@ def test_t4_the_register_budget_is_tight(v3: int, registers: int) -> None:
     tile = {"n": 16, "v1": 4, "v2": 8, "v3": v3}
     fits = {"regs.count": registers, "regs.spill": "refuse"}
     assert hwsim.run("course_cpu", "matmul_register", set=fits, **tile).verified
-    with pytest.raises(CapacityError, match=f"hold {registers} values at once, and regs has {registers - 1}"):
+    with pytest.raises(CapacityError, match=f"needs {registers} values in regs, which holds {registers - 1}"):
         hwsim.run("course_cpu", "matmul_register", set=fits | {"regs.count": registers - 1}, **tile)
 
 
@@ -91,7 +92,7 @@ def test_t7_a_tensor_is_reused_along_the_index_that_it_does_not_have() -> None:
 
 
 def test_t8_packed_tiles_need_no_padding() -> None:
-    """T8: with each tile in one piece the lines are those of the formula; in rows of 256 elements they crowd into few sets."""
+    """T8: with each tile in one piece the lines are those of the formula; in rows of 1 KiB they crowd into few sets."""
     packed, strided = (hwsim.run("course_cpu", name, n=256, math=False) for name in ("matmul_packed", "matmul_tiled"))
     assert packed.memory["l1"].misses == 69_632
     assert strided.memory["l1"].misses == 5_041_152
@@ -107,10 +108,12 @@ def test_t9_t10_strips_bring_a_once_and_b_once_for_each_strip_of_a(b2: int) -> N
 
 
 def test_t11_beyond_the_condition_traffic_jumps() -> None:
-    """T11: b1*n + b2*n elements are 4 KiB. While one strip of B follows another both are in use, and C beside them, so the
-    edge is where A, two strips of B and the lines of C fit: above 6 KiB. Below 2 KiB a strip of B does not stay either."""
+    """T11: b1*n + b2*n elements are 4 KiB. The edge lies higher: while one strip of B follows another both are in use,
+    and C beside them, so that A stays above 6 KiB. At 2 KiB a strip of B does not stay either."""
     by_size = {
-        size: l1_misses(hwsim.run("course_cpu", "matmul_strips", n=64, math=False, set=SMALL_L1 | {"l1.size": f"{size} B"}))
+        size: l1_misses(
+            hwsim.run("course_cpu", "matmul_strips", n=64, math=False, set=SMALL_L1 | {"l1.size": f"{size} B"})
+        )
         for size in (2048, 4096, 6144, 6656)
     }
     assert by_size[6656]["A"] == 256
@@ -122,7 +125,9 @@ def test_t11_beyond_the_condition_traffic_jumps() -> None:
 
 def test_t12_strips_bring_far_less_than_no_strips() -> None:
     """T12: n² + n³/b1 elements against up to 2n³; the untiled product of the same layout finds A in the cache."""
-    strips, naive = (hwsim.run("course_cpu", name, n=64, math=False, set=SMALL_L1) for name in ("matmul_strips", "matmul_bt"))
+    strips, naive = (
+        hwsim.run("course_cpu", name, n=64, math=False, set=SMALL_L1) for name in ("matmul_strips", "matmul_bt")
+    )
     assert l1_misses(strips)["A"] + l1_misses(strips)["B"] == (64**2 + 64**3 // 8) // 16
     assert l1_misses(naive)["A"] + l1_misses(naive)["B"] > 7 * (64**2 + 64**3 // 8) // 16
     assert strips.work["loads"] == naive.work["loads"] == 2 * 64**3
@@ -157,7 +162,9 @@ def test_t17_the_blocked_product_is_the_product() -> None:
 def test_t18_the_trace_of_4x4_with_blocks_of_2_can_be_read_whole() -> None:
     """T18: eight block products of eight steps each; A and B are touched at every step, C before and after each sum."""
     made = kernel("matmul", {"n": 4}, tile=2)
-    touched = [touch for block in made.blocks() for step in block.steps() for nest in step.nests for touch in nest.addresses()]
+    touched = [
+        touch for block in made.blocks() for step in block.steps() for nest in step.nests for touch in nest.addresses()
+    ]
     result = hwsim.run("course_cpu", "matmul_tiled", n=4, tile=2)
     assert len(touched) == result.work["loads"] + result.work["stores"] == 2 * 64 + 2 * 32
     first = made.tensors["C"].base, made.tensors["A"].base, made.tensors["B"].base
@@ -178,7 +185,9 @@ def test_t20_blocks_that_do_not_divide(tile: int) -> None:
 def test_t21_golden_products(schedule: dict[str, Any]) -> None:
     """T21: both products of the notes, simulated on the course's machine."""
     machine = load_machine("course_cpu").spec
-    square = kernel("matmul", {"n": 2}, inputs={"A": np.array([[1, 2], [3, 4]]), "B": np.array([[5, 6], [7, 8]])}, **schedule)
+    square = kernel(
+        "matmul", {"n": 2}, inputs={"A": np.array([[1, 2], [3, 4]]), "B": np.array([[5, 6], [7, 8]])}, **schedule
+    )
     row = kernel("matmul", {"m": 1, "n": 1, "k": 3}, inputs={"A": [[1, 2, 3]], "B": [[4], [5], [6]]}, **schedule)
     for made in (square, row):
         simulate(machine, made)
@@ -187,7 +196,7 @@ def test_t21_golden_products(schedule: dict[str, Any]) -> None:
 
 
 def test_done_when_2_padding_takes_the_set_conflicts_away() -> None:
-    """256³ fp32, tile 32: 2n³/(16·32) + n²/16 line fills with rows of 272 elements, 72 times as many with rows of 256."""
+    """256³ fp32, tile 32: 2n³/(16·32) + n²/16 lines with rows of 272 elements, 72 times as many with rows of 256."""
     padded = hwsim.run("course_cpu", "matmul_tiled", n=256, tile=32, ld=272, math=False)
     plain = hwsim.run("course_cpu", "matmul_tiled", n=256, tile=32, math=False)
     assert padded.memory["l1"].misses == 69_632 == 2 * 256**3 // (16 * 32) + 256**2 // 16

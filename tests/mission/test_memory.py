@@ -7,21 +7,26 @@ from pathlib import Path
 import pytest
 
 import hwsim
+from hwsim.catalog import load_machine
+from hwsim.spec.memory import CacheSpec, DramSpec
 from tests.cli.command_line import hwsim as command
 
 NANO = 1e9
 
 
 def latency_ns(machine: str, size: str) -> float:
-    """Time of one dependent load in a ring of this size, once the caches are warm: 4,000 hops more, divided by 4,000."""
-    short, long = (hwsim.run(machine, "pointer_chase", bytes=size, steps=steps, math=False) for steps in (40_000, 44_000))
+    """Time of one dependent load in a ring of this size, once the caches are warm: that of 4,000 more, over 4,000."""
+    short, long = (
+        hwsim.run(machine, "pointer_chase", bytes=size, steps=steps, math=False) for steps in (40_000, 44_000)
+    )
     return (long.time_s - short.time_s) / 4_000 * NANO
 
 
 def bandwidth(machine: str, size: str, passes: int, **more: object) -> float:
     """Bytes per second of steady reading: so many passes more over the same memory, over the time that they take."""
     few, many = (
-        hwsim.run(machine, "stream_read", bytes=size, passes=times, math=False, **more) for times in (passes, 2 * passes)
+        hwsim.run(machine, "stream_read", bytes=size, passes=times, math=False, **more)
+        for times in (passes, 2 * passes)
     )
     moved = many.memory["l1"].bytes_read - few.memory["l1"].bytes_read
     return moved / (many.time_s - few.time_s)
@@ -42,9 +47,27 @@ def test_m1_the_ratios_of_the_ladder() -> None:
 
 @pytest.mark.parametrize(("size", "cycles"), [("16 KiB", 1), ("128 KiB", 10), ("512 KiB", 50), ("16 MiB", 200)])
 def test_m2_a_pointer_chase_reads_back_the_ladder_in_cycles(size: str, cycles: int) -> None:
-    """M2: L1 1 cycle, L2 10, L3 50, DRAM 200, at 3 GHz. A ring that fits its level is warm after one round; 512 KiB have
-    8,192 entries, and 16 MiB never fit."""
+    """M2: L1 1 cycle, L2 10, L3 50, DRAM 200, at 3 GHz. A ring that fits its level is warm after one round."""
     assert latency_ns("tinytorch_cpu", size) * 3 == pytest.approx(cycles, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["course_cpu", "tinytorch_cpu", "zen3", "skylake_avx512", "cortex_a78"])
+def test_m1_m2_every_machine_reads_back_all_its_latencies(name: str) -> None:
+    """A ring of half a cache is warm after a round. In a ring of four times the last cache, no line is met twice."""
+    machine = load_machine(name).spec
+    core_hz = machine.clock_hz(machine.compute[0].clock)
+    for level in machine.memory:
+        if not isinstance(level, CacheSpec | DramSpec):
+            continue
+        size = level.size // 2 if isinstance(level, CacheSpec) else 4 * machine.caches[-1].size
+        warm = 2 * size // 64 if isinstance(level, CacheSpec) else 0
+        short, long = (
+            hwsim.run(name, "pointer_chase", bytes=f"{size} B", steps=warm + hops, math=False)
+            for hops in (2_000, 6_000)
+        )
+        assert level.latency is not None
+        expected = float(level.latency.seconds(machine.clock_hz(level.clock) if level.clock else core_hz))
+        assert (long.time_s - short.time_s) / 4_000 == pytest.approx(expected, rel=0.01), level.name
 
 
 def test_m3_explain_says_what_a_miss_costs(tmp_path: Path) -> None:
@@ -76,8 +99,7 @@ name: deep
 extends: tinytorch_cpu
 description: One level more.
 memory:
-  - {name: l4, after: l3, kind: cache, shared_by: all, size: 64 MiB, ways: 16, latency: 100 cycles, bandwidth: 32 B/cycle,
-     mshrs: 64, source: test}
+  - {name: l4, after: l3, kind: cache, shared_by: all, size: 64 MiB, ways: 16, latency: 100 cycles, source: test}
 energy:
   actions:
     l4.read: {energy: 8 pJ/bit, source: test}
@@ -92,13 +114,36 @@ energy:
     assert (long.cycles - short.cycles) / 196_608 == pytest.approx(100, rel=0.01)
 
 
+def test_m5_a_disk_may_lie_behind_dram(tmp_path: Path) -> None:
+    """M5: disk, DRAM, L2, L1, registers. Both inputs come from the disk, once: 512 KiB at 1 GB/s, after 100 µs."""
+    (tmp_path / "five.yaml").write_text(
+        """
+format: 1
+name: five
+extends: course_cpu
+description: All five levels of the notes.
+memory:
+  - {name: disk, after: dram, kind: storage, shared_by: all, latency: 100 us, bandwidth: 1 GB/s, source: test}
+energy:
+  actions:
+    disk.read: {energy: 100 pJ/bit, source: test}
+"""
+    )
+    result = hwsim.run(str(tmp_path / "five.yaml"), "add", n=65536)
+    assert result.bounds["parts"]["staging from disk"] == pytest.approx(100e-6 + 2 * 65536 * 4 / 1e9)
+    assert result.time_s == pytest.approx(100e-6 + 2 * 65536 * 4 / 1e9)
+
+
 @pytest.mark.parametrize(
     ("workload", "sizes"),
     [("add", {"n": 4096}), ("matmul_tiled", {"n": 48}), ("sum_columns", {"n": 128}), ("pointer_chase", {"steps": 500})],
 )
 def test_m6_time_lies_between_its_longest_part_and_the_sum_of_all(workload: str, sizes: dict[str, int]) -> None:
     """M6: full overlap is never slower than overlap of memory alone, and that never slower than none."""
-    runs = {mode: hwsim.run("course_cpu", workload, set={"core.overlap": mode}, **sizes) for mode in ("full", "memory", "none")}
+    runs = {
+        mode: hwsim.run("course_cpu", workload, set={"core.overlap": mode}, **sizes)
+        for mode in ("full", "memory", "none")
+    }
     for result in runs.values():
         parts = result.bounds["parts"].values()
         assert result.bounds["lower_s"] == pytest.approx(max(parts))
@@ -126,10 +171,10 @@ WIDE = {"core.ports.add": 4, "core.issue_width": 8}
 """So that the additions of the reading loop do not hide what the first cache can deliver."""
 
 
-@pytest.mark.parametrize(
-    ("size", "passes", "bytes_per_cycle"), [("16 KiB", 100, 64), ("128 KiB", 50, 32)]
-)
-def test_m6_reading_again_and_again_reads_back_the_bandwidth_of_a_cache(size: str, passes: int, bytes_per_cycle: int) -> None:
+@pytest.mark.parametrize(("size", "passes", "bytes_per_cycle"), [("16 KiB", 100, 64), ("128 KiB", 50, 32)])
+def test_m6_reading_again_and_again_reads_back_the_bandwidth_of_a_cache(
+    size: str, passes: int, bytes_per_cycle: int
+) -> None:
     """L1 64 B and L2 32 B per cycle of 2 GHz; what begins and ends the loop costs L1 2 %."""
     assert bandwidth("course_cpu", size, passes, set=WIDE) == pytest.approx(bytes_per_cycle * 2e9, rel=0.03)
 

@@ -15,7 +15,9 @@ from tests.cli.command_line import hwsim_process
 from tests.unit.kernels.helpers import kernel
 
 
-@pytest.mark.parametrize("workload", ["matmul_naive", "matmul_simd", "matmul_tiled", "matmul_packed", "matmul_parallel"])
+@pytest.mark.parametrize(
+    "workload", ["matmul_naive", "matmul_simd", "matmul_tiled", "matmul_packed", "matmul_parallel"]
+)
 def test_x1_every_version_is_checked_against_the_same_reference(workload: str) -> None:
     """X1: the same function; the error against NumPy in float64 is on the screen."""
     result = hwsim.run("course_cpu", workload, n=50)

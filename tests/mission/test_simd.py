@@ -18,7 +18,9 @@ def test_v1_adding_four_at_a_time_takes_a_quarter_of_the_instructions(width: int
 
 
 @pytest.mark.parametrize("bits", [128, 256, 512])
-@pytest.mark.parametrize(("precision", "element"), [("fp64", 64), ("fp32", 32), ("fp16", 16), ("bf16", 16), ("int8", 8)])
+@pytest.mark.parametrize(
+    ("precision", "element"), [("fp64", 64), ("fp32", 32), ("fp16", 16), ("bf16", 16), ("int8", 8)]
+)
 def test_v2_lanes_follow_from_width_and_precision(bits: int, precision: str, element: int) -> None:
     """V2: lanes are bits over element bits: fp32 has 4, 8 and 16, fp16 8, 16 and 32."""
     result = hwsim.run("course_cpu", "add", n=256, precision=precision, set={"core.simd.bits": bits})

@@ -70,6 +70,12 @@ def nests(draw, most=4, regular=False):
             base += draw(st.integers(0, 300))
         nbytes = element if regular else draw(st.sampled_from([1, 4, 8, 16, 30, 100]))
         accesses.append(
-            Access(base, tuple(draw(step) for _ in range(depth)), nbytes, write=draw(st.booleans()), after=draw(st.booleans()))
+            Access(
+                base,
+                tuple(draw(step) for _ in range(depth)),
+                nbytes,
+                write=draw(st.booleans()),
+                after=draw(st.booleans()),
+            )
         )
     return Nest(trips, tuple(accesses))

@@ -1,4 +1,4 @@
-"""Run compression and warping change nothing: counts, causes of misses and final state equal those of the plain walk."""
+"""Run compression and warping change nothing: counts, causes of misses and final state are those of the plain walk."""
 
 from __future__ import annotations
 
@@ -51,7 +51,12 @@ def periodic_nests(draw):
 
 
 @settings(max_examples=200, deadline=None)
-@given(plain_hierarchies(), st.lists(periodic_nests(), min_size=1, max_size=3), st.booleans(), st.sampled_from([None, DRAM]))
+@given(
+    plain_hierarchies(),
+    st.lists(periodic_nests(), min_size=1, max_size=3),
+    st.booleans(),
+    st.sampled_from([None, DRAM]),
+)
 def test_warping_equals_the_plain_walk(specs, program, compress, dram):
     assert_same_as_plain_walk(specs, program, dram, compress=compress, warp=True)
 

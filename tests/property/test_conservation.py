@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ def test_bytes_leaving_a_level_enter_the_next(specs, program):
     for nest in program:
         hierarchy.replay(nest)
     levels = [*hierarchy.counters().values(), hierarchy.dram.counters]
-    for inner, outer in zip(levels, levels[1:], strict=False):
+    for inner, outer in pairwise(levels):
         assert inner.bytes_fetched == outer.bytes_read
         assert inner.bytes_evicted == outer.bytes_written
     asked = sum(nest.count(a) * a.nbytes for nest in program for a in nest.accesses)

@@ -77,9 +77,7 @@ def test_cutting_rows_into_steps_and_shares_changes_no_access(shape, schedule, l
         del schedule["tile_k"]
         schedule.pop("packed", None)
     alone = kernel("matmul", shape, lanes=lanes, math=False, **schedule)
-    shared = kernel(
-        "matmul", shape, lanes=lanes, math=False, cores=cores, parallel="rows", split=split, **schedule
-    )
+    shared = kernel("matmul", shape, lanes=lanes, math=False, cores=cores, parallel="rows", split=split, **schedule)
     assert touches(shared) == touches(alone)
 
 
@@ -127,9 +125,7 @@ def test_a_formula_is_the_matmul_kernel_with_the_same_loops(shape, order, tile, 
 @quick
 @given(st.integers(1, 200), st.sampled_from([1, 4, 8]), st.integers(1, 5), st.booleans())
 def test_elementwise_passes_touch_each_byte_once(n, lanes, cores, fused):
-    made = kernel(
-        "fused_add_mul", {"n": n}, lanes=lanes, cores=cores, vector=True, parallel="rows", fused=fused
-    )
+    made = kernel("fused_add_mul", {"n": n}, lanes=lanes, cores=cores, vector=True, parallel="rows", fused=fused)
     seen = Counter()
     for address, nbytes, write in touches(made):
         seen.update((byte, write) for byte in range(address, address + nbytes, 4))

@@ -41,9 +41,7 @@ def test_a_register_tile_divides_the_loads_and_v3_does_not_matter(v3):  # T3, T5
     assert found["loads.C"] == 0
 
 
-@pytest.mark.parametrize(
-    ("tile", "registers"), [((4, 8, 1), 44), ((4, 8, 4), 80), ((4, 5, 1), 29), ((1, 1, 1), 3)]
-)
+@pytest.mark.parametrize(("tile", "registers"), [((4, 8, 1), 44), ((4, 8, 4), 80), ((4, 5, 1), 29), ((1, 1, 1), 3)])
 def test_registers_of_a_tile(tile, registers):  # T4, T6
     v1, v2, v3 = tile
     made = kernel("matmul", {"n": 64}, v1=v1, v2=v2, v3=v3, math=False)
@@ -110,9 +108,7 @@ def test_golden_products(schedule):  # T21
     made = kernel("matmul", {"n": 2}, inputs=square, **schedule)
     steps(made)
     assert made.output.tolist() == [[19, 22], [43, 50]]
-    row = kernel(
-        "matmul", {"m": 1, "n": 1, "k": 3}, inputs={"A": [[1, 2, 3]], "B": [[4], [5], [6]]}, **schedule
-    )
+    row = kernel("matmul", {"m": 1, "n": 1, "k": 3}, inputs={"A": [[1, 2, 3]], "B": [[4], [5], [6]]}, **schedule)
     steps(row)
     assert row.output.tolist() == [[32]]
 

@@ -15,9 +15,7 @@ from hwsim.trace.view import TensorView
 
 def elements(view: TensorView) -> np.ndarray:
     """The position in memory of each element, in the shape of the view."""
-    return np.array([view.address(index) // view.element_bytes for index in np.ndindex(view.shape)]).reshape(
-        view.shape
-    )
+    return np.array([view.address(index) // view.element_bytes for index in np.ndindex(view.shape)]).reshape(view.shape)
 
 
 def row_major(*shape: int) -> TensorView:

@@ -19,9 +19,7 @@ from hwsim.trace.readers.accesses import MAX_ACCESS_BYTES, ReadOptions
 from hwsim.trace.readers.field import explain_address, explain_size
 from hwsim.trace.readers.text import HEX_DIGIT, NEWLINE, NO_DIGIT, RETURN, SPACE, TAB, Parse, Parsed, quoted
 
-_INSTRUCTION, _LOAD, _STORE, _MODIFY, _EQUALS, _MINUS, _STAR, _COMMA = (
-    np.uint8(ord(letter)) for letter in "ILSM=-*,"
-)
+_INSTRUCTION, _LOAD, _STORE, _MODIFY, _EQUALS, _MINUS, _STAR, _COMMA = (np.uint8(ord(letter)) for letter in "ILSM=-*,")
 _MAX_BYTES = np.uint64(MAX_ACCESS_BYTES)
 _EXPECTED = (
     "a lackey line is ' L address,size' (L load, S store, M modify, I instruction); "

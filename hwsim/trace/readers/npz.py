@@ -31,9 +31,7 @@ class NpzReader:
     format = "npz"
     instructions = 0
 
-    def __init__(
-        self, name: str, path: Path, options: ReadOptions, chunk_accesses: int = CHUNK_ACCESSES
-    ) -> None:
+    def __init__(self, name: str, path: Path, options: ReadOptions, chunk_accesses: int = CHUNK_ACCESSES) -> None:
         self.total_bytes = path.stat().st_size
         self._name = name
         self._options = options
@@ -48,9 +46,7 @@ class NpzReader:
             if f"{array}.npy" not in members:
                 found = ", ".join(member.removesuffix(".npy") for member in members[:10]) or "nothing"
                 self._refuse(f"there is no array '{array}', only {found}; {_EXPECTED}")
-        self._columns = {
-            array: self._open(array) for array in ("addr", "write", "size") if f"{array}.npy" in members
-        }
+        self._columns = {array: self._open(array) for array in ("addr", "write", "size") if f"{array}.npy" in members}
         self._length = self._columns["addr"].length
         for array, column in self._columns.items():
             if column.length != self._length:
@@ -76,9 +72,7 @@ class NpzReader:
             stream = self._archive.open(f"{array}.npy")
             version = np.lib.format.read_magic(stream)
             read_header = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
+                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             )
             shape, _, dtype = read_header(stream)
         except _DAMAGE as error:
@@ -109,9 +103,7 @@ class NpzReader:
         wrong = (sizes < 1) | (sizes > MAX_ACCESS_BYTES)
         if wrong.any():
             first = int(np.argmax(wrong))
-            self._refuse(
-                f"size[{self._done + first}] is {sizes[first]}; it must be from 1 to {MAX_ACCESS_BYTES} bytes"
-            )
+            self._refuse(f"size[{self._done + first}] is {sizes[first]}; it must be from 1 to {MAX_ACCESS_BYTES} bytes")
         return sizes.astype(np.uint16)
 
     def _check(self, chunk: Accesses) -> Accesses:
@@ -119,9 +111,7 @@ class NpzReader:
         if wrong.any():
             first = int(np.argmax(wrong))
             address, limit = int(chunk.addresses[first]), self._options.address_limit
-            self._refuse(
-                f"addr[{self._done + first}] is {address:#x}, too large; it must be less than {limit:#x}"
-            )
+            self._refuse(f"addr[{self._done + first}] is {address:#x}, too large; it must be less than {limit:#x}")
         return chunk
 
     def _read(self, array: str, count: int) -> NDArray[Any]:
@@ -132,9 +122,7 @@ class NpzReader:
         except _DAMAGE as error:
             self._refuse(f"'{array}' is damaged after entry {self._done:,}: {error}")
         if len(data) != wanted:
-            self._refuse(
-                f"'{array}' is cut short: it ends before entry {self._done + count:,} of {column.length:,}"
-            )
+            self._refuse(f"'{array}' is cut short: it ends before entry {self._done + count:,} of {column.length:,}")
         return np.frombuffer(data, column.dtype)
 
     def _refuse(self, message: str) -> NoReturn:

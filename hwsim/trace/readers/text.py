@@ -121,8 +121,7 @@ class TextReader:
         if rest.strip():
             shown = quoted(rest.decode("utf-8", "replace"))
             self._refuse(
-                f"the file ends in the middle of this line, {shown}: the trace is cut short "
-                "(or lacks its last newline)"
+                f"the file ends in the middle of this line, {shown}: the trace is cut short (or lacks its last newline)"
             )
         if self._accesses == 0:
             fetches = f"; only {self.instructions:,} instruction fetches" if self.instructions else ""

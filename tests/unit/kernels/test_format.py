@@ -21,9 +21,7 @@ def test_bf16_rounds_as_ml_dtypes_does(values):
     np.testing.assert_array_equal(find_format("bf16").store(array), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "bits"), [("fp64", 64), ("fp32", 32), ("fp16", 16), ("bf16", 16), ("int8", 8)]
-)
+@pytest.mark.parametrize(("name", "bits"), [("fp64", 64), ("fp32", 32), ("fp16", 16), ("bf16", 16), ("int8", 8)])
 def test_bits_and_roundoff(name, bits):
     fmt = find_format(name)
     assert fmt.bits == bits

@@ -14,9 +14,7 @@ FORMULA = workload("formula", {"i": 3, "k": 4}, formula="C[i] += A[i,k]")
 
 
 def test_sizes_schedule_and_precision_have_plain_names():
-    changed = with_parameters(
-        MATMUL, {"n": "64", "tile": "32", "order": "ikj", "precision": "fp64", "vector": "true"}
-    )
+    changed = with_parameters(MATMUL, {"n": "64", "tile": "32", "order": "ikj", "precision": "fp64", "vector": "true"})
     assert (changed.sizes.n, changed.schedule.tile, changed.schedule.order) == (64, 32, "ikj")
     assert (changed.precision, changed.schedule.vector) == ("fp64", True)
     assert MATMUL.sizes.n == 256

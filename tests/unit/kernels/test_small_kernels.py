@@ -228,9 +228,7 @@ def test_a_kernel_of_ones_own():
             (here,) = part(ranges, "i")
             made.arrays["C"][here] = made.arrays["A"][::-1][here]
 
-        made.add_loop(
-            "reverse", {"i": n}, [at(a.slice(slice(None, None, -1)), "i")], at(c, "i"), Instructions(), copy
-        )
+        made.add_loop("reverse", {"i": n}, [at(a.slice(slice(None, None, -1)), "i")], at(c, "i"), Instructions(), copy)
         made.expected = lambda: made.arrays["A"][::-1]
         return made
 

@@ -15,9 +15,7 @@ def test_rows_of_b_and_c_are_taken_as_vectors():
 def test_what_does_not_fill_a_vector_is_done_element_by_element():
     made = kernel("matmul", {"m": 2, "n": 6, "k": 1}, order="ikj", vector=True, lanes=4)
     b, c = made.tensors["B"].base, made.tensors["C"].base
-    singles = [
-        t for j in (4, 5) for t in ((b + 4 * j, 4, False), (c + 4 * j, 4, False), (c + 4 * j, 4, True))
-    ]
+    singles = [t for j in (4, 5) for t in ((b + 4 * j, 4, False), (c + 4 * j, 4, False), (c + 4 * j, 4, True))]
     assert touches(made)[4:10] == singles
     assert counts(made) == {
         "loads": 2 * 7,

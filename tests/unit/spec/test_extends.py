@@ -38,9 +38,7 @@ def test_groups_inside_a_part_are_merged(variant) -> None:  # type: ignore[no-un
 
 
 def test_a_new_level_goes_where_it_says(variant) -> None:  # type: ignore[no-untyped-def]
-    spec = variant(
-        "memory:\n  - {name: l3, after: l2, kind: cache, size: 8 MiB, ways: 16, latency: 20 ns}\n"
-    ).spec
+    spec = variant("memory:\n  - {name: l3, after: l2, kind: cache, size: 8 MiB, ways: 16, latency: 20 ns}\n").spec
     assert [level.name for level in spec.memory] == ["regs", "l1", "l2", "l3", "dram"]
 
 

@@ -60,8 +60,6 @@ def test_every_known_path_can_be_set() -> None:
 
     node, _ = read_document(find_machine("course_cpu"))
     paths = list(known_paths(MachineSpec, node))
-    assert {"l1.size", "core.ports.fma", "dram.timing.trfc", "clock.memory.frequency", "energy.node"} <= set(
-        paths
-    )
+    assert {"l1.size", "core.ports.fma", "dram.timing.trfc", "clock.memory.frequency", "energy.node"} <= set(paths)
     for path in paths:
         apply_overrides(MachineSpec, node, [f"{path}=1"])

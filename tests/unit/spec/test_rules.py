@@ -33,8 +33,8 @@ LIMITS = {
     ),
     "xor index": ([["l1.index=xor"]], [["l2.index=xor", "l2.size=384 KiB"]]),
     "size outwards": (
-        [["l1.size=256 KiB"], ["l1.size=inf", "l2.size=inf"], ["l2.inclusion=exclusive", "l2.size=16 KiB"]],
-        [["l1.size=512 KiB"], ["l1.size=inf"]],
+        [["l1.size=256 KiB"], ["l1.size=inf"], ["l2.size=inf"], ["l2.inclusion=exclusive", "l2.size=16 KiB"]],
+        [["l1.size=512 KiB"]],
     ),
     "line outwards": ([["l2.line=128 B"]], [["l2.line=32 B"]]),
     "inclusive lines": (
@@ -73,8 +73,8 @@ LIMITS = {
         ],
     ),
     "dram geometry": (
-        [["dram.channels=2"], ["dram.row=64 B"]],
-        [["dram.channels=3"], ["dram.banks=12"], ["dram.row=32 B"], ["dram.row=6 KiB"], ["dram.burst=48 B"]],
+        [["dram.channels=3"], ["dram.banks=12"], ["dram.row=64 B"]],
+        [["dram.row=32 B"], ["dram.row=6 KiB"], ["dram.burst=48 B"]],
     ),
     "static power": (
         [["energy.static.l1.power=1 W"], ["energy.static.machine.power=1 W"]],

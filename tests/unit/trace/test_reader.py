@@ -23,9 +23,7 @@ Rows = list[tuple[int, bool, int]]
 
 def rows_of(chunks: list[Accesses]) -> Rows:
     return [
-        (int(address), bool(write), int(size))
-        for chunk in chunks
-        for address, write, size in zip(*chunk, strict=True)
+        (int(address), bool(write), int(size)) for chunk in chunks for address, write, size in zip(*chunk, strict=True)
     ]
 
 
@@ -110,9 +108,7 @@ def test_random_accesses_are_the_same_through_every_form(tmp_path: Path) -> None
         written(tmp_path, lackey, "a.txt"),
         written(tmp_path, gzip.compress(din), "a.din.gz"),
         written(tmp_path, gzip.compress(lackey), "lackey without a suffix"),
-        written(
-            tmp_path, gzip.compress(din[:5003]) + gzip.compress(din[5003:]) + bytes(512), "two members.gz"
-        ),
+        written(tmp_path, gzip.compress(din[:5003]) + gzip.compress(din[5003:]) + bytes(512), "two members.gz"),
         tmp_path / "stored.npz",
         tmp_path / "packed.npz",
     ]
