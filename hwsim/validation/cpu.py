@@ -1,8 +1,8 @@
 """`hwsim validate cpu`: time over tile size, against a real Zen 3 core.
 
-Each measured matmul (the fastest of its repeats) is simulated on `zen3`. The host's compiler multiplied and added apart,
-so fused multiply-add is switched off. Some rows of the output are simulated twice: first with cold caches, then with what
-the first time left in them, which stands for all the rows that are left.
+Each measured matmul (the fastest of its repeats) is simulated on `zen3`. The host's compiler multiplied and added
+apart, so fused multiply-add is switched off. Some rows of the output are simulated twice: first with cold caches, then
+with what the first time left in them, which stands for all the rows that are left.
 """
 
 from __future__ import annotations
