@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hwsim.hardware.counters import READ_MISSES, READS, WRITE_MISSES, WRITEBACKS, WRITES
 from hwsim.hardware.endless import hash_place
 from hwsim.hardware.replacement import FIFO, LRU, next_random
-from hwsim.jit import compiled, inlined
+from hwsim.jit import called, compiled, inlined
 from hwsim.trace.event import ACCESS_MASK, ACCESS_SHIFT, KIND, LINE_SHIFT, U0, U1, U2
 
 INFINITE = 5
@@ -262,32 +262,33 @@ class Levels(NamedTuple):
     """The stream that leaves level l lies in `ping` where l is even, in `pong` where it is odd."""
 
 
+@called
+def through(source, length, target, instance, causes, levels):  # type: ignore[no-untyped-def]
+    """Send events through one cache; what leaves it is written to `target`. Returns how many events that are."""
+    offset, sets = levels.geometry[instance, OFFSET], levels.geometry[instance, SETS]
+    ways, policy = levels.geometry[instance, WAYS], levels.geometry[instance, POLICY]
+    own = levels.tags[offset : offset + sets * ways]
+    counters = levels.counters[instance]
+    if policy == np.uint64(LRU):
+        length = lru_filter(source, length, target, own, sets, ways, counters, causes)
+    elif policy == np.uint64(FIFO):
+        length = fifo_filter(source, length, target, own, sets, ways, counters, causes)
+    elif policy == np.uint64(INFINITE):
+        length = infinite_filter(source, length, target, own, counters, causes)
+    else:
+        length = random_filter(source, length, target, own, sets, ways, levels.rng, instance, counters, causes)
+    return length
+
+
 @compiled
 def pump(
-    events: NDArray[np.uint64],
-    length: np.uint64,
-    first: int,
-    stop: int,
-    chain: NDArray[np.int64],
-    levels: Levels,
+    events: NDArray[np.uint64], length: np.uint64, first: int, stop: int, chain: NDArray[np.int64], levels: Levels
 ) -> np.uint64:
     """Send a buffer of events through the levels `first … stop` of a chain; returns how many come out."""
     source = events
     for level in range(first, stop):
-        instance = chain[level]
         target = levels.ping if level % 2 == 0 else levels.pong
-        offset, sets = levels.geometry[instance, OFFSET], levels.geometry[instance, SETS]
-        ways, policy = levels.geometry[instance, WAYS], levels.geometry[instance, POLICY]
-        own = levels.tags[offset : offset + sets * ways]
-        counters, causes = levels.counters[instance], levels.causes[level]
-        if policy == np.uint64(LRU):
-            length = lru_filter(source, length, target, own, sets, ways, counters, causes)
-        elif policy == np.uint64(FIFO):
-            length = fifo_filter(source, length, target, own, sets, ways, counters, causes)
-        elif policy == np.uint64(INFINITE):
-            length = infinite_filter(source, length, target, own, counters, causes)
-        else:
-            length = random_filter(source, length, target, own, sets, ways, levels.rng, instance, counters, causes)
+        length = through(source, length, target, chain[level], levels.causes[level], levels)
         source = target
     return length
 

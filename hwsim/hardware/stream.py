@@ -33,6 +33,7 @@ from hwsim.hardware.filter import (
     pump,
     rehash,
 )
+from hwsim.hardware.passes import Passes, find_passes, walk_passes
 from hwsim.hardware.replacement import LRU, POLICIES
 from hwsim.hardware.topology import Topology
 from hwsim.jit import compiled
@@ -126,6 +127,11 @@ class StreamCaches:
     ) -> int:
         """Walk a nest; a tap records the stream that leaves level `tap_level - 1`. Returns its length."""
         chain = self.topology.chains[core]
+        if compress and tap_level == 0 and self._all_lru(chain):
+            passes = find_passes(nest, self.grain)
+            if passes is not None:
+                self._walk_passes(passes, chain)
+                return 0
         packed = pack_nest(nest, self.grain)
         self._make_room(packed.buffer_events)
         self.reserve(lines_touched(nest, self.grain))
@@ -140,6 +146,25 @@ class StreamCaches:
         )  # fmt: skip
         self._count_skipped(chain, cursor)
         return int(length)
+
+    def _walk_passes(self, passes: Passes, chain: NDArray[np.int64]) -> None:
+        packed = pack_nest(passes.nest, self.grain)
+        room = 4 * passes.length + packed.buffer_events
+        self._make_room(room)
+        self.reserve(lines_touched(passes.nest, self.grain))
+        cursor = begin(packed)
+        columns = CacheCounters.width() + MAX_ACCESSES
+        walk_passes(
+            packed.trips, packed.strides, packed.template, packed.order, packed.table, packed.table_strides,
+            cursor.counters, cursor.address, cursor.entry, cursor.skipped,
+            self._buffer[:room], self.grain.bit_length() - 1, passes.repeats, passes.length,
+            chain, self.levels, self.sink, self.grain,
+            np.zeros((len(chain), passes.length * (len(chain) + 2)), np.uint64), np.zeros(len(chain), np.uint64),
+            np.zeros(columns, np.uint64), np.zeros((len(chain), columns), np.uint64),
+        )  # fmt: skip
+
+    def _all_lru(self, chain: NDArray[np.int64]) -> bool:
+        return len(chain) > 0 and all(self.levels.geometry[i][POLICY] in (LRU, INFINITE) for i in chain)
 
     def feed(self, events: NDArray[np.uint64], core: int) -> None:
         """Send a buffer of events through a core's chain."""

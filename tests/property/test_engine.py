@@ -72,6 +72,7 @@ def fluid(rate: Fraction, arrivals: list[Flow]) -> list[Fraction]:
     return [ends[number] for number in range(len(arrivals))]
 
 
+@settings(deadline=None)
 @given(rates, flows)
 def test_a_link_keeps_to_the_exact_fair_shares_up_to_rounding(rate: Fraction, arrivals: list[Flow]) -> None:
     """Never early; late by less than a femtosecond for each completion, its own and those before it."""
@@ -81,6 +82,7 @@ def test_a_link_keeps_to_the_exact_fair_shares_up_to_rounding(rate: Fraction, ar
         assert exact <= end < exact + len(arrivals) + 1
 
 
+@settings(deadline=None)
 @given(rates, st.lists(st.integers(1, 300), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_at_equal_times_does_not_matter(rate: Fraction, sizes: list[int], random: Any) -> None:
     order = list(range(len(sizes)))
@@ -90,6 +92,7 @@ def test_the_order_of_arrival_at_equal_times_does_not_matter(rate: Fraction, siz
     assert [straight[number] for number in order] == shuffled
 
 
+@settings(deadline=None)
 @given(rates, st.integers(1, 40), st.integers(1, 500))
 def test_equal_transfers_end_together_when_all_bytes_have_moved(rate: Fraction, count: int, nbytes: int) -> None:
     """n transfers of b bytes take n*b over the bandwidth, rounded up once."""
@@ -98,6 +101,7 @@ def test_equal_transfers_end_together_when_all_bytes_have_moved(rate: Fraction, 
     assert set(done) == {-(-exact.numerator // exact.denominator)}
 
 
+@settings(deadline=None)
 @given(rates, flows)
 def test_the_larger_of_two_transfers_that_start_together_never_ends_first(rate: Fraction, arrivals: list[Flow]) -> None:
     done, *_ = finish(rate, arrivals)
@@ -156,7 +160,7 @@ def played(machine: str, workload: tuple[str, dict[str, Any]], share: dict[str, 
     return run_all(machine, name, set=settings, math=False, parameters=parameters).outcome
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None)
 @given(machines, workloads, shares, overlaps, changes)
 def test_every_femtosecond_of_every_core_is_put_down_to_something(
     machine: str, workload: tuple[str, dict[str, Any]], share: dict[str, Any], overlap: str, changed: list[str]
@@ -168,7 +172,7 @@ def test_every_femtosecond_of_every_core_is_put_down_to_something(
         assert min([*agent.busy.values(), *agent.waiting.values()]) >= 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(machines, workloads, shares, overlaps, changes)
 def test_time_lies_between_the_longest_part_and_the_sum_of_all(
     machine: str, workload: tuple[str, dict[str, Any]], share: dict[str, Any], overlap: str, changed: list[str]
@@ -178,7 +182,7 @@ def test_time_lies_between_the_longest_part_and_the_sum_of_all(
     assert outcome.lower_fs <= outcome.elapsed_fs <= outcome.upper_fs
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(machines, workloads, shares, changes)
 def test_more_overlap_is_never_slower_on_one_core(
     machine: str, workload: tuple[str, dict[str, Any]], share: dict[str, Any], changed: list[str]
@@ -191,7 +195,7 @@ def test_more_overlap_is_never_slower_on_one_core(
     assert full <= memory <= none
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(machines, workloads, shares, overlaps)
 def test_the_attribution_of_a_result_adds_up_in_cycles(
     machine: str, workload: tuple[str, dict[str, Any]], share: dict[str, Any], overlap: str
@@ -202,7 +206,7 @@ def test_the_attribution_of_a_result_adds_up_in_cycles(
         assert sum(parts["busy"].values()) + sum(parts["waiting"].values()) == result.cycles
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(machines, workloads, shares)
 def test_the_same_run_gives_the_same_bytes(
     machine: str, workload: tuple[str, dict[str, Any]], share: dict[str, Any]
@@ -251,7 +255,7 @@ schedules = st.sampled_from(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(shapes, schedules)
 def test_a_matmul_cut_into_finer_steps_gives_the_same_counts(shape: dict[str, int], schedule: dict[str, Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
