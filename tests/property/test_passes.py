@@ -1,4 +1,4 @@
-"""Repeated passes are counted, not walked, and change nothing: counts, causes and final state are those of the plain walk."""
+"""Repeated passes are counted, not walked: counts, causes and final state are those of the plain walk."""
 
 from __future__ import annotations
 
