@@ -230,13 +230,18 @@ class CpuCore:
         return nbytes / rate if rate else ZERO
 
     def _row_cycles(self, dram: DramSpec, traffic: Sequence[Traffic]) -> Cycles:
-        """Every activation holds its bank for a row cycle; all banks work side by side. Refresh takes its share."""
+        """Every activation holds its bank for a row cycle; all banks work side by side, but for their refreshes.
+
+        A row stays open as long as the device demands, and at least until its column has been read.
+        """
         if dram.timing is None:
             return ZERO
-        hz = self._machine.clock_hz(dram.clock)
-        row_cycle = dram.timing.tras.seconds(hz) + dram.timing.trp.seconds(hz)
+        hz, timing = self._machine.clock_hz(dram.clock), dram.timing
+        read = timing.trcd.seconds(hz) + timing.cl.seconds(hz)
+        row_cycle = max(timing.tras.seconds(hz), read) + timing.trp.seconds(hz)
+        available = 1 - timing.trfc.seconds(hz) / timing.trefi.seconds(hz)
         activates = sum(each.dram.activates for each in traffic)
-        return activates * row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks)
+        return activates * row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
 
     def _miss_cycles(
         self,

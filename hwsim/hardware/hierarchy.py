@@ -65,10 +65,13 @@ class Hierarchy:
         seed: int = 0,
         compress: bool = True,
         warp: bool = True,
+        warp_from: int = 1 << 16,
     ) -> None:
+        """`warp_from`: accesses of a nest from which it pays to look for a period."""
         self.topology = Topology.build(specs, cores, unit)
         self.compress = compress
         self.warp = warp
+        self.warp_from = warp_from
         self.dram = Dram.build(dram)
         self._stream = StreamCaches(self.topology, self.dram, seed) if can_stream(self.topology.specs) else None
         self._coupled = None if self._stream else CoupledCaches(self.topology, self.dram, seed)
@@ -91,7 +94,7 @@ class Hierarchy:
         if self._coupled is not None:
             self._coupled.walk(nest, core)
         elif self._stream is not None:
-            if self.warp:
+            if self.warp and nest.length >= self.warp_from:
                 skipped = replay_warped(self._stream, numbered(nest), core, self.compress)
             else:
                 self._stream.walk(nest, core, self.compress)

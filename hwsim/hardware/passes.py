@@ -1,7 +1,7 @@
 """Repeated passes: an inner loop that touches the same lines in the same order r times is walked a few times.
 
 In `for j: for k: load A[k]; load B[k, j]` with B row-major, all j on one line of B make the loop over k touch exactly
-the same lines. Runs on the same line (trace/walk.py) do not help, since B jumps to another line in every iteration of k.
+the same lines. Runs on the same line (trace/walk.py) do not help: B jumps to another line in every iteration of k.
 
 Why this is exact for lru. Let a cache receive the same sequence again and again. (1) After the first pass the order of
 every set is the order of last uses, most recent first, of as many lines as fit; every further pass ends in the same
@@ -9,8 +9,8 @@ order. So the passes from the second on have the same hits and misses. (2) A lin
 dirty bit, and gains it if the pass writes to it; a line that is fetched anew is dirty if the pass writes to it after
 that. Which of the two holds is the same for all passes from the second on, so the dirty bits after the second and after
 the third pass are equal. Hence the third pass starts from the same state as every later one, and what it counts and
-sends down is what they do. (3) The next cache receives the same sequence from the third pass on, so by the same argument
-its fifth pass stands for all later ones; level l is steady from pass 2l + 1 on. DRAM sees every pass.
+sends down is what they do. (3) The next cache receives the same sequence from the third pass on, so by the same
+argument its fifth pass stands for all later ones; level l is steady from pass 2l + 1 on. DRAM sees every pass.
 """
 
 from __future__ import annotations

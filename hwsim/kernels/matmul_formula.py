@@ -60,6 +60,18 @@ def _line_counts(workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt
     elif "i" in plan.tile and workload.schedule.order == "ijk":
         value = m * k / line + k * n / line * -(-m // plan.tile["i"])
         yield Formula("lines of A and B into L1, strips", "(n² + n³/b1)/L", round(value), "lines", "l1.fills")
+        yield _total_time(workload, plan, fmt)
+
+
+def _total_time(workload: MatmulWorkload, plan: LoopPlan, fmt: Format) -> Formula:
+    """The course's whole model: what comes from DRAM and what comes from L1, one after the other."""
+    m, n, k = workload.m, workload.sizes.n, workload.k
+    far = m * k + k * n * -(-m // plan.tile["i"])
+    near = m * k * _blocks(n, plan.tile.get("j"), plan.unroll.get("j", 1))
+    near += k * n * _blocks(m, plan.tile.get("i"), plan.unroll.get("i", 1))
+    expression = "(n² + n³/b1)·t(dram→L1) + (n³/v1 + n³/v2)·t(L1→reg)"
+    width = fmt.element_bytes
+    return Formula("time, transfers alone", expression, 0, "s", "time_s", far=far * width, near=near * width)
 
 
 def _intensity(workload: MatmulWorkload, fmt: Format) -> Iterator[Formula]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hwsim.engine.outcome import Outcome
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome
+from hwsim.hardware.core import CpuCore
 from hwsim.hardware.counters import CacheCounters, DramCounters
 from hwsim.kernels.kernel import Formula, Kernel
 from hwsim.results.conflict import Crowding, find_crowding
@@ -27,16 +28,17 @@ def compare_formulas(
     rows = []
     for formula in kernel.formulas():
         simulated = find_simulated(formula.compare, outcome, memory, intensity)
-        if simulated is None:
+        predicted = _seconds(formula, machine) if formula.compare == "time_s" else formula.value
+        if simulated is None or predicted is None:
             continue
-        gap = simulated / formula.value if formula.value else None
+        gap = simulated / predicted if predicted else None
         rows.append(
             {
                 "name": formula.name,
                 "expression": formula.expression,
                 "unit": formula.unit,
                 "compare": formula.compare,
-                "predicted": formula.value,
+                "predicted": predicted,
                 "simulated": simulated,
                 "ratio": gap,
                 "reason": "" if gap is None else _reason(formula, gap, simulated, machine, kernel, outcome, intensity),
@@ -53,6 +55,8 @@ def find_simulated(
 ) -> int | float | None:
     """The simulated number that a formula names; None where this machine has no such thing."""
     part, _, rest = name.partition(".")
+    if part == "time_s":
+        return outcome.elapsed_fs / FEMTOSECONDS
     if part in ("loads", "stores"):
         if not rest:
             return outcome.loads if part == "loads" else outcome.stores
@@ -70,6 +74,17 @@ def find_simulated(
     return found
 
 
+def _seconds(formula: Formula, machine: MachineSpec) -> float | None:
+    """What a formula's bytes take at the bandwidths of a machine; None where one of them has no limit."""
+    core = CpuCore(machine, machine.compute[0])
+    if not machine.caches:
+        return None
+    rates = core.read_rate(core.dram), core.read_rate(machine.caches[0])
+    if rates[0] is None or rates[1] is None:
+        return None
+    return float((formula.far / rates[0] + formula.near / rates[1]) / core.clock_hz)
+
+
 def _reason(
     formula: Formula,
     gap: float,
@@ -82,6 +97,8 @@ def _reason(
     """Why the two differ, as far as the counts tell; nothing where they agree."""
     if abs(gap - 1) <= SAME:
         return ""
+    if formula.compare == "time_s":
+        return "the formula adds up two transfers, and leaves out arithmetic, latency, C and what overlaps"
     if formula.compare.endswith(".fills"):
         level = formula.compare.removesuffix(".fills")
         return _fills_reason(formula, simulated, level, machine, kernel, outcome)

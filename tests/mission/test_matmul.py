@@ -149,6 +149,11 @@ def test_t15_the_counts_of_the_model_stand_beside_the_simulated_ones_with_the_re
     assert "leaves C out" in lines["reason"]
     assert registers["predicted"] == registers["simulated"] == 64**3 // 4 + 64**3 // 4
     assert registers["ratio"] == 1
+    total = formula(result, "time_s")
+    from_dram, from_l1 = 4 * (64**2 + 64**3 // 8), 4 * 2 * 64**3 // 4
+    assert total["predicted"] == pytest.approx(from_dram / 25.6e9 + from_l1 / (64 * 2e9))
+    assert total["simulated"] == result.time_s
+    assert "leaves out arithmetic" in total["reason"]
 
 
 def test_t17_the_blocked_product_is_the_product() -> None:

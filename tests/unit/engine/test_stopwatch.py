@@ -50,8 +50,8 @@ def test_delays_come_on_top_of_everything() -> None:
 
 
 def test_without_overlap_every_transfer_is_waited_for() -> None:
-    watch = watched(cost(part("fma", 100, busy=True)), {"l2→l1": 30, "dram→l2": 70}, 200, "none")
-    assert (watch.busy, watch.waiting) == ({"fma": 100}, {"l2→l1": 30, "dram→l2": 70})
+    watch = watched(cost(part("fma", 100, busy=True)), {"l2→l1": 30, "l3→l2": 50, "dram→l3": 70}, 250, "none")
+    assert (watch.busy, watch.waiting) == ({"fma": 100}, {"l2→l1": 30, "l3→l2": 50, "dram→l3": 70})
 
 
 def test_with_overlap_of_memory_transfers_hide_each_other_but_no_work() -> None:
