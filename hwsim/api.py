@@ -15,6 +15,7 @@ from hwsim.kernels.kernel import Kernel
 from hwsim.numerics.format import find_format
 from hwsim.results.assemble import assemble
 from hwsim.results.result import RunResult
+from hwsim.spec.compute import CpuSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec
 from hwsim.spec.parameters import with_parameters
@@ -74,6 +75,7 @@ def run_all(
 
 def resolve_machine(machine: str | Path | MachineSpec, settings: Settings = ()) -> MachineSpec:
     if not isinstance(machine, MachineSpec):
+        settings = [settings] if isinstance(settings, str) else settings
         texts = [f"{k}={v}" for k, v in settings.items()] if isinstance(settings, Mapping) else settings
         return load_machine(machine, texts).spec
     if settings:
@@ -96,7 +98,19 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
     if asked is not None and asked > cores:
         raise InputError(f"cores={asked}: {machine.name} has {cores}")
     bits = find_format(workload.precision).bits
-    kernel = build_kernel(
+    try:
+        kernel = _build(machine, workload, unit, cores, bits, math)
+    except MemoryError:
+        raise CapacityError(
+            f"the tensors of {workload.name} do not fit the memory of this computer; choose smaller sizes, or leave "
+            "the math out (--no-math, math=False)"
+        ) from None
+    _check_room(machine, kernel)
+    return kernel
+
+
+def _build(machine: MachineSpec, workload: WorkloadSpec, unit: CpuSpec, cores: int, bits: int, math: bool) -> Kernel:
+    return build_kernel(
         workload,
         seed=workload.seed,
         lanes=max(1, unit.simd.bits // bits) if unit.simd else 1,
@@ -104,8 +118,6 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
         math=math,
         line_bytes=machine.caches[0].line if machine.caches else 64,
     )
-    _check_room(machine, kernel)
-    return kernel
 
 
 def _check_room(machine: MachineSpec, kernel: Kernel) -> None:

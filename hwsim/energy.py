@@ -61,6 +61,11 @@ class Ledger:
         for key, count in sorted(self._actions.items()):
             component, action = key
             price = table.actions[f"{component}.{action}"]
+            if price.energy.per == "bit" and not self._bits[key]:
+                raise InputError(
+                    f"machine {machine} prices {component}.{action} per bit, and it moves no bits; "
+                    "give a price per action"
+                )
             amount = self._bits[key] if price.energy.per == "bit" else count
             joules = float(price.energy.picojoules * amount) * 1e-12
             entries.append(Entry(component, action, amount, joules, self._causes[key], price.source))

@@ -68,13 +68,13 @@ class CoreAgent:
     def _play(self, step: Step) -> Wait:
         """Replay a step's accesses now, then let its time pass."""
         started = perf_counter()
-        traffic = [self.hierarchy.replay(nest, self.number) for nest in step.nests for _ in range(step.repeat)]
+        nests, work = step.nests * step.repeat, step.work.scaled(step.repeat)
+        traffic = [self.hierarchy.replay(nest, self.number) for nest in nests]
         self.walk_seconds += perf_counter() - started
-        nests = [nest for nest in step.nests for _ in range(step.repeat)]
         for nest, moved in zip(nests, traffic, strict=True):
             self.tally.add_traffic(nest, moved)
-        self.tally.add_work(step.work, self.core)
-        cost = self.core.cost(step.work, nests, traffic)
+        self.tally.add_work(work, self.core)
+        cost = self.core.cost(work, nests, traffic)
         if self.storage is not None and (staged := self.storage.stage(step.nests)):
             cost = replace(cost, transfers=(*cost.transfers, self.storage.transfer(staged, self.core)))
         begin = self.env.now

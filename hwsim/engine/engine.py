@@ -43,6 +43,7 @@ def simulate(
     cores = min(len(blocks), kernel.workers, core.unit.count) or 1
     if hierarchy is None:
         hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
+    levels_before, dram_before = hierarchy.level_counters(), hierarchy.dram.counters
     links = _links(env, machine, hierarchy)
     tally = Tally({name: max(1, view.element_bits // 8) for name, view in kernel.tensors.items()})
     spans: list[Span] | None = [] if timeline else None
@@ -58,8 +59,10 @@ def simulate(
     slowest = next(agent for agent in agents if agent.watch.elapsed_fs == finish_fs)
     for agent in agents:
         agent.watch.wait("barrier", finish_fs - agent.watch.elapsed_fs + barrier_fs)
+    levels = {name: counters - levels_before[name] for name, counters in hierarchy.level_counters().items()}
+    dram = hierarchy.dram.counters - dram_before
     ledger = Ledger()
-    tally.post(ledger, core, hierarchy, kernel.fmt.bits)
+    tally.post(ledger, core, levels, dram, kernel.fmt.bits)
     if storage is not None:
         pages = storage.staged_pages
         ledger.post(storage.spec.name, "read", pages, bits=8 * PAGE_BYTES * pages)
@@ -68,8 +71,8 @@ def simulate(
         clock_hz=core.clock_hz,
         agents=tuple(agent.watch.result() for agent in agents),
         parts=dict(slowest.watch.parts),
-        levels=hierarchy.level_counters(),
-        dram=hierarchy.dram.counters,
+        levels=levels,
+        dram=dram,
         tensors=tally.tensors(),
         instructions=tally.instructions,
         flops=tally.flops,

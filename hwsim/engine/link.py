@@ -22,7 +22,7 @@ class Link:
     def __init__(self, env: simpy.Environment, name: str, bytes_per_second: Fraction | None) -> None:
         self.env = env
         self.name = name
-        self.moved_bytes = 0
+        self.moved_bytes: Fraction | int = 0
         self._rate = None if bytes_per_second is None else bytes_per_second / FEMTOSECONDS
         self._service = Fraction(0)
         self._since = 0
@@ -30,8 +30,8 @@ class Link:
         self._arrivals = 0
         self._version = 0
 
-    def transfer(self, nbytes: int) -> simpy.Event:
-        """An event that happens when the bytes have moved."""
+    def transfer(self, nbytes: Fraction | int) -> simpy.Event:
+        """An event that happens when the bytes (or what takes the link as long) have moved."""
         done = self.env.event()
         self.moved_bytes += nbytes
         if self._rate is None or nbytes == 0:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
 from hwsim.engine.outcome import TensorTraffic
 from hwsim.hardware.core import CpuCore
-from hwsim.hardware.counters import CacheCounters
-from hwsim.hardware.hierarchy import Hierarchy, Traffic
+from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.hierarchy import Traffic
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Nest
 from hwsim.trace.work import Instructions, Work
@@ -29,7 +29,7 @@ class Tally:
         self._misses: Counter[tuple[str, str]] = Counter()
 
     def add_work(self, work: Work, core: CpuCore) -> None:
-        self.instructions += core.issued(work.instructions)
+        self.instructions += core.issued(work)
         self.flops += work.flops
         self.macs += work.macs
         for name, count in _operations(work, fused=core.unit.ports.fma > 0).items():
@@ -64,7 +64,14 @@ class Tally:
             for name in names
         }
 
-    def post(self, ledger: Ledger, core: CpuCore, hierarchy: Hierarchy, element_bits: int) -> None:
+    def post(
+        self,
+        ledger: Ledger,
+        core: CpuCore,
+        levels: Mapping[str, CacheCounters],
+        dram: DramCounters,
+        element_bits: int,
+    ) -> None:
         """Everything that costs energy."""
         unit, registers = core.unit.name, core.registers.name if core.registers else None
         ledger.post(unit, "instruction", self.instructions.total, cause=CONTROL)
@@ -74,16 +81,14 @@ class Tally:
             ledger.post(unit, f"{name}.{fmt}", count, cause=ARITHMETIC)
             read += count * operands[name]
             written += count
-        levels = hierarchy.level_counters()
         if registers is not None:
             first = next(iter(levels.values()), None)
             read_bits = read * element_bits + (8 * first.bytes_written if first else 0)
             written_bits = written * element_bits + (8 * first.bytes_read if first else 0)
             ledger.post(registers, "read", read + self.stores, bits=read_bits, cause=OPERANDS)
             ledger.post(registers, "write", written + self.loads, bits=written_bits, cause=OPERANDS)
-        for spec in hierarchy.topology.specs:
+        for spec in core.caches:
             _post_cache(ledger, spec, levels[spec.name])
-        dram = hierarchy.dram.counters
         ledger.post(core.dram.name, "read", dram.reads, bits=8 * dram.bytes_read)
         ledger.post(core.dram.name, "write", dram.writes, bits=8 * dram.bytes_written)
         ledger.post(core.dram.name, "activate", dram.activates)

@@ -45,8 +45,8 @@ class Transfer:
     level: str
     cycles: Cycles
     """How long it takes when nobody else uses the link."""
-    shared_bytes: int
-    """Bytes that go over a link which other cores use as well; 0 for a private one."""
+    shared_bytes: Fraction | int
+    """Bytes that go over a link which other cores use as well, or what takes it as long; 0 for a private one."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,15 @@ class CpuCore:
         ports = self.unit.ports
         return lanes * (2 * ports.fma if ports.fma else ports.add + ports.mul)
 
-    def issued(self, instructions: Instructions) -> Instructions:
-        """The instructions as this core issues them.
+    def issued(self, work: Work) -> Instructions:
+        """The instructions of a step as this core issues them.
 
         Without fused multiply-add, two for one. A value that has no register is loaded and stored again in every
-        iteration of the innermost loop; loop control tells how many there are.
+        iteration of the innermost loop; a chain or, without one, loop control tells how many there are.
         """
-        spills = self._spills(instructions.other // 2)
-        issued = instructions + Instructions(load=spills.loads, store=spills.stores)
+        iterations = work.loop_starts * work.chain.length if work.chain else work.instructions.other // 2
+        spills = self._spills(iterations)
+        issued = work.instructions + Instructions(load=spills.loads, store=spills.stores)
         if not self.unit.ports.fma:
             issued += Instructions(fma=-issued.fma, mul=issued.fma, add=issued.fma)
         return issued
@@ -132,7 +133,7 @@ class CpuCore:
     # Compute ----------------------------------------------------------------------------------------------------------
 
     def _compute(self, work: Work, traffic: Sequence[Traffic]) -> tuple[Part, ...]:
-        count, ports = self.issued(work.instructions), self.unit.ports
+        count, ports = self.issued(work), self.unit.ports
         multipliers = max(ports.fma, ports.mul)
         parts = [
             Part("fma", Fraction(count.fma + count.mul, multipliers), busy=True),
@@ -143,7 +144,7 @@ class CpuCore:
             Part("issue", Fraction(count.total, self.unit.issue_width)),
         ]
         if self._near is not None:
-            parts.append(Part(self._link(0), self._bandwidth_cycles(self._near, *self._bytes(self._near, traffic))))
+            parts.append(Part(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, traffic))))
         return tuple(part for part in parts if part.cycles)
 
     def _chain(self, work: Work) -> tuple[Part, ...]:
@@ -152,7 +153,7 @@ class CpuCore:
         if chain is None:
             return ()
         loops = max(1, work.loop_starts)
-        per_link = Fraction(self.issued(work.instructions).total, loops * chain.length)
+        per_link = Fraction(max(1, self.issued(work).total), loops * chain.length)
         hidden = min(Fraction(chain.length), self.unit.window / per_link) if self.unit.window > 1 else ZERO
         exposed = (chain.length - hidden) * self._op_latency(chain)
         return (Part("dependency chain", loops * (exposed + hidden * per_link / self.unit.issue_width)),)
@@ -185,12 +186,15 @@ class CpuCore:
             if level is self._near:
                 continue
             read, written = self._bytes(level, traffic)
-            cycles = self._bandwidth_cycles(level, read, written)
-            if isinstance(level, DramSpec):
-                cycles = max(cycles, self._row_cycles(level, traffic))
+            rows = self._row_cycles(level, traffic) if isinstance(level, DramSpec) else ZERO
+            cycles = max(rows, self.bandwidth_cycles(level, read, written))
             if number > 0 and not dependent:
                 cycles = max(cycles, self._miss_cycles(self.caches[number - 1], level, work, nests, traffic))
-            shared = read + written if level.shared_by != 1 or isinstance(level, DramSpec) else 0
+            shared = ZERO
+            if level.shared_by != 1 or isinstance(level, DramSpec):
+                shared = max(rows, self.instance_cycles(level, read, written)) * (
+                    self._rate(level, level.bandwidth) or 0
+                )
             if cycles or shared:
                 moved.append(Transfer(self._link(number), level.name, cycles, shared))
         return tuple(moved)
@@ -205,10 +209,16 @@ class CpuCore:
         counters = [each.dram if isinstance(level, DramSpec) else each.levels[level.name] for each in traffic]
         return sum(each.bytes_read for each in counters), sum(each.bytes_written for each in counters)
 
-    def _bandwidth_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
+    def bandwidth_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
         """A cache reads and writes at the same time; DRAM has one bus for both."""
         reading = self._over(read, self.read_rate(level))
         writing = self._over(written, self.write_rate(level))
+        return reading + writing if isinstance(level, DramSpec) else max(reading, writing)
+
+    def instance_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
+        """The same for the level itself, whatever a single core can draw from it."""
+        reading = self._over(read, self._rate(level, level.bandwidth))
+        writing = self._over(written, self._rate(level, level.write_bandwidth or level.bandwidth))
         return reading + writing if isinstance(level, DramSpec) else max(reading, writing)
 
     def read_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
@@ -281,4 +291,4 @@ class CpuCore:
         return max(Fraction(1), min(outstanding, self.unit.window / per_miss))
 
     def _clock_of(self, level: CacheSpec | DramSpec) -> int:
-        return self._machine.clock_hz(level.clock) if level.clock else self.clock_hz
+        return self._machine.clock_hz(level.clock)

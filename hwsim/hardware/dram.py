@@ -70,9 +70,6 @@ class Dram:
     def counters(self) -> DramCounters:
         return DramCounters.of(self.counts)
 
-    def copy(self) -> Dram:
-        return Dram(self.geometry, self.open_rows.copy(), self.counts.copy())
-
 
 def refreshes(spec: DramSpec, seconds: Fraction, clock_hz: int) -> int:
     """How many refresh commands all ranks receive in a stretch of time."""

@@ -230,13 +230,12 @@ def _streams(part: str, level: CacheSpec | DramSpec, result: RunResult, machine:
     """Whether bytes over bandwidth explain most of the time of a transfer."""
     core = CpuCore(machine, machine.compute[0])
     counts = result.memory[level.name]
-    sharers = 1 if isinstance(level, DramSpec) or level.shared_by != 1 else result.work["cores"]
-    read, write = core.read_rate(level), core.write_rate(level)
-    reading = float(counts.bytes_read / read) if read else 0.0
-    writing = float(counts.bytes_written / write) if write else 0.0
-    cycles = reading + writing if isinstance(level, DramSpec) else max(reading, writing)
+    cores = result.work["cores"]
+    shared = isinstance(level, DramSpec) or level.shared_by != 1
+    own = core.bandwidth_cycles(level, counts.bytes_read // cores, counts.bytes_written // cores)
+    all_of_them = core.instance_cycles(level, counts.bytes_read, counts.bytes_written) if shared else own
     alone: float = result.bounds["parts"].get(part, result.time_s)
-    return cycles / sharers / core.clock_hz >= BANDWIDTH_SHARE * alone
+    return float(max(own, all_of_them)) / core.clock_hz >= BANDWIDTH_SHARE * alone
 
 
 def _most_missed(result: RunResult, level: str) -> str | None:

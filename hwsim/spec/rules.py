@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from hwsim.spec.compute import CpuSpec
 from hwsim.spec.fields import Finding, did_you_mean
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, Level, RegistersSpec, StorageSpec
@@ -207,6 +208,22 @@ def _lines_do_not_shrink_outwards(machine: MachineSpec) -> Iterator[Finding]:
             yield Finding(("memory", index, "line"), message)
 
 
+def _sectors_do_not_shrink_outwards(machine: MachineSpec) -> Iterator[Finding]:
+    for (_, inner), (index, outer) in _neighbouring_caches(machine):
+        if outer.sector_bytes < inner.sector_bytes <= outer.line:
+            message = (
+                f"{format_bytes(outer.sector_bytes)} is smaller than what {inner.name} fetches at a time "
+                f"({format_bytes(inner.sector_bytes)}); give {inner.name} sectors as small, or this level larger ones"
+            )
+            yield Finding(("memory", index, "sector"), message)
+
+
+def _a_core_has_a_cache(machine: MachineSpec) -> Iterator[Finding]:
+    if any(isinstance(unit, CpuSpec) for unit in machine.compute) and not machine.caches:
+        message = "has no cache, and a CPU core loads through one; give it a small one (size: 64 B, ways: 1) if need be"
+        yield Finding(("memory",), message)
+
+
 def _inclusion_needs_equal_lines(machine: MachineSpec) -> Iterator[Finding]:
     neighbours = list(_neighbouring_caches(machine))
     for (_, inner), (index, outer) in neighbours:
@@ -289,6 +306,8 @@ MACHINE_RULES: tuple[Callable[[MachineSpec], Iterator[Finding]], ...] = (
     _levels_are_in_order,
     _outer_caches_are_larger,
     _lines_do_not_shrink_outwards,
+    _sectors_do_not_shrink_outwards,
+    _a_core_has_a_cache,
     _inclusion_needs_equal_lines,
     _first_cache_includes_nothing,
     _sharing_fits_the_units,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 ChainOp = Literal["fma", "add", "mul", "load"]
@@ -61,3 +61,13 @@ class Work:
     chain: Chain | None = None
     loop_starts: int = 0
     """How often an innermost loop begins: each costs a few cycles on a real core."""
+
+    def scaled(self, times: int) -> Work:
+        """The same work so many times over."""
+        return replace(
+            self,
+            flops=self.flops * times,
+            macs=self.macs * times,
+            instructions=self.instructions.scaled(times),
+            loop_starts=self.loop_starts * times,
+        )

@@ -139,12 +139,21 @@ def _case(path: Path, record: Record) -> Case:
             message = f"{record[column]!r} is not one of {', '.join(values)}"
             raise SpecError((Problem(str(path), int(record[LINE]), column, message),))
     n, tile = integer(path, record, "n"), integer(path, record, "tile")
-    try:
-        float(record["seconds"])
-    except ValueError:
-        message = f"{record['seconds']!r} is not a number"
-        raise SpecError((Problem(str(path), int(record[LINE]), "seconds", message),)) from None
+    tiled = record["variant"].startswith("tiled") or record["variant"] == "regtile4x8_k"
+    for column, number, least in (("n", n, 2), ("tile", tile, 1 if tiled else 0)):
+        if number < least:
+            raise SpecError((Problem(str(path), int(record[LINE]), column, f"{number} is less than {least}"),))
+    if not _is_time(record["seconds"]):
+        message = f"{record['seconds']!r} is not a time in seconds"
+        raise SpecError((Problem(str(path), int(record[LINE]), "seconds", message),))
     return Case(record["build"], record["dtype"], n, record["variant"], tile)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
 
 
 def _correlations(
@@ -187,23 +196,28 @@ def _bars(
         value = median(curves.values())
         name = "rank correlation over tile size, median of the usable curves"
         bars.append(Bar(name, f">= {CURVE_BAR}", f"{value:.2f}", value >= CURVE_BAR))
-    if groups:
+    if not groups:
+        bars.append(Bar("rows to rank", "4 variants of one build, type and size", f"{len(measured)} rows", met=False))
+    else:
         value = median(groups.values())
         name = "rank correlation over all variants of a build, type and size, median"
         bars.append(Bar(name, f">= {GROUP_BAR}", f"{value:.2f}", value >= GROUP_BAR))
-        factors = [_ratio_error(group, measured, simulated) for group in groups]
+        factors = [_ratio_error(group, measured, simulated) for group in groups if _naive(group, measured)] or [1.0]
         name = "naive-to-best ratio, median of the same groups"
         text = f"a factor of {median(factors):.2f} off (worst {max(factors):.2f})"
         bars.append(Bar(name, f"within a factor of {RATIO_BAR:g}", text, median(factors) <= RATIO_BAR))
     return bars
 
 
+def _naive(group: Group, measured: dict[Case, float]) -> Case | None:
+    return next((case for case in measured if case.group == group and case.variant == "ijk"), None)
+
+
 def _ratio_error(group: Group, measured: dict[Case, float], simulated: dict[Case, float]) -> float:
     """By what factor the simulated gain of the best variant over the naive one differs from the measured one."""
     cases = [case for case in measured if case.group == group]
-    naive = next((case for case in cases if case.variant == "ijk"), None)
-    if naive is None:
-        return 1.0
+    naive = _naive(group, measured)
+    assert naive is not None
     gains = [times[naive] / min(times[case] for case in cases) for times in (measured, simulated)]
     return max(gains) / min(gains)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from hwsim.spec.memory import CacheSpec
@@ -78,4 +80,8 @@ def nests(draw, most=4, regular=False):
                 after=draw(st.booleans()),
             )
         )
+        if draw(st.integers(0, 3)) == 0:
+            # A store to the place that was just loaded, or right beside it: a pair for run compression, or nearly one.
+            last = accesses[-1]
+            accesses.append(replace(last, base=last.base + draw(st.sampled_from([0, 0, last.nbytes])), write=True))
     return Nest(trips, tuple(accesses))

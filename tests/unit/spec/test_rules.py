@@ -37,6 +37,10 @@ LIMITS = {
         [["l1.size=512 KiB"]],
     ),
     "line outwards": ([["l2.line=128 B"]], [["l2.line=32 B"]]),
+    "sectors outwards": (
+        [["l1.sector=32 B", "l2.sector=32 B"], ["l1.sector=32 B"]],
+        [["l2.sector=32 B"]],
+    ),
     "inclusive lines": (
         [["l2.inclusion=inclusive"], ["l2.inclusion=inclusive", "l1.sector=32 B", "l2.sector=32 B"]],
         [["l2.inclusion=inclusive", "l2.line=128 B"], ["l2.inclusion=inclusive", "l1.sector=32 B"]],
