@@ -153,5 +153,8 @@ def _unknown(kind: Kind, name: str) -> str:
     from hwsim.spec.fields import did_you_mean
 
     known = names(kind)
+    other: Kind = "workload" if kind == "machine" else "machine"
+    if name in names(other):
+        return f"'{name}' is a {other}, and a {kind} is needed here; hwsim list {kind}s shows them"
     listed = ", ".join(known) if known else "none"
-    return f"there is no {kind} '{name}'; known: {listed}{did_you_mean(name, known)}"
+    return f"there is no {kind} '{name}'{did_you_mean(name, known)}; known: {listed}"

@@ -13,7 +13,7 @@ from hwsim import __version__
 from hwsim.cli import check, explain, replay, run, schema, show, validate, welcome
 from hwsim.cli import list as list_
 from hwsim.cli.console import print_error
-from hwsim.errors import HwsimError
+from hwsim.errors import HwsimError, InputError
 
 INTERRUPTED = 130
 
@@ -71,10 +71,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print_error(str(error))
         return error.exit_code
+    except MemoryError as error:
+        if debug:
+            raise
+        print_error(f"this needs more memory than there is ({error}); choose smaller sizes, or --no-math")
+        return InputError.exit_code
     except KeyboardInterrupt:
         return _finish(INTERRUPTED)
     except BrokenPipeError:
         _silence_stdout()
+        return 1
+    except OSError as error:
+        if debug:
+            raise
+        _silence_stdout()
+        print_error(f"cannot write the output: {error.strerror}")
         return 1
     return 0
 

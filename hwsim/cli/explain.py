@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hwsim.cli.console import print_json
 
 if TYPE_CHECKING:
     from hwsim.results.pressure import Pressure
@@ -23,6 +25,7 @@ def explain_command(
             show_default=False,
         ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run and what was found as JSON.")] = False,
 ) -> None:
     """Explain a run: conflicts by set, reuse, stalls, miss penalties, formulas, energy."""
     from hwsim.cli.explain_screen import print_explanation
@@ -32,7 +35,42 @@ def explain_command(
     result = recall(result_file)
     with spinner("looking at the sets"):
         pressure, loaded = _look(result)
+    if as_json:
+        print_json({**result.to_dict(), "explanation": _findings(result, pressure, loaded)})
+        return
     print_explanation(result, pressure, loaded)
+
+
+def _findings(result: RunResult, pressure: Pressure | None, loaded: dict[str, float]) -> dict[str, Any]:
+    """What the explanation adds to the result."""
+    from hwsim.results.words import explain_bound, explain_bounds
+
+    bound = explain_bound(result)
+    return {
+        "bound": {"part": bound.part, "kind": bound.kind, "share": bound.share, "words": bound.words},
+        "bounds": explain_bounds(result),
+        "elements_loaded": loaded,
+        "sets": None if pressure is None else _sets(pressure),
+    }
+
+
+def _sets(pressure: Pressure) -> dict[str, Any]:
+    """Misses of the first cache, by kind and by set."""
+    from dataclasses import asdict
+
+    measured = pressure.measured
+    return {
+        "level": measured.level,
+        "cold": measured.cold,
+        "capacity": measured.capacity,
+        "conflict": measured.conflict,
+        "complete": measured.complete,
+        "assumed_lru": pressure.assumed_lru,
+        "misses": measured.misses.tolist(),
+        "conflicts": measured.conflicts.tolist(),
+        "lines": measured.lines.tolist(),
+        "crowding": None if pressure.crowding is None else asdict(pressure.crowding),
+    }
 
 
 def _look(result: RunResult) -> tuple[Pressure | None, dict[str, float]]:

@@ -263,7 +263,8 @@ class CpuCore:
     ) -> Cycles:
         """Latency of the next level over the misses that are outstanding at once, for streams and for jumps.
 
-        A store that goes on to the next level without bringing its line in is sent off and not waited for.
+        A store that goes on to the next level without bringing its line in is sent off and not waited for. Nothing
+        overlaps with the first miss, so a step that misses takes the latency at least.
         """
         latency = self.latency_cycles(outer)
         executions = max(1, sum(nest.length for nest in nests))
@@ -280,7 +281,7 @@ class CpuCore:
             total += streamed * latency / inner.mshrs
             if jumping:
                 total += jumping * latency / self._parallel(inner, spread * nest.length / jumping)
-        return total
+        return max(total, latency) if total else ZERO
 
     def _parallel(self, inner: CacheSpec, per_miss: Fraction) -> Fraction:
         """How many jumps overlap, one in `per_miss` instructions: what the caches allow and the window reaches."""

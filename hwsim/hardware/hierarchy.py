@@ -97,7 +97,7 @@ class Hierarchy:
             if self.warp and nest.length >= self.warp_from:
                 skipped = replay_warped(self._stream, numbered(nest), core, self.compress)
             else:
-                self._stream.walk(nest, core, self.compress)
+                self._stream.walk_pieces(nest, core, self.compress)
             loaded = sum(nest.count(a) * a.nbytes for a in nest.accesses if not a.write)
             stored = sum(nest.count(a) * a.nbytes for a in nest.accesses if a.write)
             self._stream.settle(core, mark.counters, loaded, stored)

@@ -38,10 +38,13 @@ from hwsim.hardware.replacement import LRU, POLICIES
 from hwsim.hardware.topology import Topology
 from hwsim.jit import compiled
 from hwsim.spec.memory import CacheSpec
-from hwsim.trace.nest import MAX_ACCESSES, Nest
+from hwsim.trace.nest import MAX_ACCESSES, Nest, numbered, pieces
 from hwsim.trace.walk import BUFFER_EVENTS, Cursor, begin, fill, lines_touched, pack_nest
 
 STREAM_POLICIES = ("lru", "fifo", "random")
+
+LONGEST_WALK = 1 << 27
+"""Accesses that are walked in one go: about a second."""
 
 
 class Sink(NamedTuple):
@@ -121,6 +124,14 @@ class StreamCaches:
         if first[POLICY] == INFINITE:
             return 1, MAX_ACCESSES
         return int(first[SETS]), int(first[WAYS]) if first[POLICY] == LRU else 1
+
+    def walk_pieces(self, nest: Nest, core: int, compress: bool) -> None:
+        """Walk a nest, a long one in pieces: compiled code cannot be interrupted, but between two pieces a user can."""
+        if nest.length <= LONGEST_WALK:
+            self.walk(nest, core, compress)
+            return
+        for piece in pieces(numbered(nest), LONGEST_WALK):
+            self.walk(piece, core, compress)
 
     def walk(
         self, nest: Nest, core: int, compress: bool, tap: NDArray[np.uint64] | None = None, tap_level: int = 0

@@ -66,7 +66,7 @@ def replay_warped(caches: StreamCaches, nest: Nest, core: int, compress: bool) -
             for iteration in range(nest.trips[0])
             for part in peel_outer(slice_outer(nest, iteration, 1))
         )
-    caches.walk(nest, core, compress)
+    caches.walk_pieces(nest, core, compress)
     return 0
 
 
@@ -173,10 +173,10 @@ def _warp(caches: StreamCaches, nest: Nest, core: int, compress: bool, period: P
             done += periods * step
             skipped = periods * step * (nest.length // trips)
             if done < trips:
-                caches.walk(slice_outer(nest, done, trips - done), core, compress)
+                caches.walk_pieces(slice_outer(nest, done, trips - done), core, compress)
             return skipped
     if done < trips:
-        caches.walk(slice_outer(nest, done, trips - done), core, compress)
+        caches.walk_pieces(slice_outer(nest, done, trips - done), core, compress)
     return 0
 
 

@@ -33,6 +33,9 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
     memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
     intensity = _intensity(kernel, outcome, memory)
     warnings = [*kernel.warnings()]
+    schedule = getattr(workload, "schedule", None)
+    if getattr(schedule, "cores", None) is not None and getattr(schedule, "parallel", "rows") == "none":
+        warnings.append("cores has no effect without parallel=rows: one core did all the work")
     if outcome.spilled:
         warnings.append(
             f"{kernel.registers_needed} values in {kernel.registers_needed - outcome.spilled} registers: "

@@ -1,4 +1,8 @@
-"""What a run is bound by, in words: the longest part of its time, what that means, and what would help."""
+"""What a run is bound by, in words: the part that decides its time, what that means, and what would help.
+
+Where everything overlaps, the longest part decides. Otherwise parts add up, and the one that the most cycles are put
+down to decides.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,8 @@ def explain_bounds(result: RunResult) -> str:
     """Where the time lies between its shortest and its longest: everything overlaps, or nothing does."""
     overlap = result.resolved["machine"]["compute"][0].get("overlap", "full")
     meaning = {
-        "full": "this machine overlaps all of them",
-        "memory": "this machine overlaps transfers with each other, not with compute",
+        "full": "this machine overlaps all but loop starts",
+        "memory": "this machine overlaps transfers with each other, not with instructions",
         "none": "this machine overlaps nothing",
     }
     lower, upper = seconds(result.bounds["lower_s"]), seconds(result.bounds["upper_s"])
@@ -101,12 +105,19 @@ def crowded_level(result: RunResult, machine: MachineSpec, first: str = "") -> C
     return None
 
 
+def _overlaps_all(result: RunResult) -> bool:
+    return bool(result.resolved["machine"]["compute"][0].get("overlap", "full") == "full")
+
+
 def _longest(result: RunResult) -> tuple[str, float]:
     parts = result.bounds["parts"]
-    if parts:
-        name = max(sorted(parts), key=lambda part: parts[part])
-        return name, parts[name] / result.time_s if result.time_s else 0.0
     together = summed(result.attribution)
+    if _overlaps_all(result) and parts:
+        name = max(sorted(parts), key=lambda part: parts[part])
+        if name.startswith(LATENCY):
+            # Loads that wait for each other: their latencies add up, and the one that the most cycles go to decides.
+            name = next((part for _, part in together if part.startswith(LATENCY)), name)
+        return name, parts[name] / result.time_s if result.time_s else 0.0
     if not together:
         return "nothing", 0.0
     (_, name), cycles = next(iter(together.items()))

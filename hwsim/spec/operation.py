@@ -10,7 +10,7 @@ from hwsim.spec.base import Spec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.units import Bytes
 
-Extent = Annotated[int, Field(ge=1)]
+Extent = Annotated[int, Field(ge=1, le=10**9)]
 IndexName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 

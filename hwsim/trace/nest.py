@@ -115,7 +115,10 @@ class Nest:
 
 def numbered(nest: Nest) -> Nest:
     """The same nest, its accesses bound to their numbers: pieces of it count misses as the whole does."""
-    return Nest(nest.trips, tuple(replace(access, slot=number) for number, access in enumerate(nest.accesses)))
+    slots = (number if access.slot is None else access.slot for number, access in enumerate(nest.accesses))
+    return Nest(
+        nest.trips, tuple(replace(access, slot=slot) for access, slot in zip(nest.accesses, slots, strict=True))
+    )
 
 
 def slice_outer(nest: Nest, start: int, count: int) -> Nest:
@@ -129,6 +132,20 @@ def slice_outer(nest: Nest, start: int, count: int) -> Nest:
             table = Table(table.offsets[start * table.strides[0] :], table.strides)
         moved.append(replace(access, base=access.base + start * access.strides[0], table=table))
     return Nest((count, *nest.trips[1:]), tuple(moved))
+
+
+def pieces(nest: Nest, most: int) -> Iterator[Nest]:
+    """The same accesses in the same order, as nests of about `most` accesses each, as far as its loops allow."""
+    if nest.length <= most or nest.depth == 0 or any(access.depth == 0 for access in nest.accesses):
+        yield nest
+    elif nest.trips[0] > 1:
+        step = max(1, most * nest.trips[0] // nest.length)
+        for start in range(0, nest.trips[0], step):
+            part = slice_outer(nest, start, min(step, nest.trips[0] - start))
+            yield from pieces(part, most) if step == 1 else (part,)
+    else:
+        for part in peel_outer(nest):
+            yield from pieces(part, most)
 
 
 def peel_outer(nest: Nest) -> tuple[Nest, ...]:

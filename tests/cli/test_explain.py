@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,14 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path) -> None:
 def test_lines_fit_a_hundred_columns() -> None:
     hwsim("run", "n=64")
     assert max(len(line.rstrip()) for line in hwsim("explain").out.splitlines()) <= 100
+
+
+def test_the_explanation_is_available_as_json() -> None:
+    assert hwsim("run", "n=64").code == 0
+    outcome = hwsim("explain", "--json")
+    data = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert data["workload"] == "matmul_tiled"
+    sets = data["explanation"]["sets"]
+    assert sum(sets["misses"]) == sets["cold"] + sets["capacity"] + sets["conflict"]
+    assert data["explanation"]["bound"]["words"].startswith("Bound by")

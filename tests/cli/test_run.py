@@ -152,3 +152,26 @@ def test_ctrl_c_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = hwsim("run", "n=32")
     assert outcome.code == 130
     assert "Traceback" not in outcome.err
+
+
+def test_a_machine_and_a_workload_in_the_wrong_order_are_told_apart() -> None:
+    outcome = hwsim("run", "matmul_tiled", "course_cpu")
+    assert outcome.code == 2
+    assert "'matmul_tiled' is a workload, and a machine is needed here" in outcome.err
+
+
+def test_tensors_that_do_not_fit_this_computer_are_an_error_that_says_what_to_do() -> None:
+    outcome = hwsim("run", "n=900000000")
+    assert outcome.code == 2
+    assert "--no-math" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_cores_without_a_parallel_loop_are_warned_about() -> None:
+    outcome = hwsim("run", "n=16", "cores=2")
+    assert "cores has no effect without parallel=rows" in " ".join(outcome.out.split())
+
+
+def test_no_run_that_misses_dram_is_shorter_than_its_latency() -> None:
+    outcome = hwsim("run", "n=1", "--json", "-")
+    assert json.loads(outcome.out)["time_s"] >= 200e-9

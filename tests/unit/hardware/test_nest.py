@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hwsim.trace.nest import MAX_ACCESSES, Access, Nest, Table, numbered, peel_outer, slice_outer
+from hwsim.trace.nest import MAX_ACCESSES, Access, Nest, Table, numbered, peel_outer, pieces, slice_outer
 
 PRODUCT = Nest(
     (3, 4, 5),
@@ -103,3 +103,12 @@ def test_the_largest_number_of_accesses_is_tight() -> None:
     assert Nest((1,), (Access(0, (8,)),) * MAX_ACCESSES).length == 64
     with pytest.raises(ValueError, match="at most 64"):
         Nest((1,), (Access(0, (8,)),) * (MAX_ACCESSES + 1))
+
+
+def test_pieces_of_a_nest_are_its_accesses_in_order() -> None:
+    inner = (Access(4096, (512, 0, 8)), Access(8192, (0, 64, 8), write=True), Access(16384, (64, 8), after=True))
+    nest = Nest((6, 5, 7), inner)
+    for most in (1, 10, 80, 1000):
+        cut = list(pieces(nest, most))
+        assert [each for piece in cut for each in piece.addresses()] == list(nest.addresses())
+        assert (len(cut) > 1) == (most < nest.length)
