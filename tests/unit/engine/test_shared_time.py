@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from made import Script, adds, play
 
 import hwsim
 from hwsim.api import prepare, resolve_machine, resolve_workload
@@ -13,6 +12,7 @@ from hwsim.hardware.build import build_hierarchy
 from hwsim.kernels.step import Step
 from hwsim.trace.nest import Access, Nest
 from hwsim.trace.work import Instructions, Work
+from tests.unit.engine.made import Script, adds, play
 
 
 def test_a_cache_that_nobody_shares_takes_as_long_as_a_private_one() -> None:
