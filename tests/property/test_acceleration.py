@@ -98,3 +98,10 @@ def test_a_large_last_level_is_walked_on_the_stream_of_the_warped_ones():
 def test_random_replacement_is_never_warped():
     specs = [cache("l1", 8, 4, 64, replacement="random")]
     assert assert_same_as_plain_walk(specs, [matmul("ikj", 64)], compress=True, warp=True) == 0
+
+
+def test_a_store_beside_the_place_just_loaded_is_not_taken_for_an_update_of_it():
+    """Loads walk one row and stores the next: only the stored row may end up modified."""
+    row = 1 << 20
+    nest = Nest((64,), (Access(row, (8,)), Access(row + 4096, (8,), write=True)))
+    assert_same_as_plain_walk([cache("l1", 8, 4, 64)], [nest], compress=True, warp=False)
