@@ -92,7 +92,7 @@ def resolve_workload(
 
 def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) -> Kernel:
     """The kernel of a workload for a machine: with the lanes of its vectors, its cores and its lines."""
-    unit = machine.compute[0]
+    unit = machine.cpu
     cores = sum(each.count for each in machine.compute)
     asked = getattr(getattr(workload, "schedule", None), "cores", None)
     if asked is not None and asked > cores:

@@ -102,7 +102,7 @@ def _penalty_table(result: RunResult) -> Table:
     from hwsim.spec.memory import CacheSpec, DramSpec
 
     machine = machine_of(result)
-    core = CpuCore(machine, machine.compute[0])
+    core = CpuCore(machine, machine.cpu)
     levels = [level for level in machine.memory if isinstance(level, CacheSpec | DramSpec)]
     table = make_table("level", "latency", "cycles", "than the level before", "than the first")
     clocks = [machine.clock_hz(level.clock) if level.clock else core.clock_hz for level in levels]

@@ -27,11 +27,7 @@ def advise(result: RunResult, bound: Bound | None = None) -> Advice:
     padded = _padding(result)
     if bound.kind == "latency" and padded is not None:
         return padded
-    if (
-        bound.kind in ("chain", "compute", "issue", "port")
-        and schedule.get("vector") is False
-        and machine.compute[0].simd
-    ):
+    if bound.kind in ("chain", "compute", "issue", "port") and schedule.get("vector") is False and machine.cpu.simd:
         return _change({"vector": "true"}, "several values in each instruction")
     if bound.kind in ("chain", "issue", "port") and schedule.get("v1") == 1:
         return _change({"v1": "4"}, "a register tile: several sums at a time, each loaded value used several times")

@@ -108,7 +108,7 @@ def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str
 
 
 def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, Any]:
-    unit = machine.compute[0]
+    unit = machine.cpu
     core = CpuCore(machine, unit)
     cores = len(outcome.agents)
     peak = core.peak_flops_per_cycle(kernel.fmt.bits) * core.clock_hz * cores

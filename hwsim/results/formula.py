@@ -76,7 +76,7 @@ def find_simulated(
 
 def _seconds(formula: Formula, machine: MachineSpec) -> float | None:
     """What a formula's bytes take at the bandwidths of a machine; None where one of them has no limit."""
-    core = CpuCore(machine, machine.compute[0])
+    core = CpuCore(machine, machine.cpu)
     if not machine.caches:
         return None
     rates = core.read_rate(core.dram), core.read_rate(machine.caches[0])

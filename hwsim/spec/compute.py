@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hwsim.spec.base import Name, Sourced, Spec
+from hwsim.spec.gpu import GpuSpec
 from hwsim.units import LatencyField
 
 
@@ -69,4 +70,4 @@ class CpuSpec(Sourced):
     barrier: LatencyField | None = Field(None, description="Time from the last core's end to the next loop.")
 
 
-ComputeSpec = Annotated[CpuSpec, Field(discriminator="kind")]
+ComputeSpec = Annotated[CpuSpec | GpuSpec, Field(discriminator="kind")]
