@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from fractions import Fraction
 
 import simpy
@@ -19,6 +20,7 @@ from hwsim.hardware.core import CpuCore
 from hwsim.hardware.hierarchy import Hierarchy
 from hwsim.hardware.storage import PAGE_BYTES, Storage
 from hwsim.kernels.kernel import Kernel
+from hwsim.kernels.step import Block
 from hwsim.spec.compute import CpuSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec, Level, StorageSpec
@@ -39,8 +41,8 @@ def simulate(
     """
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
-    blocks = deque(kernel.blocks())
-    cores = min(len(blocks), kernel.workers, core.unit.count) or 1
+    phases = kernel.phases()
+    cores = min(max(map(len, phases)), kernel.workers, core.unit.count) or 1
     if hierarchy is None:
         hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
     levels_before, dram_before = hierarchy.level_counters(), hierarchy.dram.counters
@@ -49,16 +51,8 @@ def simulate(
     spans: list[Span] | None = [] if timeline else None
     storage = _storage(machine, kernel)
     agents = [CoreAgent(env, n, core, hierarchy, links[n], tally, spans, storage) for n in range(cores)]
-    spawn_fs, barrier_fs = (_fs(core, time) if cores > 1 else 0 for time in (core.unit.spawn, core.unit.barrier))
-
-    processes = [env.process(agent.run(blocks, spawn_fs)) for agent in agents]
-    events = _run(env)
-    assert all(process.processed for process in processes)
-
-    finish_fs = max(agent.watch.elapsed_fs for agent in agents)
-    slowest = next(agent for agent in agents if agent.watch.elapsed_fs == finish_fs)
-    for agent in agents:
-        agent.watch.wait("barrier", finish_fs - agent.watch.elapsed_fs + barrier_fs)
+    events = sum(_play(env, agents, phase, core) for phase in phases)
+    slowest = max(agents, key=lambda agent: agent.watch.elapsed_fs - agent.watch.waiting["barrier"])
     levels = {name: counters - levels_before[name] for name, counters in hierarchy.level_counters().items()}
     dram = hierarchy.dram.counters - dram_before
     ledger = Ledger()
@@ -67,7 +61,7 @@ def simulate(
         pages = storage.staged_pages
         ledger.post(storage.spec.name, "read", pages, bits=8 * PAGE_BYTES * pages)
     return Outcome(
-        elapsed_fs=finish_fs + barrier_fs,
+        elapsed_fs=slowest.watch.elapsed_fs,
         clock_hz=core.clock_hz,
         agents=tuple(agent.watch.result() for agent in agents),
         parts=dict(slowest.watch.parts),
@@ -89,6 +83,23 @@ def simulate(
         walk_seconds=sum(agent.walk_seconds for agent in agents),
         math_seconds=sum(agent.math_seconds for agent in agents),
     )
+
+
+def _play(env: simpy.Environment, agents: Sequence[CoreAgent], phase: Sequence[Block], core: CpuCore) -> int:
+    """Let the cores take the blocks of a phase, and wait for each other at its end; returns the number of events."""
+    blocks = deque(phase)
+    working = agents[: len(blocks)]
+    many = len(working) > 1
+    spawn_fs, barrier_fs = (_fs(core, time) if many else 0 for time in (core.unit.spawn, core.unit.barrier))
+    processes = [env.process(agent.run(blocks, spawn_fs)) for agent in working]
+    events = _run(env)
+    assert all(process.processed for process in processes)
+    finish_fs = max(agent.watch.elapsed_fs for agent in agents)
+    for agent in agents:
+        agent.watch.wait("barrier", finish_fs - agent.watch.elapsed_fs + barrier_fs)
+    if barrier_fs:
+        env.run(until=env.now + barrier_fs)
+    return events
 
 
 def _run(env: simpy.Environment) -> int:

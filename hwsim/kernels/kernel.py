@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hwsim.errors import InputError
@@ -45,7 +45,7 @@ class Setting:
 
 
 class Kernel(ABC):
-    """Blocks may run in any order, and on different cores. Together they compute `output`, once."""
+    """The blocks of a phase may run in any order, and on different cores. Together they compute `output`, once."""
 
     name: str
     fmt: Format
@@ -63,8 +63,19 @@ class Kernel(ABC):
         self.arrays: dict[str, Array] = {}
 
     @abstractmethod
+    def phases(self) -> Sequence[Sequence[Block]]:
+        """The independent pieces, phase by phase; walking their steps does the math.
+
+        A phase begins when all blocks of the one before are done.
+        """
+
     def blocks(self) -> Sequence[Block]:
-        """The independent pieces; walking their steps does the math."""
+        """The blocks of all phases, in an order in which one core could take them."""
+        return [block for phase in self.phases() for block in phase]
+
+    def answers(self) -> Iterator[tuple[str, Array, Array]]:
+        """Each computed tensor that is an answer: its name, its values, and its reference in float64."""
+        yield "output", self.output, self.reference()
 
     @property
     def workers(self) -> int:

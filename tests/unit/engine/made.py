@@ -27,11 +27,11 @@ class Script(Kernel):
     def useful_flops(self) -> int:
         return 0
 
-    def blocks(self) -> Sequence[Block]:
+    def phases(self) -> Sequence[Sequence[Block]]:
         def play(steps: Sequence[Step]) -> Iterator[Step]:
             yield from steps
 
-        return [Block(number, lambda steps=steps: play(steps)) for number, steps in enumerate(self.script)]
+        return [[Block(number, lambda steps=steps: play(steps)) for number, steps in enumerate(self.script)]]
 
     def _output(self) -> Array:
         return np.zeros(1)
