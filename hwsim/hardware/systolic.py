@@ -138,3 +138,26 @@ class SystolicArray:
             hops=2 * shape.macs,
             mapping_efficiency=Fraction(along_rows * along_columns, folds * self.rows * self.columns),
         )
+
+    def share(self, shape: GemmShape, batch: int, arrays: int) -> tuple[int, int]:
+        """Folds and their stream on each of several arrays that work on `batch` such products together.
+
+        They share out columns of folds, or what streams: whichever takes fewer cycles. A sum that stays in its cell is
+        not shared out.
+        """
+        _, _, streamed = self.stationary(shape)
+        fold_rows, fold_columns = self.fold_counts(shape)
+        best: tuple[int, int, int] | None = None
+        for parts in range(1, arrays + 1):
+            if arrays % parts:
+                continue
+            pieces = arrays // parts if self.dataflow != "os" else 1
+            if self.dataflow == "os":
+                folds = -(-fold_rows * fold_columns * batch // parts)
+            else:
+                folds = fold_rows * -(-fold_columns * batch // parts)
+            stream = self.stream_cycles(-(-streamed // pieces))
+            candidate = self.cycles(folds, stream), folds, stream
+            best = candidate if best is None or candidate < best else best
+        assert best is not None
+        return best[1], best[2]

@@ -29,16 +29,12 @@ def an_array_has_scratchpads(machine: MachineSpec) -> Iterator[Finding]:
 
 
 def arrays_share_all_their_scratchpads(machine: MachineSpec) -> Iterator[Finding]:
-    """Arrays either work on one tile together, or have everything to themselves."""
-    if not _arrays(machine):
-        return
-    units = sum(unit.count for unit in machine.compute)
-    pads = [(n, level) for n, level in enumerate(machine.memory) if isinstance(level, ScratchpadSpec)]
-    sharers = [units if level.shared_by == "all" else level.shared_by for _, level in pads]
-    for (index, _), number in zip(pads, sharers, strict=True):
-        if number != sharers[0]:
-            message = f"{number} is not {pads[0][1].name}.shared_by ({sharers[0]}); arrays share all scratchpads or none"
-            yield Finding(("memory", index, "shared_by"), message)
+    """Several arrays work on one tile together."""
+    for _, unit in _arrays(machine):
+        for index, level in enumerate(machine.memory):
+            if unit.count > 1 and isinstance(level, ScratchpadSpec) and level.shared_by not in ("all", unit.count):
+                message = f"{unit.count} arrays work on one tile together: write 'all', found {level.shared_by}"
+                yield Finding(("memory", index, "shared_by"), message)
 
 
 def activations_name_a_level(machine: MachineSpec) -> Iterator[Finding]:
