@@ -145,14 +145,15 @@ def _vector_flops(counts: Counts) -> int:
 
 
 def _parts(chip: Chip, agent: ArrayAgent, dram: DramCounters) -> dict[str, int]:
-    """Femtoseconds that each part would take alone."""
+    """Femtoseconds that each part would take alone; of fills and drains, what nothing hides."""
     hz = chip.clock_hz
-    array = chip.array
     steps = [step for _, _, step in agent.slots]
-    works = [step.work for step in steps if step.work is not None]
-    fills = len(works) * (array.fill_cycles + array.drain_cycles) + sum(work.body for work in works)
-    vector = sum(step.vector_cycles for step in steps)
-    found = {ARRAY: fills * FEMTOSECONDS // hz, VECTOR: vector * FEMTOSECONDS // hz}
+    cycles = {
+        ARRAY: sum(step.work.body for step in steps if step.work is not None),
+        VECTOR: sum(step.vector_cycles for step in steps),
+        FILL: agent.watch.waiting[FILL],
+    }
+    found = {name: count * FEMTOSECONDS // hz for name, count in cycles.items()}
     for name, link in agent.links.items():
         moves = [move for move in agent.moved if move.level == name]
         rate = chip.bytes_per_cycle(chip.machine.level(name))

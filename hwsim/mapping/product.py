@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -104,6 +105,8 @@ class _Walk:
         self.batches = cut_to({i: search.extents[i] for i in view.batch}, self._together())
         self.together = self.batches.size
         self._bytes: dict[tuple[object, ...], int] = {}
+        self._shapes: Counter[tuple[GemmShape, int, bool]] = Counter()
+        self._works: dict[tuple[GemmShape, int], tuple[ArrayWork, ArrayWork]] = {}
 
     def _together(self) -> int:
         """How many small products make up one tile."""
@@ -128,28 +131,35 @@ class _Walk:
                 work = self._work(here, batch.size, before == stationary)
                 before = stationary
                 yield self._step(here, batch.size, work)
+        self._count()
 
     def _stationary(self, here: Mapping[str, Tile]) -> tuple[int, int]:
         along_rows, along_columns, _ = {"ws": "knm", "os": "mnk", "is": "kmn"}[self.chip.array.dataflow]
         return here[along_rows].number, here[along_columns].number
 
     def _work(self, here: Mapping[str, Tile], batch: int, same: bool) -> ArrayWork:
-        array, shape = self.chip.array, GemmShape(here["m"].size, here["n"].size, here["k"].size)
-        folds, stream = array.share(shape, batch, self.chip.unit.count)
-        once = array.occupy(shape)
-        self.counts.macs += batch * shape.macs
-        self.counts.hops += batch * once.hops
-        pads, bits = self.chip.pads, self.search.storage
-        sums = self.search.sum_bits
-        self.counts.touch(pads["input"].name, "read", batch * once.input_reads, bits["input"].bits)
-        self.counts.touch(pads["weight"].name, "read", batch * once.weight_reads, bits["weight"].bits)
-        self.counts.touch(pads["output"].name, "write", batch * once.output_writes, sums)
-        again = batch * once.output_reads
-        if here["k"].number and array.dataflow != "os":
-            again += batch * shape.m * shape.n
-        self.counts.touch(pads["output"].name, "read", again, sums)
-        goes_on = same and folds == 1
-        return ArrayWork(folds * stream, (folds - 1) * array.interval(stream) + stream, stream, goes_on)
+        shape = GemmShape(here["m"].size, here["n"].size, here["k"].size)
+        adds_up = here["k"].number > 0 and self.chip.array.dataflow != "os"
+        self._shapes[shape, batch, adds_up] += 1
+        if (shape, batch) not in self._works:
+            array = self.chip.array
+            folds, stream = array.share(shape, batch, self.chip.unit.count)
+            work = ArrayWork(folds * stream, (folds - 1) * array.interval(stream) + stream, stream)
+            self._works[shape, batch] = work, replace(work, goes_on=folds == 1)
+        return self._works[shape, batch][same]
+
+    def _count(self) -> None:
+        """What the array reads and writes, tile by tile of each shape."""
+        pads, bits, sums = self.chip.pads, self.search.storage, self.search.sum_bits
+        for (shape, batch, adds_up), times in self._shapes.items():
+            once, many = self.chip.array.occupy(shape), batch * times
+            self.counts.macs += many * shape.macs
+            self.counts.hops += many * once.hops
+            self.counts.touch(pads["input"].name, "read", many * once.input_reads, bits["input"].bits)
+            self.counts.touch(pads["weight"].name, "read", many * once.weight_reads, bits["weight"].bits)
+            self.counts.touch(pads["output"].name, "write", many * once.output_writes, sums)
+            again = once.output_reads + (shape.m * shape.n if adds_up else 0)
+            self.counts.touch(pads["output"].name, "read", many * again, sums)
 
     def _step(self, here: Mapping[str, Tile], batch: int, work: ArrayWork) -> TileStep:
         loads = [self._load(role, here, batch) for role in ("input", "weight") if self._fetches(role, here)]
@@ -199,13 +209,13 @@ class _Walk:
 
     def _piecewise(self, role: Role) -> bool:
         """Whether neighbouring tiles share bytes, and lie in the scratchpad together, so that these come once."""
-        return role == "input" and self.choice.pieces[role] != 0 and self.search.slides()
+        return role == "input" and self.choice.pieces[role] != 0 and self.search.slides
 
     def _new_bytes(self, role: Role, here: Mapping[str, Tile]) -> int:
         first, second, _ = RELEVANT[role]
         cuts = self.choice.cuts
         if role == "weight" and self.chip.unit.whole_tiles:
-            return self.search._padded(here[first].size, here[second].size)
+            return self.search.padded(here[first].size, here[second].size)
         operand = self.view.input if role == "input" else self.view.weight
         bits = self.search.storage[role].bits
         if not self._piecewise(role):

@@ -85,6 +85,9 @@ class Search:
         self.chip, self.view, self.storage, self.room = chip, view, storage, room
         self.extents, self.sum_bits, self.batches = extents, sum_bits, batches
         self.groups = {"m": view.m, "n": view.n, "k": view.k}
+        self.slides = slides(view.input, extents)
+        """Whether neighbouring tiles of the input share bytes, as those of a convolution do."""
+        self._plain = {"input": not self.slides, "weight": not slides(view.weight, extents)}
 
     def choose(self, asked: MappingSpec) -> Choice:
         """The best that fits; raises CapacityError where nothing does."""
@@ -112,18 +115,16 @@ class Search:
         if role == "output":
             return -(-first.size * second.size * self.sum_bits // 8)
         if role == "weight" and self.chip.unit.whole_tiles:
-            return self._padded(first.size, second.size)
+            return self.padded(first.size, second.size)
+        if self._plain[role]:
+            return -(-first.size * second.size * self.storage[role].bits // 8)
         operand = self.view.input if role == "input" else self.view.weight
         return footprint(operand, {**first.box, **second.box}, self.storage[role].bits)
 
-    def _padded(self, k: int, n: int) -> int:
+    def padded(self, k: int, n: int) -> int:
         rows, columns = self.chip.array.rows, self.chip.array.columns
         elements = -(-k // rows) * rows * -(-n // columns) * columns
         return -(-elements * self.storage["weight"].bits // 8)
-
-    def slides(self) -> bool:
-        """Whether neighbouring tiles of the input share bytes, as those of a convolution do."""
-        return slides(self.view.input, self.extents)
 
     def _too_large(self, tried: Mapping[str, Sequence[Cut]]) -> CapacityError:
         smallest = {name: found[0] for name, found in tried.items()}
@@ -155,11 +156,12 @@ class _Table:
         self.trips = {name: self._axis(name, [cut.tiles for cut in tried[name]]) for name in "mnk"}
         self.sizes = {name: self._axis(name, [cut.size for cut in tried[name]]) for name in "mnk"}
         self.tiles = {role: self._tile_bytes(role) for role in ROLES}
+        self.moved = {role: np.stack([self._moved(role, order) for order in self.orders]) for role in ROLES}
 
     def best(self, buffers: int) -> Choice | None:
         """The least traffic with so many buffers; then the shortest time, then the fewest tiles."""
         held = {role: np.stack([self._held(role, order, buffers) for order in self.orders]) for role in ROLES}
-        moved = {role: np.stack([self._moved(role, order) for order in self.orders]) for role in ROLES}
+        moved = self.moved
         spread = {"input": np.s_[:, :, None, None], "weight": np.s_[:, None, :, None], "output": np.s_[:, None, None, :]}
         fits: Any = True
         for pad in self.search.chip.scratchpads:
@@ -205,14 +207,17 @@ class _Table:
         first, second, _ = RELEVANT[role]
         found = {}
         for whole in ((False, False), (True, False), (False, True), (True, True)):
-            lists = [[self.tried[i][-1]] if all_ else self.tried[i] for i, all_ in zip((first, second), whole, strict=True)]
-            lists = [[cut_to(cut.extents, cut.total) for cut in lst] if all_ else lst for lst, all_ in zip(lists, whole, strict=True)]
-            values = np.array([[self.search.bytes_of(role, a, b) for b in lists[1]] for a in lists[0]], float)
+            along = [self._uncut(i) if all_ else self.tried[i] for i, all_ in zip((first, second), whole, strict=True)]
+            values = np.array([[self.search.bytes_of(role, a, b) for b in along[1]] for a in along[0]], float)
             shape = [1, 1, 1]
             shape["mnk".index(first)], shape["mnk".index(second)] = values.shape
             turned = values if "mnk".index(first) < "mnk".index(second) else values.T
             found[whole] = turned.reshape(shape)
         return found
+
+    def _uncut(self, name: str) -> list[Cut]:
+        cut = self.tried[name][0]
+        return [cut_to(cut.extents, cut.total)]
 
     def _piece(self, role: Role, order: str, piece: int) -> Numbers:
         first, second, _ = RELEVANT[role]
@@ -257,7 +262,7 @@ class _Table:
         """All pieces of an operand one after the other: as much as there is, and what neighbours share twice."""
         first, second, _ = RELEVANT[role]
         padded = role == "weight" and self.search.chip.unit.whole_tiles
-        if not padded and not (role == "input" and self.search.slides()):
+        if not padded and not (role == "input" and self.search.slides):
             return self.tiles[role][True, True]
         outer = min((first, second), key=order.index)
         count = {TILE: self.trips[first] * self.trips[second], ROW: self.trips[outer], WHOLE: np.ones((1, 1, 1))}

@@ -7,7 +7,7 @@ from typing import Any
 
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.hardware.core import CpuCore
-from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.kernels.kernel import Formula, Kernel
 from hwsim.results.conflict import Crowding, find_crowding
 from hwsim.results.text import counted, digits
@@ -21,7 +21,7 @@ def compare_formulas(
     machine: MachineSpec,
     kernel: Kernel,
     outcome: Outcome,
-    memory: Mapping[str, CacheCounters | DramCounters],
+    memory: Mapping[str, CacheCounters | DramCounters | ScratchpadCounters],
     intensity: Mapping[str, Any],
 ) -> tuple[dict[str, Any], ...]:
     """Every formula whose counterpart was simulated."""
@@ -50,7 +50,7 @@ def compare_formulas(
 def find_simulated(
     name: str,
     outcome: Outcome,
-    memory: Mapping[str, CacheCounters | DramCounters],
+    memory: Mapping[str, CacheCounters | DramCounters | ScratchpadCounters],
     intensity: Mapping[str, Any],
 ) -> int | float | None:
     """The simulated number that a formula names; None where this machine has no such thing."""

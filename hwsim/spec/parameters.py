@@ -35,7 +35,7 @@ def with_parameters(spec: WorkloadSpec, parameters: Mapping[str, object]) -> Wor
     Raises OverrideError with everything that does not fit.
     """
     keys = parameter_keys(spec)
-    data = spec.model_dump()
+    data = spec.model_dump(exclude_unset=True)
     wrong: list[str] = []
     for name, value in parameters.items():
         if name not in keys:
@@ -112,7 +112,7 @@ def _read(value: object, annotation: Any) -> object:
 
 def _set(data: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     for part in path[:-1]:
-        data = data[part]
+        data = data.setdefault(part, {})
     data[path[-1]] = value
 
 
