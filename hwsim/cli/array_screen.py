@@ -39,7 +39,9 @@ def print_utilisation(console: Console, result: RunResult, indent: str) -> None:
     for each in passes[:1]:
         tile = " x ".join(f"{name} {size}" for name, size in each["tile"].items())
         more = f", and {len(passes) - 1} more passes" if len(passes) > 1 else ""
-        console.print(f"{indent}{each['name']}: {each['tiles']:,} tiles of {tile}, order {each['order']}{more}", style="dim")
+        console.print(
+            f"{indent}{each['name']}: {each['tiles']:,} tiles of {tile}, order {each['order']}{more}", style="dim"
+        )
 
 
 def array_level_table(result: RunResult) -> Table:

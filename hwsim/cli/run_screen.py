@@ -94,7 +94,9 @@ def level_table(result: RunResult) -> Table:
             name,
             f"{accesses:,}",
             percent(counts.hits, accesses) if isinstance(counts, CacheCounters) else "",
-            f"{counts.misses:,}" if isinstance(counts, CacheCounters) else f"{counts.row_hits:,} row hits",
+            f"{counts.misses:,}"
+            if isinstance(counts, CacheCounters)
+            else f"{getattr(counts, 'row_hits', 0):,} row hits",
             data(moved),
             "" if per_byte is None else digits(per_byte),
         )

@@ -189,9 +189,9 @@ class ArrayAgent:
         weights, inputs = arrivals.get(WEIGHTS, 0), arrivals.get(INPUTS, 0)
         if step.work is None:
             free = max(self._out if step.chained else self._free, self._vector_free)
-            causes = [(FILL, max(needed, free)), (WEIGHTS, weights), (INPUTS, inputs), (OUTPUTS, room)]
             start = max(free, weights, inputs, needed, room)
-            self.watch.wait_in_turn(causes, start)
+            in_turn = [(FILL, max(needed, free)), (WEIGHTS, weights), (INPUTS, inputs), (OUTPUTS, room)]
+            self.watch.wait_in_turn(in_turn, start)
             return start
         array = self.chip.array
         stationary, streamed = {"ws": (WEIGHTS, INPUTS), "is": (INPUTS, WEIGHTS), "os": (None, None)}[array.dataflow]
@@ -243,7 +243,7 @@ class ArrayAgent:
 
     def _cycle(self) -> int:
         """The next whole cycle."""
-        return -(-self.env.now * self.chip.clock_hz // FEMTOSECONDS)
+        return -(-int(self.env.now) * self.chip.clock_hz // FEMTOSECONDS)
 
     def _until(self, cycle: int) -> simpy.Event:
         return self.env.timeout(max(0, self._time(cycle) - self.env.now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +70,7 @@ class Outcome:
     agents: tuple[AgentTime, ...]
     parts: dict[str, int]
     """Femtoseconds that each part of the work would take alone, the busiest core's: units, ports, chain, each link."""
-    levels: dict[str, CacheCounters | ScratchpadCounters]
+    levels: Mapping[str, CacheCounters | ScratchpadCounters]
     dram: DramCounters
     tensors: dict[str, TensorTraffic]
     stages: tuple[StageOutcome, ...]

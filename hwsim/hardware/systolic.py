@@ -19,6 +19,9 @@ from fractions import Fraction
 
 from hwsim.spec.systolic import Dataflow, Folding
 
+ALONG: dict[Dataflow, tuple[str, str, str]] = {"ws": ("k", "n", "m"), "os": ("m", "n", "k"), "is": ("k", "m", "n")}
+"""What lies along the rows, what along the columns, and what streams."""
+
 
 @dataclass(frozen=True)
 class GemmShape:
@@ -86,13 +89,8 @@ class SystolicArray:
 
     def stationary(self, shape: GemmShape) -> tuple[int, int, int]:
         """What lies along the rows, along the columns, and what streams."""
-        match self.dataflow:
-            case "ws":
-                return shape.k, shape.n, shape.m
-            case "os":
-                return shape.m, shape.n, shape.k
-            case "is":
-                return shape.k, shape.m, shape.n
+        along_rows, along_columns, streamed = ALONG[self.dataflow]
+        return getattr(shape, along_rows), getattr(shape, along_columns), getattr(shape, streamed)
 
     def fold_counts(self, shape: GemmShape) -> tuple[int, int]:
         """Folds along the rows and along the columns."""

@@ -47,7 +47,8 @@ def cut_to(extents: Mapping[str, int], size: int) -> Cut:
     """The largest nested tile of at most so many iterations."""
     box: dict[str, int] = {}
     left = max(1, size)
-    for index, extent in reversed(extents.items()):
+    for index in reversed(list(extents)):
+        extent = extents[index]
         box[index] = min(extent, left)
         left = max(1, left // extent) if box[index] == extent else 1
     return Cut(extents, {index: box[index] for index in extents})

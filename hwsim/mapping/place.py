@@ -75,8 +75,10 @@ def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -
     keeper = chip.keeper
     for name in sorted(places.lives, key=lambda name: places.lives[name]):
         between = name in places.written and name not in results
-        own = between and len({*places.written[name], *_readers(name, uses)}) == 1 and not isinstance(
-            items[places.written[name][0]], Loop
+        own = (
+            between
+            and len({*places.written[name], *_readers(name, uses)}) == 1
+            and not isinstance(items[places.written[name][0]], Loop)
         )
         if own and keeper is not None:
             places.local[name] = places.written[name][0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from hwsim.hardware.systolic import GemmShape
+from hwsim.hardware.systolic import ALONG, GemmShape
 from hwsim.kernels.loops import Operand
 from hwsim.mapping.chip import ROLES, Chip, Role
 from hwsim.mapping.cut import Cut, cut_to
@@ -95,9 +95,7 @@ def _ahead(chip: Chip, search: Search, choice: Choice, together: int) -> Ahead:
 class _Walk:
     """The tiles of a product in their order."""
 
-    def __init__(
-        self, chip: Chip, view: GemmView, search: Search, choice: Choice, number: int, places: Places
-    ) -> None:
+    def __init__(self, chip: Chip, view: GemmView, search: Search, choice: Choice, number: int, places: Places) -> None:
         self.chip, self.view, self.search, self.choice = chip, view, search, choice
         self.number, self.places = number, places
         self.counts = Counts()
@@ -134,7 +132,7 @@ class _Walk:
         self._count()
 
     def _stationary(self, here: Mapping[str, Tile]) -> tuple[int, int]:
-        along_rows, along_columns, _ = {"ws": "knm", "os": "mnk", "is": "kmn"}[self.chip.array.dataflow]
+        along_rows, along_columns, _ = ALONG[self.chip.array.dataflow]
         return here[along_rows].number, here[along_columns].number
 
     def _work(self, here: Mapping[str, Tile], batch: int, same: bool) -> ArrayWork:
@@ -200,9 +198,9 @@ class _Walk:
 
     def _load(self, role: Role, here: Mapping[str, Tile], batch: int) -> Move:
         first, second, _ = RELEVANT[role]
-        key = (role, here[first].size, here[second].size, here[first].number, here[second].number)
-        if not self._piecewise(role):
-            key = key[:3]
+        key: tuple[object, ...] = (role, here[first].size, here[second].size)
+        if self._piecewise(role):
+            key += (here[first].number, here[second].number)
         if key not in self._bytes:
             self._bytes[key] = self._new_bytes(role, here)
         return self._move(role, batch * self._bytes[key])

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.errors import CapacityError
+from hwsim.hardware.systolic import ALONG
 from hwsim.mapping.chip import ROLES, Chip, Role
 from hwsim.mapping.cut import Cut, cut_to, cuts
 from hwsim.mapping.footprint import footprint, slides
@@ -105,7 +106,7 @@ class Search:
 
     def _cuts(self, name: str, asked: int | None) -> list[Cut]:
         extents = {index: self.extents[index] for index in self.groups[name]}
-        along_rows, along_columns, _ = {"ws": "knm", "os": "mnk", "is": "kmn"}[self.chip.array.dataflow]
+        along_rows, along_columns, _ = ALONG[self.chip.array.dataflow]
         array = self.chip.array
         side = {along_rows: array.rows, along_columns: array.columns}.get(name, max(array.rows, array.columns))
         return [cut_to(extents, asked)] if asked is not None else cuts(extents, side)
@@ -139,7 +140,9 @@ class Search:
         side = isqrt(max(0, self.room[pad.name]) * 8 // bits)
         shape = " x ".join(f"{name} {smallest[name].size}" for name in "mnk")
         taken = self.room[pad.name] != pad.size
-        has = f"which has {format_bytes(pad.size)}" + (f", {format_bytes(self.room[pad.name])} of it free" if taken else "")
+        has = f"which has {format_bytes(pad.size)}" + (
+            f", {format_bytes(self.room[pad.name])} of it free" if taken else ""
+        )
         return CapacityError(
             f"{self.view.loop.name}: a tile of {shape} needs {format_bytes(needed)} in {pad.name} "
             f"({', '.join(roles)}), {has}; "
@@ -162,7 +165,11 @@ class _Table:
         """The least traffic with so many buffers; then the shortest time, then the fewest tiles."""
         held = {role: np.stack([self._held(role, order, buffers) for order in self.orders]) for role in ROLES}
         moved = self.moved
-        spread = {"input": np.s_[:, :, None, None], "weight": np.s_[:, None, :, None], "output": np.s_[:, None, None, :]}
+        spread = {
+            "input": np.s_[:, :, None, None],
+            "weight": np.s_[:, None, :, None],
+            "output": np.s_[:, None, None, :],
+        }
         fits: Any = True
         for pad in self.search.chip.scratchpads:
             roles = [role for role in ROLES if self.search.chip.pads[role] is pad]
@@ -272,7 +279,7 @@ class _Table:
         """Cycles: the longer of arithmetic and transfers, and the first tile in and the last one out."""
         chip = self.search.chip
         array, count = chip.array, chip.unit.count
-        along_rows, along_columns, streamed = {"ws": "knm", "os": "mnk", "is": "kmn"}[array.dataflow]
+        along_rows, along_columns, streamed = ALONG[array.dataflow]
         fold_rows = np.ceil(self.sizes[along_rows] / array.rows)
         fold_columns = np.ceil(self.sizes[along_columns] / array.columns)
         stream = self.sizes[streamed] / float(array.rate)

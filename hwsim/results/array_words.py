@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from hwsim.results.attribution import BUSY, summed
 from hwsim.results.result import RunResult
-from hwsim.results.text import percent, rate, seconds
+from hwsim.results.text import percent, seconds
 from hwsim.results.words import Bound
+
+FILLED = 0.75
+"""A larger array is worth while from this share of cells in use."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +45,48 @@ def utilisation(result: RunResult) -> Utilisation:
 def array_bound(result: RunResult) -> Bound:
     """What most cycles went to."""
     together = summed(result.attribution)
-    (kind, name), cycles = next(iter(together.items()), ((BUSY, "array"), 0))
+    (_, name), cycles = next(iter(together.items()), ((BUSY, "array"), 0))
     share = cycles / sum(together.values()) if together else 0.0
     used = utilisation(result)
     machine = result.resolved["machine"]
     dram = next(level for level in machine["memory"] if level["kind"] == "dram")
     size = f"{result.work['array']['rows']} x {result.work['array']['columns']}"
+    source = f"{dram['name']} ({dram['bandwidth'] or 'no limit'})"
+    filled = "Only a larger or faster array would help."
+    if used.mapping < FILLED:
+        filled = "Tiles that fill the array, or a smaller array, would use it better."
     sentences = {
-        "array": ("compute", f"Bound by the array: values stream into it {percent(share, 1)} of the time, and "
-                  f"{percent(used.mapping, 1)} of its {size} cells have something to multiply. "
-                  + ("Only a larger or faster array would help." if used.mapping > 0.75
-                     else "Tiles that fill the array, or a smaller array, would use it better.")),
-        "vector": ("compute", "Bound by the vector unit: what the array cannot do takes most of the time. More lanes, or "
-                   "fewer exponentials and divisions, would help."),
-        "fill and drain": ("fill", f"Bound by filling and draining the array: the tiles are short for {size} cells. Longer "
-                           "streams (a larger batch), a smaller array, or pipelined folding would help."),
-        "weights": ("bandwidth", f"Bound by weights: the array waits for them to come from {dram['name']} "
-                    f"({dram['bandwidth'] or 'no limit'}). A larger batch uses each weight more often."),
-        "inputs": ("bandwidth", f"Bound by inputs: the array waits for them to come from {dram['name']} "
-                   f"({dram['bandwidth'] or 'no limit'}). Larger tiles, or keeping them on the chip, would move fewer bytes."),
-        "outputs": ("bandwidth", f"Bound by outputs: the array waits for room, while results go to {dram['name']} "
-                    f"({dram['bandwidth'] or 'no limit'}). A second buffer, or keeping them on the chip, would help."),
-    }  # fmt: skip
+        "array": (
+            "compute",
+            f"Bound by the array: values stream into it {percent(share, 1)} of the time, and {percent(used.mapping, 1)} "
+            f"of its {size} cells have something to multiply. {filled}",
+        ),
+        "vector": (
+            "compute",
+            "Bound by the vector unit: what the array cannot do takes most of the time. More lanes, or fewer "
+            "exponentials and divisions, would help.",
+        ),
+        "fill and drain": (
+            "fill",
+            f"Bound by filling and draining the array: the tiles are short for {size} cells. Longer streams (a larger "
+            "batch), a smaller array, or pipelined folding would help.",
+        ),
+        "weights": (
+            "bandwidth",
+            f"Bound by weights: the array waits for them to come from {source}. A larger batch uses each weight more "
+            "often.",
+        ),
+        "inputs": (
+            "bandwidth",
+            f"Bound by inputs: the array waits for them to come from {source}. Larger tiles, or keeping them on the "
+            "chip, would move fewer bytes.",
+        ),
+        "outputs": (
+            "bandwidth",
+            f"Bound by outputs: the array waits for room, while results go to {source}. A second buffer, or keeping "
+            "them on the chip, would help.",
+        ),
+    }
     bound_kind, words = sentences[name]
     return Bound(name, bound_kind, share, words)
 
@@ -72,13 +95,3 @@ def array_bounds(result: RunResult) -> str:
     """Where the time lies between everything overlapping and nothing."""
     lower, upper = seconds(result.bounds["lower_s"]), seconds(result.bounds["upper_s"])
     return f"{lower} if all parts overlapped, {upper} if none did"
-
-
-def utilisation_words(result: RunResult) -> str:
-    """``17.9 % of 92 TOP/s = 25 % of the cells x 95 % streaming x 75 % not stalled``."""
-    used, peak = utilisation(result), result.work["peak_flops_per_s"]
-    return (
-        f"{percent(used.total, 1)} of the array's peak ({rate(peak, 'OP')}) = "
-        f"mapping {percent(used.mapping, 1)} x fill and drain {percent(used.streaming, 1)} x "
-        f"stalls {percent(used.running, 1)}"
-    )
