@@ -22,6 +22,8 @@ class TensorKernel(Kernel):
         """The tensors that hold the answer, the main one last; the one added last if nothing else is said."""
         self.stored: dict[str, Array] = {}
         """Values of all tensors, with their halo where they have one; `arrays` has them without."""
+        self.formats: dict[str, Format] = {}
+        """The number format of each tensor."""
         self._given = dict(given or {})
         self._inputs: list[str] = []
         self._halos: dict[str, tuple[int, ...]] = {}
@@ -81,6 +83,7 @@ class TensorKernel(Kernel):
         full = [extent + 2 * border for extent, border in zip(shape, halo, strict=True)]
         self.tensors[name] = self.space.allocate(name, full, fmt, ld)
         self._halos[name] = halo
+        self.formats[name] = fmt
         if self.setting.math:
             self.stored[name] = np.zeros(full, fmt.held)
             inside = tuple(slice(border, border + extent) for border, extent in zip(halo, shape, strict=True))
