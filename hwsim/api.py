@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,10 +94,15 @@ def resolve_workload(
 
 
 def in_own_format(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
-    """A workload that names no precision, in the first format of a machine whose array has formats of its own."""
+    """A workload that names no precision, in the first format of the machine's array that the kernel can have."""
     array = find_array(machine)
     if array is None or "precision" in workload.model_fields_set:
         return workload
+    for name in array.formats:
+        chosen = with_parameters(workload, {"precision": name})
+        with suppress(InputError):  # a chain that rounds between its operations takes no integers
+            build_kernel(chosen, math=False)
+            return chosen
     return with_parameters(workload, {"precision": next(iter(array.formats))})
 
 

@@ -1,8 +1,8 @@
 """An array as an agent: transfers run ahead of the tiles as far as there is room, and each tile waits for its own.
 
-Loads of inputs and of weights, the array with its vector unit, and stores are processes of their own. A load for a tile
-begins when the tile that its buffer served before is done. The array counts in whole cycles: what arrives within a cycle
-is seen at its end.
+Loads of inputs and of weights, the array with its vector unit, and stores are processes of their own. A load for a
+tile begins when the tile that its buffer served before is done. The array counts in whole cycles: what arrives within a
+cycle is seen at its end.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every cell has registers and hands values on to its right and lower neighbour. Control knows when a value may enter at
 the edge; what happens inside follows from the values that arrive and the marks that travel with them. A mark that
-meets the wrong tile, or two sums on one wire, is an error: so a schedule that runs through is one that hardware can keep.
+meets the wrong tile, or two sums on one wire, is an error: a schedule that runs through is one that hardware can keep.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class DramCounters(Counters):
 
 @dataclass(frozen=True)
 class ScratchpadCounters(Counters):
-    """A memory that software fills: elements and bytes on the side of the compute unit, and what was moved in and out."""
+    """A memory that software fills: elements and bytes on the compute unit's side, and what was moved in and out."""
 
     reads: int = 0
     writes: int = 0

@@ -103,7 +103,7 @@ class SystolicArray:
         return -(-exact.numerator // exact.denominator)
 
     def interval(self, stream_cycles: int) -> int:
-        """From one fold's start to the next: the next tile has to be in, or this one's sums out, which takes R cycles."""
+        """From one fold's start to the next: the next tile has to be in, or these sums out, which takes R cycles."""
         if self.folding == "serial":
             return self.fill_cycles + stream_cycles + self.drain_cycles
         return max(stream_cycles, self.rows)

@@ -1,8 +1,9 @@
-"""From a kernel to passes: each loop is a product for the array, work for the vector unit, or tiles of several loops."""
+"""From a kernel to passes: each loop is a product for the array, work for the vector unit, or part of fused tiles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from hwsim.errors import InputError
 from hwsim.kernels.kernel import Kernel
@@ -73,7 +74,7 @@ def merge(chip: Chip, steps: list[TileStep]) -> TileStep:
     work = None
     if works:
         body = works[0].body
-        for before, after in zip(works, works[1:], strict=False):
+        for before, after in pairwise(works):
             between = gap if chained or chip.array.folding == "serial" else max(0, chip.array.rows - before.last)
             body += after.body + (0 if after.goes_on else between)
         work = ArrayWork(sum(each.busy for each in works), body, works[-1].last, works[0].goes_on)

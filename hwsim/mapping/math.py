@@ -1,4 +1,4 @@
-"""The real math of a kernel in the order of an array: sums of as many products as there are rows, added up one by one."""
+"""The real math of a kernel in the order of an array: sums of as many products as it has rows, added up one by one."""
 
 from __future__ import annotations
 

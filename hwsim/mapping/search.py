@@ -1,9 +1,9 @@
 """Which tiles, in which order: of all that fit the scratchpads, those that move the fewest bytes to and from memory.
 
-Tiles of A[m,k], B[k,n] and C[m,n] are walked by three loops. What is in a scratchpad of an operand is one tile, a whole
-row of tiles along its inner loop, or all of it; it is fetched again for each iteration of a loop around that it does not
-depend on. All combinations of tile sizes, loop orders and pieces kept are laid out in arrays and compared at once. Equal
-traffic is decided by an estimate of the time.
+Tiles of A[m,k], B[k,n] and C[m,n] are walked by three loops. What is in a scratchpad of an operand is one tile, a row
+of tiles along its inner loop, or all of it; it is fetched again for each iteration of a loop around that it does not
+depend on. All combinations of tile sizes, loop orders and pieces kept are laid out in arrays and compared at once.
+Equal traffic is decided by an estimate of the time.
 """
 
 from __future__ import annotations

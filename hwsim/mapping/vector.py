@@ -17,7 +17,7 @@ from hwsim.trace.work import Instructions
 from hwsim.units import format_bytes
 
 PIECES = 16
-"""A vector loop is cut into about so many pieces, so that transfers and work overlap; more where they must be smaller."""
+"""A vector loop is cut into about so many pieces, so that transfers and work overlap; into more where it must be."""
 
 
 def cycles_for(chip: Chip, body: Instructions, points: int) -> int:

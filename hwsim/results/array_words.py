@@ -58,8 +58,8 @@ def array_bound(result: RunResult) -> Bound:
     sentences = {
         "array": (
             "compute",
-            f"Bound by the array: values stream into it {percent(share, 1)} of the time, and {percent(used.mapping, 1)} "
-            f"of its {size} cells have something to multiply. {filled}",
+            f"Bound by the array: values stream into it {percent(share, 1)} of the time, and "
+            f"{percent(used.mapping, 1)} of its {size} cells have something to multiply. {filled}",
         ),
         "vector": (
             "compute",
