@@ -276,7 +276,7 @@ class _Table:
         return np.asarray(count[piece] * self._piece(role, order, piece))
 
     def _time(self, traffic: Numbers, on_chip: Any, buffers: int) -> Any:
-        """Cycles: the longer of arithmetic and transfers, and the first tile in and the last one out."""
+        """Cycles: all arithmetic after the first tile has come, or all transfers and then the last tile's arithmetic."""
         chip = self.search.chip
         array, count = chip.array, chip.unit.count
         along_rows, along_columns, streamed = ALONG[array.dataflow]
@@ -296,7 +296,7 @@ class _Table:
         if buffers == 1:
             return compute + moving
         edge = sum(self.tiles[role][False, False] for role in ROLES if self._far(role))
-        return np.maximum(compute, moving) + edge / speed + start
+        return np.maximum(compute + edge / speed + start, moving + compute / tiles)
 
     def _interval(self, stream: Numbers) -> Numbers:
         array = self.search.chip.array
