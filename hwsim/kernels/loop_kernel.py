@@ -141,7 +141,7 @@ class LoopKernel(TensorKernel):
         if plan is None:
             order = tuple(extents)
             operands = [*reads, *late, *([write] if write is not None else [])]
-            lanes = _vector_lanes(self.setting.lanes, order[-1], extents[order[-1]], operands) if vector else 1
+            lanes = vector_lanes(self.setting.lanes, order[-1], extents[order[-1]], operands) if vector else 1
             plan = LoopPlan(order, vector=order[-1] if lanes > 1 else None, lanes=lanes)
         sums_lanes = accumulates and write is not None and plan.vector not in (None, *write.strides)
         operation = LoopOperation(tuple(reads), write, accumulates, tuple(late))
@@ -183,8 +183,9 @@ class LoopKernel(TensorKernel):
         return split_work(extent, self.workers, unit, self._parallel.split)
 
     def _steps(self, phase: Phase, share: Ranges) -> Iterator[Step]:
+        shared = self.workers > 1 and bool(phase.shared_index)
         for loop, ranges, tiled in walk(phase.items, share):
-            for cut in cut_steps(loop.plan, ranges, fine=self.workers > 1 and not tiled):
+            for cut in cut_steps(loop.plan, ranges, fine=shared and not tiled):
                 if self.setting.math:
                     loop.compute(cut)
                 yield self._step(loop, cut, phase.name)
@@ -203,7 +204,7 @@ class LoopKernel(TensorKernel):
         return np.asarray(self.expected(), np.float64)
 
 
-def _vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operand]) -> int:
+def vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operand]) -> int:
     """The widest vector whose body can be described: one that is gathered takes an access for each of its lanes."""
 
     def accesses(width: int) -> int:

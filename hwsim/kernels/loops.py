@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hwsim.trace.nest import Nest
 
 Range = tuple[int, int]
@@ -13,6 +16,14 @@ Range = tuple[int, int]
 
 Run = tuple[int, int]
 """Offset and width of one access along an index: a vector, or a single element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Where an operand is found for each position of an index: bytes from its base, looked up in a table."""
+
+    index: str
+    offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,8 @@ class Operand:
     far: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """For tensors stored block by block: elements in a block, and bytes from one block to the next, by index. Scratch
     space for one tile is a block with no distance to the next."""
+    gather: Gather | None = None
+    """For rows that are looked up; the operand has a stride of zero along that index."""
 
     def distance(self, index: str, position: int) -> int:
         """Bytes from the first element to the one at a position of an index."""

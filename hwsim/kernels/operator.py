@@ -34,6 +34,8 @@ class Port:
     """Whether it holds sums, in the format that a sum of products is kept in."""
     positive: bool = False
     """Whether random values must not be negative: variances, and sums that must not cancel."""
+    below: int = 0
+    """For positions in a table: they are whole numbers from 0 up to this."""
 
 
 class Operator(ABC):
@@ -89,7 +91,7 @@ class OperatorKernel(LoopKernel):
         self.sum_fmt = find_format(self.fmt.sum_name)
         for port in operator.inputs:
             fmt = self.sum_fmt if port.wide else self.fmt
-            self.add_input(port.name, *port.shape, halo=port.halo, positive=port.positive, fmt=fmt)
+            self.add_input(port.name, *port.shape, halo=port.halo, positive=port.positive, fmt=fmt, below=port.below)
         for port in operator.outputs:
             self.add_result(port.name, *port.shape, fmt=self.sum_fmt if port.wide else self.fmt, halo=port.halo)
         self.results = [port.name for port in operator.outputs]

@@ -75,11 +75,13 @@ def make_template(loop: Loop, ranges: Ranges, fmt: str, bits: Mapping[str, int])
 
 
 def template_key(loop: Loop, ranges: Ranges) -> tuple[object, ...]:
-    """Ranges with the same key are shifted copies of each other: equal extents, and equal places within blocks."""
+    """Ranges with the same key are shifted copies of each other: equal extents, and equal places within blocks and in
+    tables."""
     operation = loop.operation
     operands = (*operation.inputs, *operation.late, *([operation.output] if operation.output else []))
     places = (ranges[index][0] % block for operand in operands for index, (block, _) in operand.far.items())
-    return (id(loop), *(extent for _, extent in ranges.values()), *places)
+    looked_up = (ranges[operand.gather.index][0] for operand in operands if operand.gather is not None)
+    return (id(loop), *(extent for _, extent in ranges.values()), *places, *looked_up)
 
 
 def _moved(access: Access, shift: int) -> Access:

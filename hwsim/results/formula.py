@@ -62,6 +62,8 @@ def find_simulated(
             return outcome.loads if part == "loads" else outcome.stores
         traffic = outcome.tensors.get(rest)
         return None if traffic is None else traffic.loads if part == "loads" else traffic.stores
+    if part in ("flops", "macs"):
+        return outcome.flops if part == "flops" else outcome.macs
     if part == "intensity":
         value: float | None = intensity[rest]
         return value
