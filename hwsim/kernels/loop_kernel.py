@@ -28,7 +28,7 @@ from hwsim.kernels.program import (
     unit_of,
     walk,
 )
-from hwsim.kernels.step import Block, Instructions, Step
+from hwsim.kernels.step import Block, Instructions, Stage, Step
 from hwsim.kernels.template import Template, make_template, template_key
 from hwsim.kernels.tensor_kernel import TensorKernel
 from hwsim.numerics.format import Array, Format
@@ -162,9 +162,9 @@ class LoopKernel(TensorKernel):
                     found.append(f"a tile covers all {size} iterations of {index}: there is nothing to cut")
         return tuple(dict.fromkeys(found))
 
-    def phases(self) -> Sequence[Sequence[Block]]:
+    def stages(self) -> Sequence[Stage]:
         self._check_given()
-        return [self._blocks(phase) for phase in self.program]
+        return [Stage(phase.name or self.name, tuple(self._blocks(phase))) for phase in self.program]
 
     def _blocks(self, phase: Phase) -> list[Block]:
         if self.workers == 1 or not phase.shared_index:
@@ -188,9 +188,9 @@ class LoopKernel(TensorKernel):
             for cut in cut_steps(loop.plan, ranges, fine=shared and not tiled):
                 if self.setting.math:
                     loop.compute(cut)
-                yield self._step(loop, cut, phase.name)
+                yield self._step(loop, cut)
 
-    def _step(self, loop: Loop, ranges: Ranges, phase: str) -> Step:
+    def _step(self, loop: Loop, ranges: Ranges) -> Step:
         key = template_key(loop, ranges)
         template = self._templates.get(key)
         if template is None:

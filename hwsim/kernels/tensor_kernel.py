@@ -27,6 +27,7 @@ class TensorKernel(Kernel):
         self._given = dict(given or {})
         self._inputs: list[str] = []
         self._halos: dict[str, tuple[int, ...]] = {}
+        self._views: dict[str, TensorView] = {}
 
     @property
     def result(self) -> str:
@@ -71,8 +72,18 @@ class TensorKernel(Kernel):
         """Memory for something between, filled with zeros; `at(…, tiles=…)` lets all tiles use the same piece of it."""
         return self._allocate(name, shape, fmt or self.fmt, halo)
 
+    def add_view(self, name: str, view: TensorView, values: Array | None) -> None:
+        """Another name for (a part of) a tensor that is already there, in the same memory; no values without math."""
+        self._views[name] = view
+        self.formats[name] = self.formats[view.name]
+        if values is not None:
+            self.arrays[name] = values
+
     def padded(self, name: str, halo: Sequence[int]) -> tuple[TensorView, Array | None]:
         """A tensor together with so many elements of its halo on each side of each axis."""
+        if name in self._views:
+            assert not any(halo), f"{name} is a view, which has no halo"
+            return self._views[name], self.arrays.get(name)
         whole, have = self.tensors[name], self._halos.get(name, (0,) * len(halo))
         cuts = tuple(
             slice(own - asked, extent - (own - asked))
@@ -82,6 +93,8 @@ class TensorKernel(Kernel):
 
     def tensor(self, name: str) -> TensorView:
         """A tensor without its halo."""
+        if name in self._views:
+            return self._views[name]
         whole = self.tensors[name]
         return self.padded(name, (0,) * len(whole.shape))[0]
 
