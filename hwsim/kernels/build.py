@@ -11,6 +11,7 @@ from hwsim.kernels.elementwise import Elementwise
 from hwsim.kernels.formula import FormulaKernel
 from hwsim.kernels.kernel import Kernel, Setting
 from hwsim.kernels.matmul import Matmul
+from hwsim.kernels.operator_build import OPERATORS, operator_kernel
 from hwsim.kernels.own import make_own_kernel
 from hwsim.kernels.pointer_chase import PointerChase
 from hwsim.kernels.stream_read import StreamRead
@@ -38,6 +39,7 @@ KERNELS: dict[type[WorkloadSpec], Callable[[Any, Setting, Inputs], Kernel]] = {
     ChainWorkload: ChainKernel,
     FormulaWorkload: FormulaKernel,
     PythonWorkload: lambda workload, setting, _: make_own_kernel(workload, setting),
+    **dict.fromkeys(OPERATORS, operator_kernel),
 }
 """What makes the kernel of each kind of workload."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
@@ -200,12 +199,10 @@ class StrassenOperator(Operator):
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         m, n, k = self.padded
         products = strassen_products(m, n, k, self.levels)
-        plain = prod(self.sizes)
         found = [Formula("multiply-adds", "(7/8)^levels · mnk", products, "operations", "macs")]
         if self.padded == self.sizes:
             operations = 2 * products + strassen_additions(m, n, k, self.levels)
             found.append(Formula("operations", "2(7/8)^levels · mnk + additions", operations, "operations", "flops"))
-        found.append(Formula("multiply-adds of the plain product", "mnk", plain, "operations", "macs"))
         return tuple(found)
 
 
