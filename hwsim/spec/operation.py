@@ -6,11 +6,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
 from hwsim.spec.ops.own import FormulaWorkload, PythonWorkload
 from hwsim.spec.ops.probe import ChaseWorkload, StreamWorkload
+from hwsim.spec.ops.softmax import SoftmaxWorkload
 
 Operation = (
     MatmulWorkload
@@ -20,6 +22,9 @@ Operation = (
     | ViewWorkload
     | ChaseWorkload
     | StreamWorkload
+    | SoftmaxWorkload
+    | AttentionWorkload
+    | AttentionBackwardWorkload
     | FormulaWorkload
     | PythonWorkload
 )
