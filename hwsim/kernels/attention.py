@@ -16,7 +16,7 @@ from hwsim.kernels.kernel import Formula, Kernel, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
 from hwsim.kernels.softmax import softmax
-from hwsim.kernels.softmax_loops import need_fractions
+from hwsim.kernels.stage import need_floats
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.attention import AttentionSchedule, AttentionWorkload
 
@@ -36,7 +36,7 @@ class Attention(Operator):
         self.schedule = schedule or AttentionSchedule()
         self.keep_p = keep_p and self.variant == "naive"
         self.inputs = (Port("Q", shape.q_shape), Port("K", shape.kv_shape), Port("V", shape.kv_shape))
-        kept = (Port("P", (shape.batch, shape.heads, shape.queries, shape.keys)),) if self.keep_p else ()
+        kept = (Port("P", shape.matrix_shape),) if self.keep_p else ()
         self.outputs = (*kept, Port("O", shape.q_shape))
 
     @property
@@ -49,7 +49,7 @@ class Attention(Operator):
         return min(self.schedule.br, self.shape.queries), min(self.schedule.bc, self.shape.keys)
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
-        need_fractions(kernel.fmt, self.name)
+        need_floats(self.name, kernel.fmt)
         frame, schedule = Frame(kernel, self.shape, names), self.schedule
         br, bc = self.tile
         if self.variant == "fused":
@@ -76,9 +76,9 @@ class Attention(Operator):
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """Head by head, by definition."""
-        q, k, v = tensors["Q"], tensors["K"], tensors["V"]
+        q, k, v = reference_heads(self.shape, tensors, "Q", "K", "V")
         p = reference_probabilities(self.shape, q, k)
-        return {"P": p, "O": np.einsum("bhij,bhje->bhie", p, np.repeat(v, self.shape.repeat, axis=1))}
+        return {"P": p, "O": self.shape.as_port(np.einsum("bhij,bhje->bhie", p, v))}
 
     def tolerance(self, fmt: Format) -> float:
         """Sums along d and along tiles of keys, and a few roundings of exponents, quotients and results."""
@@ -89,9 +89,18 @@ class Attention(Operator):
         return attention_formulas(self.shape, self.schedule, *self.tile, fmt)
 
 
+def reference_heads(shape: AttentionShape, tensors: Mapping[str, Array], *ports: str) -> list[Array]:
+    """Ports as [batch, heads, length, d]; heads of K and V are repeated for each query head."""
+    found = []
+    for port in ports:
+        heads = shape.kv_heads if port in ("K", "V") else shape.heads
+        found.append(np.repeat(shape.by_heads(tensors[port], heads), shape.heads // heads, axis=1))
+    return found
+
+
 def reference_probabilities(shape: AttentionShape, q: Array, k: Array) -> Array:
     """softmax(Q Kᵀ * scale) in the precision of Q: [batch, heads, queries, keys]."""
-    s = np.einsum("bhid,bhjd->bhij", q, np.repeat(k, shape.repeat, axis=1)) * shape.factor
+    s = np.einsum("bhid,bhjd->bhij", q, k) * shape.factor
     if shape.causal:
         hidden = np.triu(np.ones((shape.queries, shape.keys), bool), 1 + shape.offset)
         s = np.where(hidden, -np.inf, s)

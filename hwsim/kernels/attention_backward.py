@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hwsim.kernels.attention import reference_probabilities
+from hwsim.kernels.attention import reference_heads, reference_probabilities
 from hwsim.kernels.attention_naive import NaiveLoops
 from hwsim.kernels.attention_shape import REGISTERS, AttentionShape, Frame, here
 from hwsim.kernels.kernel import Kernel, Setting
@@ -18,7 +18,8 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at
 from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
 from hwsim.kernels.program import Loop
-from hwsim.kernels.softmax_loops import need_fractions, wide_format
+from hwsim.kernels.softmax_loops import wide_format
+from hwsim.kernels.stage import need_floats
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, BackwardSchedule
@@ -37,14 +38,13 @@ class AttentionBackward(Operator):
         self.shape = shape
         self.schedule = schedule or BackwardSchedule()
         self.stored = self.schedule.probabilities == "stored"
-        matrix = (shape.batch, shape.heads, shape.queries, shape.keys)
         inputs = [Port("Q", shape.q_shape), Port("K", shape.kv_shape), Port("V", shape.kv_shape)]
         inputs += [Port("dO", shape.q_shape)]
-        self.inputs = (*inputs, *([Port("P", matrix, positive=True)] if self.stored else []))
+        self.inputs = (*inputs, *([Port("P", shape.matrix_shape, positive=True)] if self.stored else []))
         self.outputs = (Port("dV", shape.kv_shape), Port("dK", shape.kv_shape), Port("dQ", shape.q_shape))
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
-        need_fractions(kernel.fmt, self.name)
+        need_floats(self.name, kernel.fmt)
         shape, schedule = self.shape, self.schedule
         br = min(schedule.br, shape.queries)
         loops = NaiveLoops(kernel, Frame(kernel, shape, names), br, schedule.bc, schedule.vector)
@@ -70,17 +70,15 @@ class AttentionBackward(Operator):
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         shape = self.shape
-        q, k, v, do = (tensors[name] for name in ("Q", "K", "V", "dO"))
+        q, k, v, do = reference_heads(shape, tensors, "Q", "K", "V", "dO")
         p = tensors["P"] if self.stored else reference_probabilities(shape, q, k)
-        wide_k, wide_v = (np.repeat(each, shape.repeat, axis=1) for each in (k, v))
-        dp = np.einsum("bhie,bhje->bhij", do, wide_v)
+        dp = np.einsum("bhie,bhje->bhij", do, v)
         ds = shape.factor * p * (dp - (p * dp).sum(axis=-1, keepdims=True))
         shared = (shape.batch, shape.kv_heads, shape.repeat, shape.keys, shape.d)
-        return {
-            "dQ": np.einsum("bhij,bhjd->bhid", ds, wide_k),
-            "dK": np.einsum("bhij,bhid->bhjd", ds, q).reshape(shared).sum(axis=2),
-            "dV": np.einsum("bhij,bhie->bhje", p, do).reshape(shared).sum(axis=2),
-        }
+        dk = np.einsum("bhij,bhid->bhjd", ds, q).reshape(shared).sum(axis=2)
+        dv = np.einsum("bhij,bhie->bhje", p, do).reshape(shared).sum(axis=2)
+        gradients = {"dV": dv, "dK": dk, "dQ": np.einsum("bhij,bhjd->bhid", ds, k)}
+        return {name: shape.as_port(gradient) for name, gradient in gradients.items()}
 
     def tolerance(self, fmt: Format) -> float:
         """Sums along d, keys and queries, and the difference dP - D, which cancels."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from hwsim.kernels.attention_naive import FMA, SCALE, SCALE_AND_MASK
 from hwsim.kernels.attention_shape import AttentionShape, Frame, dot_plan, here, sum_plan
-from hwsim.kernels.loop_kernel import LoopKernel, Ranges, TileLoop, at
+from hwsim.kernels.loop_kernel import NOTHING, LoopKernel, Ranges, TileLoop, at
 from hwsim.kernels.loops import LoopPlan, Operand, Range
 from hwsim.kernels.program import Compute, Item, Loop
 from hwsim.kernels.softmax_loops import DIVIDE, EXP_SUM, MAXIMUM, wide_format
@@ -80,7 +80,7 @@ class FusedLoops:
             body = (TileLoop(index, extent, 1, body),)
         return body
 
-    # Which keys --------------------------------------------------------------------------------------------------------
+    # Which keys ------------------------------------------------------------------------------------------------------
 
     def _below_diagonal(self, around: Ranges) -> Range:
         """Whole tiles of keys that every query of the tile sees."""
@@ -92,7 +92,7 @@ class FusedLoops:
         first = self._below_diagonal(around)[1]
         return first, sum(around["i"]) + self.shape.offset - first
 
-    # Loops -------------------------------------------------------------------------------------------------------------
+    # Loops -----------------------------------------------------------------------------------------------------------
 
     def _start(self) -> tuple[Loop, ...]:
         def compute(ranges: Ranges) -> None:
@@ -181,16 +181,27 @@ class FusedLoops:
 
         return self._loop("finish", "e", [self.o, self.total], self.frame.rows_at("O", "e"), DIVIDE, compute)
 
-    # Parts -------------------------------------------------------------------------------------------------------------
+    # Parts -----------------------------------------------------------------------------------------------------------
 
     @property
     def _row(self) -> str:
         """The index whose neighbours share an operand in registers."""
         return "r" if self.shape.queries == 1 and self.shape.repeat > 1 else "i"
 
-    def _loop(self, name: str, last: str, reads: list[Operand], write: Operand, body: Instructions, compute: Compute,
-              *, accumulates: bool = False, late: Sequence[Operand] = (), late_body: Instructions = Instructions(),
-              stores: Sequence[Operand] = ()) -> Loop:
+    def _loop(
+        self,
+        name: str,
+        last: str,
+        reads: list[Operand],
+        write: Operand,
+        body: Instructions,
+        compute: Compute,
+        *,
+        accumulates: bool = False,
+        late: Sequence[Operand] = (),
+        late_body: Instructions = NOTHING,
+        stores: Sequence[Operand] = (),
+    ) -> Loop:
         """A loop over the rows of a tile and one index inside, in vectors."""
         extents = self.shape.extents(last)
         return self.kernel.make_loop(
@@ -198,8 +209,16 @@ class FusedLoops:
             accumulates=accumulates, late=late, late_body=late_body, stores=stores,
         )  # fmt: skip
 
-    def _rows_loop(self, name: str, reads: list[Operand], write: Operand, body: Instructions, compute: Compute,
-                   *, stores: Sequence[Operand] = ()) -> Loop:
+    def _rows_loop(
+        self,
+        name: str,
+        reads: list[Operand],
+        write: Operand,
+        body: Instructions,
+        compute: Compute,
+        *,
+        stores: Sequence[Operand] = (),
+    ) -> Loop:
         """A loop over the rows of a tile, in vectors of rows."""
         extents = self.shape.row_indices
         plan = self._plan(tuple(extents))

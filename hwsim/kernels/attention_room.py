@@ -21,7 +21,7 @@ class Room:
     scratch_bytes: int
 
     def needed_bytes(self, br: int, bc: int) -> int:
-        """Pieces of Q, K and V (and of P, where S is wider) as stored; S, O, and m, m', l, a of each row in wide form."""
+        """Pieces of Q, K and V (and of P, where S is wider) as stored; S, O, and m, m', l, a of each row wide."""
         rows, d, wide = self.shape.repeat * br, self.shape.d, wide_format(self.fmt)
         stored = rows * d + 2 * bc * d + (rows * bc if wide.name != self.fmt.name else 0)
         return -(-stored * self.fmt.bits // 8) + (rows * bc + rows * d + 4 * rows) * wide.element_bytes
@@ -34,7 +34,7 @@ class Room:
         if self.fits(br, bc):
             return
         needs, has = format_bytes(self.needed_bytes(br, bc)), format_bytes(self.scratch_bytes)
-        start = f"a tile of br={br} queries and bc={bc} keys at d={self.shape.d} needs {needs} of scratch space, which has {has}"
+        start = f"a tile of br={br} bc={bc} at d={self.shape.d} needs {needs} of scratch space, which has {has}"
         square = _largest(lambda side: self.fits(side, side), max(br, bc))
         if not square:
             raise CapacityError(f"{start}; not even br=1 bc=1, with {format_bytes(self.needed_bytes(1, 1))}, fits")
@@ -42,7 +42,9 @@ class Room:
         wider = _largest(lambda keys: self.fits(br, keys), bc)
         others = [f"with bc={bc} it is br={taller}"] if taller else []
         others += [f"with br={br} it is bc={wider}"] if wider else []
-        raise CapacityError("; ".join([f"{start}; the largest square tile that fits is br={square} bc={square}", *others]))
+        raise CapacityError(
+            "; ".join([f"{start}; the largest square tile that fits is br={square} bc={square}", *others])
+        )
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
+from typing import Literal
 
 import numpy as np
 
@@ -19,10 +20,17 @@ from hwsim.numerics.format import Array
 from hwsim.spec.ops.attention import AttentionSizes
 from hwsim.trace.view import TensorView
 
+Layout = Literal["heads", "columns", "matrix"]
+
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Q and O are [batch, heads, queries, d], K and V [batch, kv_heads, keys, d]."""
+    """How many of what, and how the ports lie in memory.
+
+    `layout` heads: Q and O are [batch, heads, queries, d], K and V [batch, kv_heads, keys, d], each head in one piece.
+    columns: [batch, queries, heads * d] and [batch, keys, kv_heads * d], as projections make them. matrix: the same
+    without the first axis.
+    """
 
     queries: int
     keys: int
@@ -32,12 +40,15 @@ class AttentionShape:
     batch: int = 1
     causal: bool = False
     scale: float | None = None
+    layout: Layout = "heads"
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
             raise ShapeError(f"{self.heads} query heads cannot share {self.kv_heads} key/value heads evenly")
         if self.causal and self.queries > self.keys:
             raise ShapeError(f"with causal, the first of {self.queries} queries would see none of {self.keys} keys")
+        if self.layout == "matrix" and self.batch != 1:
+            raise ShapeError(f"a matrix has no axis for a batch of {self.batch}; take layout columns")
 
     @classmethod
     def of(cls, sizes: AttentionSizes) -> AttentionShape:
@@ -61,11 +72,34 @@ class AttentionShape:
 
     @property
     def q_shape(self) -> tuple[int, ...]:
-        return self.batch, self.heads, self.queries, self.d
+        return self._port_shape(self.heads, self.queries)
 
     @property
     def kv_shape(self) -> tuple[int, ...]:
-        return self.batch, self.kv_heads, self.keys, self.d
+        return self._port_shape(self.kv_heads, self.keys)
+
+    @property
+    def matrix_shape(self) -> tuple[int, ...]:
+        """Of S and P as ports."""
+        return self.batch, self.heads, self.queries, self.keys
+
+    def by_heads(self, array: Array, heads: int) -> Array:
+        """A port's values as [batch, heads, length, d], without a copy."""
+        if self.layout == "heads":
+            return array
+        length = array.shape[-2]
+        return array.reshape(self.batch, length, heads, self.d).transpose(0, 2, 1, 3)
+
+    def as_port(self, array: Array) -> Array:
+        """[batch, heads, length, d] in the layout of the ports."""
+        if self.layout == "heads":
+            return array
+        return array.transpose(0, 2, 1, 3).reshape(self._port_shape(*array.shape[1:3]))
+
+    def _port_shape(self, heads: int, length: int) -> tuple[int, ...]:
+        if self.layout == "heads":
+            return self.batch, heads, length, self.d
+        return (self.batch, length, heads * self.d)[self.layout == "matrix" :]
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -117,30 +151,32 @@ class Frame:
 
     def rows_at(self, port: str, channel: str) -> Operand:
         """A tensor shaped like Q."""
-        return at(self._view(port), *self.shape.names(channel))
+        view = self._by_heads(port, self.shape.heads)
+        return at(view.reshape(*self.shape.rows, self.shape.d), *self.shape.names(channel))
 
     def keys_at(self, port: str, channel: str) -> Operand:
         """A tensor shaped like K."""
-        return at(self.kernel.tensor(self._names[port]), *self.shape.kv_names(channel))
+        return at(self._by_heads(port, self.shape.kv_heads), *self.shape.kv_names(channel))
 
     def rows(self, port: str) -> Array:
         """Values of a tensor shaped like Q: [b, g, r, i, channel]."""
-        return self.kernel.arrays[self._names[port]].reshape(*self.shape.rows, -1)
+        array = self.shape.by_heads(self.kernel.arrays[self._names[port]], self.shape.heads)
+        return array.reshape(*self.shape.rows, self.shape.d)
 
     def keys(self, port: str) -> Array:
         """Values of a tensor shaped like K, to be joined with rows: [b, g, 1, j, channel]."""
-        return self.kernel.arrays[self._names[port]][:, :, None]
+        return self.shape.by_heads(self.kernel.arrays[self._names[port]], self.shape.kv_heads)[:, :, None]
 
-    def _view(self, port: str) -> TensorView:
+    def _by_heads(self, port: str, heads: int) -> TensorView:
         view = self.kernel.tensor(self._names[port])
-        return view.reshape(*self.shape.rows, view.shape[-1])
+        if self.shape.layout == "heads":
+            return view
+        return view.reshape(self.shape.batch, view.shape[-2], heads, self.shape.d).permute(0, 2, 1, 3)
 
 
 def here(ranges: Ranges, *indices: str) -> tuple[slice, ...]:
     """The slices that a range of a loop means for an array; an index that is not in the loop runs over one thing."""
-    return tuple(
-        slice(ranges[index][0], sum(ranges[index])) if index in ranges else slice(None) for index in indices
-    )
+    return tuple(slice(ranges[index][0], sum(ranges[index])) if index in ranges else slice(None) for index in indices)
 
 
 def dot_plan(order: tuple[str, ...], rows: str, columns: str, lanes: int, tile: Mapping[str, int]) -> LoopPlan:

@@ -8,6 +8,7 @@ from typing import Any
 from hwsim.errors import InputError
 from hwsim.kernels.attention import make_attention
 from hwsim.kernels.attention_backward import make_attention_backward
+from hwsim.kernels.chain import ChainKernel
 from hwsim.kernels.elementwise import Elementwise
 from hwsim.kernels.formula import FormulaKernel
 from hwsim.kernels.kernel import Kernel, Setting
@@ -20,6 +21,7 @@ from hwsim.kernels.sum2d import Sum2d
 from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
+from hwsim.spec.ops.chain import ChainWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -38,6 +40,7 @@ KERNELS: dict[type[WorkloadSpec], Callable[[Any, Setting, Inputs], Kernel]] = {
     ViewWorkload: ViewReader,
     ChaseWorkload: lambda workload, setting, _: PointerChase(workload, setting),
     StreamWorkload: StreamRead,
+    ChainWorkload: ChainKernel,
     FormulaWorkload: FormulaKernel,
     SoftmaxWorkload: make_softmax,
     AttentionWorkload: make_attention,

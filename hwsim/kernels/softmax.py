@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
 import numpy as np
 
 from hwsim.kernels.kernel import Formula, Kernel, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
+from hwsim.kernels.program import flops_of
 from hwsim.kernels.softmax_loops import (
     DIVIDE,
     EXP_SUM,
@@ -20,10 +20,9 @@ from hwsim.kernels.softmax_loops import (
     SoftmaxLoops,
     Values,
     in_blocks,
-    need_fractions,
     wide_format,
 )
-from hwsim.kernels.program import flops_of
+from hwsim.kernels.stage import need_floats
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.softmax import SoftmaxWorkload
 
@@ -72,7 +71,7 @@ class Softmax(_RowOperator):
         self.registers_needed = 8 if online else 4
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
-        need_fractions(kernel.fmt, self.name)
+        need_floats(self.name, kernel.fmt)
         wide = wide_format(kernel.fmt)
         rows = tuple(self.rows.values())
         maximum, total = self.scratch("max", names), self.scratch("sum", names)
@@ -87,13 +86,11 @@ class Softmax(_RowOperator):
         return {"Y": softmax(tensors["X"])}
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
-        elements = prod(self.shape)
         reads, writes = (2, 1) if self.online else (3, 2)
-        bodies = (ONLINE, NORMALISE) if self.online else (MAXIMUM, EXP_SUM, DIVIDE)
-        work = sum(flops_of(body) for body in bodies)
-        moved = f"{reads + writes}·elements: {reads} reads and {writes} writes of each"
-        intensity = work / (reads + writes)
-        return (Formula(f"operations per element moved, {moved}", f"{work}/{reads + writes}", intensity, "flop", "intensity.element"),)
+        work = sum(flops_of(body) for body in ((ONLINE, NORMALISE) if self.online else (MAXIMUM, EXP_SUM, DIVIDE)))
+        name = f"operations per element moved, {reads} reads and {writes} writes of each"
+        moved = reads + writes
+        return (Formula(name, f"{work}/{moved}", work / moved, "flop", "intensity.element"),)
 
 
 class RowMax(_RowOperator):
@@ -124,7 +121,7 @@ class ExpSum(_RowOperator):
         self.outputs = (Port("L", self.shape[:-1]), Port("E", self.shape))
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
-        need_fractions(kernel.fmt, self.name)
+        need_floats(self.name, kernel.fmt)
         kernel.add(self._loops(kernel, names["X"], names["E"], names["M"], names["L"]).exp_sum())
         self._share(kernel)
 
@@ -144,7 +141,7 @@ class RowDivide(_RowOperator):
         self.outputs = (Port("Y", self.shape),)
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
-        need_fractions(kernel.fmt, self.name)
+        need_floats(self.name, kernel.fmt)
         loops = self._loops(kernel, names["E"], names["Y"], names["L"], names["L"])
         kernel.add(loops.divide(in_place=names["E"] == names["Y"]))
         self._share(kernel)

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hwsim.errors import InputError
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at
 from hwsim.kernels.loops import LoopPlan, Operand
 from hwsim.kernels.program import Compute, Item, Loop, TileLoop
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import FORMATS, Array, Format, find_format
+from hwsim.numerics.format import Array, Format, find_format
 from hwsim.trace.view import TensorView
 
 ONLINE_COLUMNS = 64
@@ -34,13 +33,6 @@ NORMALISE = Instructions(add=1, special=2)
 def wide_format(fmt: Format) -> Format:
     """What maxima and sums of a row are kept in: fp32 at least."""
     return find_format("fp64" if fmt.computed == np.float64 else "fp32")
-
-
-def need_fractions(fmt: Format, operation: str) -> None:
-    """An exponential or a quotient is no integer."""
-    if fmt.is_integer:
-        known = ", ".join(each.name for each in FORMATS.values() if not each.is_integer)
-        raise InputError(f"{operation} has no meaning in {fmt.name}, which holds whole numbers; take one of {known}")
 
 
 @dataclass(frozen=True)
@@ -132,9 +124,7 @@ class SoftmaxLoops:
                 highest = higher
             v.maximum[rows], v.total[rows] = highest, total
 
-        return self._loop(
-            "max and sum", [self._x], self._sum, ONLINE, compute, accumulates=True, stores=(self._max,)
-        )
+        return self._loop("max and sum", [self._x], self._sum, ONLINE, compute, accumulates=True, stores=(self._max,))
 
     def normalise(self) -> Loop:
         def compute(ranges: Ranges) -> None:
@@ -175,6 +165,6 @@ class SoftmaxLoops:
 def in_blocks(rows: Mapping[str, int], block: int, body: tuple[Item, ...]) -> tuple[Item, ...]:
     """The body for `block` rows at a time; outer indices go one by one."""
     last = list(rows)[-1]
-    for index in reversed(rows):
+    for index in reversed(list(rows)):
         body = (TileLoop(index, rows[index], min(block, rows[index]) if index == last else 1, body),)
     return body

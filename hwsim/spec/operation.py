@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
+from hwsim.spec.ops.chain import ChainWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -25,6 +26,7 @@ Operation = (
     | SoftmaxWorkload
     | AttentionWorkload
     | AttentionBackwardWorkload
+    | ChainWorkload
     | FormulaWorkload
     | PythonWorkload
 )

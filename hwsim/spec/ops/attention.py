@@ -30,7 +30,8 @@ class AttentionSizes(Spec):
     def _heads_share_evenly(self) -> Self:
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(
-                f"{self.heads} query heads cannot share {self.kv_heads} key/value heads evenly; kv_heads must divide heads"
+                f"{self.heads} query heads cannot share {self.kv_heads} key/value heads evenly; "
+                "kv_heads must divide heads"
             )
         if self.causal and self.queries is not None and self.queries > self.n:
             raise ValueError(
@@ -53,19 +54,19 @@ class AttentionSchedule(ProductSchedule):
 
     variant: Literal["naive", "fused"] = Field(
         "fused",
-        description="naive: S = Q Kᵀ and P = softmax(S) are stored whole; fused: tile by tile with a running maximum and "
-        "sum, and no more than a tile of S is ever stored.",
+        description="naive: S = Q Kᵀ and P = softmax(S) are stored whole; fused: tile by tile with a running maximum "
+        "and sum, and no more than a tile of S is ever stored.",
     )
     softmax: Literal["plain", "rows", "online"] | None = Field(
         None,
         description="plain (naive only): each of the passes maximum, exponential and sum, division runs over all of S; "
-        "rows (naive only): over br rows at a time; online: maximum and sum in one pass, rescaled when the maximum grows. "
-        "If not given, plain for naive and online for fused.",
+        "rows (naive only): over br rows at a time; online: maximum and sum in one pass, rescaled when the maximum "
+        "grows. If not given, plain for naive and online for fused.",
     )
     scratch: Bytes | None = Field(
         None,
-        description="Scratch space that a fused tile has to fit: its pieces of Q, K, V, S, P and O, and four numbers for "
-        "each row. Not checked if not given.",
+        description="Scratch space that a fused tile has to fit: its pieces of Q, K, V, S, P and O, and four numbers "
+        "for each row. Not checked if not given.",
         examples=["32 KiB"],
     )
 
@@ -73,9 +74,9 @@ class AttentionSchedule(ProductSchedule):
     def _whole_rows_need_all_of_s(self) -> Self:
         if self.variant == "fused" and self.softmax in ("plain", "rows"):
             raise ValueError(
-                f"softmax: {self.softmax} needs the maximum and the sum of a whole row of S before it can divide, and a "
-                "fused tile has seen only a part of the row; take softmax: online, which rescales what it has summed when "
-                "the maximum grows, or variant: naive"
+                f"softmax: {self.softmax} needs the maximum and the sum of a whole row of S before it can divide, and "
+                "a fused tile has seen only a part of the row; take softmax: online, which rescales what it has summed "
+                "when the maximum grows, or variant: naive"
             )
         if self.variant == "naive" and self.scratch is not None:
             raise ValueError("scratch is the space of a fused tile; variant: naive stores all of S and P in memory")
