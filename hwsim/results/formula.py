@@ -111,9 +111,19 @@ def _reason(
         per_far = intensity["levels"][far]
         beyond = f"; per byte from {far} it is {digits(per_far)}" if per_far else ""
         return f"elements are loaded into registers more than once{beyond}"
+    if formula.compare.endswith((".bytes_read", ".bytes_written")):
+        return _bytes_reason(formula.compare, gap)
     if formula.compare.startswith("loads") and gap > 1:
         return "edges of tiles and sums that come back from memory are loaded as well"
     return "vectors move several elements at once" if gap < 1 else "sums go to memory more than once"
+
+
+def _bytes_reason(compare: str, gap: float) -> str:
+    if gap > 1:
+        return "lines that the formula leaves out, such as scratch space, move as well"
+    if compare.endswith(".bytes_read"):
+        return "part of it is still in a cache when it is needed again"
+    return "part of it is still in a cache when the run ends"
 
 
 def _fills_reason(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
 from hwsim.spec.ops.chain import ChainWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
@@ -21,6 +22,7 @@ from hwsim.spec.ops.product import (
     QkvWorkload,
     StrassenWorkload,
 )
+from hwsim.spec.ops.softmax import SoftmaxWorkload
 from hwsim.spec.ops.tensor import (
     CrossEntropyWorkload,
     EmbeddingWorkload,
@@ -38,6 +40,9 @@ Operation = (
     | ViewWorkload
     | ChaseWorkload
     | StreamWorkload
+    | SoftmaxWorkload
+    | AttentionWorkload
+    | AttentionBackwardWorkload
     | ChainWorkload
     | FormulaWorkload
     | PythonWorkload
