@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.kernels.grain import cut_steps, split_work
+from hwsim.kernels.grain import cut_steps, most_shares, split_work
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range
 from hwsim.kernels.program import (
@@ -59,6 +59,8 @@ class LoopKernel(TensorKernel):
         """The answer by other means, for a kernel of your own: NumPy in float64 on `arrays`."""
         self._parallel = parallel or ParallelSchedule()
         self._templates: dict[tuple[object, ...], Template] = {}
+        self._own: dict[str, int] = {}
+        """Bytes of the tensors of which each share has its own."""
 
     @property
     def loops(self) -> list[Loop]:
@@ -84,6 +86,16 @@ class LoopKernel(TensorKernel):
     @property
     def useful_flops(self) -> int:
         return sum(loop.flops(ranges) for phase in self.program for loop, ranges, _ in walk(phase.items, {}))
+
+    def add_own_scratch(self, name: str, *shape: int, fmt: Format | None = None) -> TensorView:
+        """Scratch space of which each core has its own, as tiles use it at the same time; the view is the first one's.
+
+        Only memory: cores take turns in the simulation, so values that one leaves for itself would not be safe here.
+        """
+        most = 1 if self._parallel.parallel == "none" else self._parallel.cores or self.setting.cores
+        whole = self.add_scratch(name, most_shares(most, self._parallel.split), *shape, fmt=fmt)
+        self._own[name] = whole.byte_stride(0)
+        return whole.slice(0)
 
     def begin_phase(self, name: str = "") -> None:
         """What follows needs what all cores have done before."""
@@ -168,12 +180,12 @@ class LoopKernel(TensorKernel):
 
     def _blocks(self, phase: Phase) -> list[Block]:
         if self.workers == 1 or not phase.shared_index:
-            return [Block(0, lambda: self._steps(phase, {}))]
+            return [Block(0, lambda: self._steps(phase, {}, 0))]
         index = phase.shared_index
         assert all(item.moves_with(index) for item in phase.items), f"{index} does not move all of {phase.name}"
 
         def block(number: int, share: Range) -> Block:
-            return Block(number, lambda: self._steps(phase, {index: share}))
+            return Block(number, lambda: self._steps(phase, {index: share}, number))
 
         return [block(number, share) for number, share in enumerate(self._shares(phase))]
 
@@ -182,20 +194,21 @@ class LoopKernel(TensorKernel):
         extent, unit = extent_of(phase.items, phase.shared_index), unit_of(phase.items, phase.shared_index)
         return split_work(extent, self.workers, unit, self._parallel.split)
 
-    def _steps(self, phase: Phase, share: Ranges) -> Iterator[Step]:
+    def _steps(self, phase: Phase, share: Ranges, number: int) -> Iterator[Step]:
+        own = {name: number * size for name, size in self._own.items()} if number else {}
         for loop, ranges, tiled in walk(phase.items, share):
             for cut in cut_steps(loop.plan, ranges, fine=self.workers > 1 and not tiled):
                 if self.setting.math:
                     loop.compute(cut)
-                yield self._step(loop, cut)
+                yield self._step(loop, cut, own)
 
-    def _step(self, loop: Loop, ranges: Ranges) -> Step:
+    def _step(self, loop: Loop, ranges: Ranges, own: Mapping[str, int]) -> Step:
         key = template_key(loop, ranges)
         template = self._templates.get(key)
         if template is None:
             bits = {name: view.element_bits for name, view in self.tensors.items()}
             template = self._templates[key] = make_template(loop, ranges, self.fmt.name, bits)
-        return template.at(ranges)
+        return template.at(ranges, own)
 
     def _reference(self) -> Array:
         if self.expected is None:

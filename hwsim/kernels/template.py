@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwsim.kernels.count import count_tiles, count_work
-from hwsim.kernels.loops import Operand
+from hwsim.kernels.loops import Operand, is_resumed
 from hwsim.kernels.lower import lower
 from hwsim.kernels.program import Loop, Ranges
 from hwsim.kernels.step import Step, Tile, Work
@@ -28,16 +28,17 @@ class Template:
     work: Work
     tiles: tuple[Tile, ...]
 
-    def at(self, ranges: Ranges) -> Step:
-        """The same at another place."""
-        if all(ranges[index][0] == start for index, start in self.starts.items()):
+    def at(self, ranges: Ranges, own: Mapping[str, int] | None = None) -> Step:
+        """The same at another place; `own` says how far the memory of some tensors lies from the first core's."""
+        own = own or {}
+        if not own and all(ranges[index][0] == start for index, start in self.starts.items()):
             return Step(self.loop.name, self.work, self.nests, self.tiles)
         shifts: dict[int, int] = {}
         nests = []
         for nest, operands in zip(self.nests, self.operands, strict=True):
             for operand in operands:
                 if id(operand) not in shifts:
-                    shifts[id(operand)] = self._shift(operand, ranges)
+                    shifts[id(operand)] = self._shift(operand, ranges) + own.get(operand.tensor, 0)
             moved = tuple(
                 _moved(access, shifts[id(operand)]) for access, operand in zip(nest.accesses, operands, strict=True)
             )
@@ -75,11 +76,12 @@ def make_template(loop: Loop, ranges: Ranges, fmt: str, bits: Mapping[str, int])
 
 
 def template_key(loop: Loop, ranges: Ranges) -> tuple[object, ...]:
-    """Ranges with the same key are shifted copies of each other: equal extents, and equal places within blocks."""
+    """Ranges with the same key are shifted copies of each other: equal extents, equal places within blocks, and sums
+    that all begin or all go on."""
     operation = loop.operation
     operands = (*operation.inputs, *operation.late, *([operation.output] if operation.output else []))
     places = (ranges[index][0] % block for operand in operands for index, (block, _) in operand.far.items())
-    return (id(loop), *(extent for _, extent in ranges.values()), *places)
+    return (id(loop), is_resumed(operation, ranges), *(extent for _, extent in ranges.values()), *places)
 
 
 def _moved(access: Access, shift: int) -> Access:
