@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hwsim.errors import InputError
+from hwsim.kernels.conv_kernel import make_batch_norm, make_conv, make_pool
 from hwsim.kernels.elementwise import Elementwise
 from hwsim.kernels.formula import FormulaKernel
 from hwsim.kernels.kernel import Kernel, Setting
@@ -16,6 +17,7 @@ from hwsim.kernels.stream_read import StreamRead
 from hwsim.kernels.sum2d import Sum2d
 from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
+from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -27,6 +29,9 @@ Inputs = Mapping[str, Array] | None
 
 KERNELS: dict[type[WorkloadSpec], Callable[[Any, Setting, Inputs], Kernel]] = {
     MatmulWorkload: Matmul,
+    ConvWorkload: make_conv,
+    PoolWorkload: make_pool,
+    BatchNormWorkload: make_batch_norm,
     ElementwiseWorkload: Elementwise,
     FusedWorkload: Elementwise,
     SumWorkload: Sum2d,

@@ -97,6 +97,9 @@ class LoopKernel(TensorKernel):
         self._own[name] = whole.byte_stride(0)
         return whole.slice(0)
 
+    def bytes_of(self, tensor: str) -> int | None:
+        return self._own.get(tensor) or super().bytes_of(tensor)
+
     def begin_phase(self, name: str = "") -> None:
         """What follows needs what all cores have done before."""
         if self.program[-1].items:

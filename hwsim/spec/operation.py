@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -14,6 +15,9 @@ from hwsim.spec.ops.probe import ChaseWorkload, StreamWorkload
 
 Operation = (
     MatmulWorkload
+    | ConvWorkload
+    | PoolWorkload
+    | BatchNormWorkload
     | ElementwiseWorkload
     | FusedWorkload
     | SumWorkload
