@@ -27,7 +27,7 @@ from hwsim.spec.ops.conv import ConvSchedule
 class Conv2d(Operator):
     """y = pool(epilogue(x * w)): images x, filters w, and a port for each operand of the epilogue.
 
-    Everything is fused into the loops of the convolution, or each operation is a stage of its own, as the schedule says.
+    The schedule says whether all is fused into the loops of the convolution, or each operation is a stage of its own.
     """
 
     name = "conv2d"
@@ -74,7 +74,7 @@ class Conv2d(Operator):
         (h, wide), (sh, sw), (dh, dw) = shape.out, shape.stride, shape.dilation
         x = x.reshape(shape.batch, shape.groups, -1, *x.shape[2:])
         w = w.reshape(shape.groups, -1, *w.shape[1:])
-        y = np.zeros((shape.batch, shape.groups, shape.co // shape.groups, h, wide))
+        y: Array = np.zeros((shape.batch, shape.groups, shape.co // shape.groups, h, wide))
         for u in range(shape.window[0]):
             for v in range(shape.window[1]):
                 seen = x[..., u * dh : u * dh + (h - 1) * sh + 1 : sh, v * dw : v * dw + (wide - 1) * sw + 1 : sw]

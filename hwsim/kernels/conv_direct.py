@@ -21,6 +21,7 @@ def add_direct(job: ConvJob) -> None:
 
 
 def default_order(shape: ConvShape) -> tuple[str, ...]:
-    """As the output lies in memory, then as the filters do."""
+    """As the output lies in memory, then as the filters do; a loop that runs once is not the innermost one."""
     output = ("n", "g", "co", "h", "w") if shape.layout == "nchw" else ("n", "h", "w", "g", "co")
-    return (*(index for index in output if index in shape.extents), *shape.summed)
+    summed = sorted(shape.summed, key=lambda index: shape.extents[index] > 1)
+    return (*(index for index in output if index in shape.extents), *summed)

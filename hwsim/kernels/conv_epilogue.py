@@ -1,4 +1,4 @@
-"""Epilogue: what is done with each output of a convolution, in registers before it is stored or in a pass of its own."""
+"""Epilogue: what is done with each output of a convolution, in registers before it is stored or in its own pass."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges
 from hwsim.kernels.loops import Operand
 from hwsim.kernels.operator import Names, Port
 from hwsim.kernels.pointwise import POINTWISE
-from hwsim.kernels.step import Instructions
 from hwsim.kernels.pool import refuse_integers
+from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format, find_format
 
 EPSILON = 1e-5

@@ -11,7 +11,7 @@ from hwsim.kernels.conv_direct import default_order
 from hwsim.kernels.conv_im2col import copy_order, summed_strides
 from hwsim.kernels.conv_job import ConvJob
 from hwsim.kernels.conv_plan import default_along, loop_order, make_plan
-from hwsim.kernels.conv_shape import ConvShape, spans
+from hwsim.kernels.conv_shape import ConvShape
 from hwsim.kernels.loop_kernel import Ranges, TileLoop
 from hwsim.kernels.loops import LoopOperation, Operand
 from hwsim.kernels.program import Item
@@ -55,7 +55,7 @@ def _too_large(shape: ConvShape, block: BlockSize, scratch: int, element_bytes: 
     needed = block.elements(shape) * element_bytes
     most = scratch // (element_bytes * prod(shape.window) * block.h * block.w)
     message = (
-        f"a block of {block.h}x{block.w} outputs and {block.ci} channels needs {format_bytes(needed)} of scratch space, "
+        f"a block of {block.h}x{block.w} outputs and {block.ci} channels needs {format_bytes(needed)} in scratch, "
         f"which has {format_bytes(scratch)}"
     )
     if most:

@@ -72,7 +72,8 @@ class FoldedConv(OperatorKernel):
     def _folded_inputs(self, folded: Conv2d) -> dict[str, Array]:
         wide = {name: array.astype(np.float64) for name, array in self.original.items()}
         axes = FILTER_AXES[folded.shape.w_layout]
-        w, b = fold_batch_norm(wide["w"].transpose(axes), wide.get("b"), *(wide[port] for port in NORM_PORTS))
+        gamma, beta, mean, var = (wide[port] for port in NORM_PORTS)
+        w, b = fold_batch_norm(wide["w"].transpose(axes), wide.get("b"), gamma, beta, mean, var)
         first = {"x": self.original["x"], "w": w.transpose(np.argsort(axes)), "b": b}
         behind = [stage for stage in self.unfolded.epilogue.stages if stage.name not in ("bias", "batch_norm")]
         ports = [port for stage in behind for port in stage.ports]

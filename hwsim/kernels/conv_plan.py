@@ -1,4 +1,4 @@
-"""From the schedule of a convolution to a plan of its loops: order, tiles, and vectors as wide as a Nest can describe."""
+"""From the schedule of a convolution to a plan of its loops: order, tiles, and vectors that a Nest can describe."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ def loop_order(schedule: ConvSchedule, default: Sequence[str], also: Sequence[st
     missing = [index for index in OPTIONAL if index in default and index not in asked] if asked else []
     order = (*missing, *asked) if asked else tuple(default)
     if sorted(order) != sorted(default):
-        raise InputError(f"schedule.order must name each of {', '.join(default)} once, found {', '.join(schedule.order)}")
+        raise InputError(
+            f"schedule.order must name each of {', '.join(default)} once, found {', '.join(schedule.order)}"
+        )
     known = (*default, *also)
     given = {"tile": schedule.tile, "unroll": schedule.unroll, "along": [schedule.along], "share": [schedule.share]}
-    for field, names in given.items():
-        for index in names:
+    for field, indices in given.items():
+        for index in indices:
             if index is not None and index not in (*known, *OPTIONAL):
                 near = did_you_mean(index, known)
+                names = ", ".join(known)
                 raise InputError(
-                    f"schedule.{field}: {schedule.algorithm} has no loop {index}; its loops are {', '.join(known)}{near}"
+                    f"schedule.{field}: {schedule.algorithm} has no loop {index}; its loops are {names}{near}"
                 )
     return order
 
@@ -47,7 +50,7 @@ def shared_loop(schedule: ConvSchedule, order: Sequence[str], extents: Mapping[s
         return str([*asked, *(index for index in free if extents[index] > 1), *free][0])
     if schedule.share not in free:
         raise InputError(
-            f"schedule.share: {schedule.share} runs {extents.get(schedule.share, 1)} times and adds to the same outputs, "
+            f"schedule.share: {schedule.share} runs {extents.get(schedule.share, 1)} times, always over the same outputs, "
             f"so cores would have to add up each other's sums; share one of {', '.join(free)}"
         )
     return schedule.share
@@ -124,7 +127,9 @@ def count_registers(plan: LoopPlan, operation: LoopOperation) -> int:
     """Values that the innermost loop holds: of each operand, as many as its loops are unrolled; a vector is one."""
     operands = [*operation.inputs, *([operation.output] if operation.output else [])]
     lanes = {index: plan.lanes if index == plan.vector else 1 for index in plan.order}
-    return sum(prod(-(-plan.unroll.get(i, 1) // lanes[i]) for i in operand.strides if i in lanes) for operand in operands)
+    return sum(
+        prod(-(-plan.unroll.get(i, 1) // lanes[i]) for i in operand.strides if i in lanes) for operand in operands
+    )
 
 
 def default_along(shape: ConvShape, flat: bool) -> str:

@@ -25,15 +25,16 @@ def add_pooled(job: ConvJob, side: int, target: str) -> None:
     inputs = (x, shape.filter_operand(kernel, job.names["w"]))
     output = _output(job, target)
     operation = LoopOperation(inputs, output, late=tuple(job.late))
-    outer = [index for index in default_order(shape) if index not in shape.summed]
-    order = loop_order(schedule, (*outer, "u", "v", *shape.summed))
+    *outer, first, second, third = default_order(shape)
+    order = loop_order(schedule, (*outer, "u", "v", first, second, third))
     schedule = schedule.model_copy(update={"unroll": {"u": side, "v": side, **schedule.unroll}})
     along = schedule.along or default_along(shape, flat=False)
     plan = make_plan(order, extents, schedule, operation, lanes=job.lanes, along=along)
     if not plan.completes(operation):
+        inner = ", ".join(("u", "v", *shape.summed))
         raise InputError(
-            f"schedule: a fused pool keeps its sums in registers, so the loops {', '.join(('u', 'v', *shape.summed))} must "
-            "be the innermost ones, without tiles; or take fused: false"
+            f"schedule: a fused pool keeps its sums in registers, so the loops {inner} must be the innermost ones, "
+            "without tiles; or take fused: false"
         )
 
     def compute(ranges: Ranges) -> None:
@@ -51,9 +52,17 @@ def add_pooled(job: ConvJob, side: int, target: str) -> None:
     kernel.registers_needed = max(kernel.registers_needed, registers)
     kernel.add(
         kernel.make_loop(
-            "conv_pool", {index: extents[index] for index in order}, inputs, output, FMA, compute,
-            plan=plan, accumulates=True, late=operation.late, late_body=late,
-        )  # fmt: skip
+            "conv_pool",
+            {index: extents[index] for index in order},
+            inputs,
+            output,
+            FMA,
+            compute,
+            plan=plan,
+            accumulates=True,
+            late=operation.late,
+            late_body=late,
+        )
     )
     kernel.shared_index = shared_loop(job.schedule, order, extents, output)
 

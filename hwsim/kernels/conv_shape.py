@@ -1,7 +1,7 @@
 """ConvShape: the extents of a convolution, its tensors as loops see them, and its windows as NumPy sees them.
 
-Inside, images are [n, g, c, h, w] and filters [g, co, ci, kh, kw], whatever their layout in memory: axes are permuted and
-channels split into groups by strides, never by a copy.
+Inside, images are [n, g, c, h, w] and filters [g, co, ci, kh, kw], whatever their layout in memory: axes are permuted,
+and channels split into groups, by strides and never by a copy.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class ConvShape:
     def out(self) -> Pair:
         """Rows and columns of the output."""
         (h, w), (kh, kw), (ph, pw), (dh, dw) = self.image, self.window, self.padding, self.dilation
-        return (h + 2 * ph - dh * (kh - 1) - 1) // self.stride[0] + 1, (
-            w + 2 * pw - dw * (kw - 1) - 1
-        ) // self.stride[1] + 1
+        return (h + 2 * ph - dh * (kh - 1) - 1) // self.stride[0] + 1, (w + 2 * pw - dw * (kw - 1) - 1) // self.stride[
+            1
+        ] + 1
 
     @property
     def extents(self) -> dict[str, int]:
@@ -155,7 +155,15 @@ class ConvShape:
         n, c, h, w = x.strides
         e = self.extents
         shape = (self.batch, self.groups, e["ci"], *self.window, *self.out)
-        strides = (n, e["ci"] * c, c, self.dilation[0] * h, self.dilation[1] * w, self.stride[0] * h, self.stride[1] * w)
+        strides = (
+            n,
+            e["ci"] * c,
+            c,
+            self.dilation[0] * h,
+            self.dilation[1] * w,
+            self.stride[0] * h,
+            self.stride[1] * w,
+        )
         return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
 
     def filters(self, w: Array) -> Array:

@@ -53,9 +53,7 @@ class PoolShape:
 
     def tensor_shape(self, size: Pair) -> tuple[int, ...]:
         """In memory."""
-        return (
-            (self.batch, self.channels, *size) if self.layout == "nchw" else (self.batch, *size, self.channels)
-        )
+        return (self.batch, self.channels, *size) if self.layout == "nchw" else (self.batch, *size, self.channels)
 
     def windows(self, x: Array) -> Array:
         """As [n, c, h, w, u, v]; a view."""
@@ -83,10 +81,8 @@ def pool_loop(
     def compute(ranges: Ranges) -> None:
         where = spans(ranges, "n", "c", "h", "w")
         values = fmt.load(shape.windows(kernel.arrays[source])[where])
-        if kind == "max_pool":
-            found = values.max(axis=(4, 5))
-        else:
-            found = values.sum(axis=(4, 5)) * values.dtype.type(1 / area)
+        mean = values.dtype.type(1 / area)
+        found = values.max(axis=(4, 5)) if kind == "max_pool" else values.sum(axis=(4, 5)) * mean
         kernel.arrays[target].transpose(IMAGE_AXES[shape.layout])[where] = fmt.store(found)
 
     kernel.registers_needed = max(kernel.registers_needed, count_registers(plan, operation))

@@ -16,7 +16,19 @@ from hwsim.spec.workload import WorkloadSpec, workload_model
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-SMALL = {"n": 24, "i": 24, "j": 24, "k": 24, "bytes": "4 KiB", "steps": 300}
+SMALL = {
+    "n": 24,
+    "i": 24,
+    "j": 24,
+    "k": 24,
+    "bytes": "4 KiB",
+    "steps": 300,
+    "ci": 6,
+    "co": 6,
+    "height": 9,
+    "width": 11,
+    "channels": 5,
+}
 
 
 def small(name: str) -> WorkloadSpec:
@@ -91,11 +103,12 @@ def test_without_math_the_steps_are_the_same(spec):
         _ = silent.output
 
 
-def test_blocks_may_run_in_any_order(spec):
+def test_blocks_of_a_stage_may_run_in_any_order(spec):
     forward, _ = run(spec, cores=4)
     backward = build_kernel(spec, cores=4)
-    for block in reversed(backward.blocks()):
-        list(block.steps())
+    for stage in backward.stages():
+        for block in reversed(stage.blocks):
+            list(block.steps())
     np.testing.assert_array_equal(forward.output, backward.output)
 
 

@@ -16,7 +16,19 @@ from hwsim.spec.parameters import parameter_keys
 MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
 
-SMALL: dict[str, object] = {"n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300}
+SMALL: dict[str, object] = {
+    "n": 100,
+    "i": 40,
+    "j": 40,
+    "k": 40,
+    "bytes": "4 KiB",
+    "steps": 300,
+    "ci": 6,
+    "co": 6,
+    "height": 13,
+    "width": 11,
+    "channels": 13,
+}
 """Sizes that no tile and no vector divides, so that edges run too."""
 
 FIRST_KEYS = (

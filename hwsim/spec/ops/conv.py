@@ -87,9 +87,7 @@ def conv_problem(
     """What is wrong with the sizes of a convolution; nothing if they fit."""
     if ci % groups or co % groups:
         return f"groups {groups} must divide both ci {ci} and co {co}"
-    for axis, extent, size, pad, dilation in zip(
-        ("height", "width"), image, window, pads, dilations, strict=True
-    ):
+    for axis, extent, size, pad, dilation in zip(("height", "width"), image, window, pads, dilations, strict=True):
         reach = dilation * (size - 1) + 1
         if extent + 2 * pad < reach:
             return (
@@ -104,8 +102,8 @@ class ConvSchedule(ParallelSchedule):
 
     algorithm: Literal["direct", "im2col", "implicit"] = Field(
         "direct",
-        description="direct: loops over the images themselves. im2col: every window is copied into a large matrix, then "
-        "a matrix product. implicit: the same block by block, with only a block of that matrix in scratch space.",
+        description="direct: loops over the images themselves. im2col: every window is copied into a large matrix, "
+        "then a matrix product. implicit: the same block by block, with only a block of that matrix in scratch space.",
     )
     layout: Layout = Field("nchw", description="Order of the axes of images in memory: batch, channel, height, width.")
     w_layout: WeightLayout = Field(
@@ -113,8 +111,8 @@ class ConvSchedule(ParallelSchedule):
     )
     order: tuple[IndexName, ...] = Field(
         (),
-        description="Loops, outermost first: n images, g groups, co output channels, h rows and w columns of the output, "
-        "then ci input channels, kh rows and kw columns of a filter, which are one loop k in a matrix product.",
+        description="Loops, outermost first: n images, g groups, co output channels, h rows and w columns of the "
+        "output, then ci input channels, kh rows and kw columns of a filter, which are one loop k in a matrix product.",
     )
     tile: dict[IndexName, Extent] = Field(
         {}, description="Extent of a cache tile along a loop; for implicit, that of the block along h, w and ci."
