@@ -20,6 +20,8 @@ class Lowering:
     plan: LoopPlan
     levels: tuple[tuple[str, bool], ...]
     """All loops, outermost first: the index, and whether it is the loop over tiles of that index."""
+    resumed: bool = False
+    """Whether a loop over tiles around all of these has already added to the output."""
 
 
 Loops = tuple[tuple[int, str, int, int], ...]
@@ -176,7 +178,7 @@ class Assembly:
     def _has_earlier_sum(self, output: Operand) -> bool:
         """Whether a loop around the place where the output is kept has already added to it."""
         around = self.lowering.levels[: self._level_of(output)]
-        return any(index not in output.strides for index, _ in around)
+        return self.lowering.resumed or any(index not in output.strides for index, _ in around)
 
     def _level_of(self, operand: Operand) -> int:
         """The innermost level that moves an operand; -1 if none does."""

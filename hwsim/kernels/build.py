@@ -9,6 +9,7 @@ from hwsim.errors import InputError
 from hwsim.kernels.attention import make_attention
 from hwsim.kernels.attention_backward import make_attention_backward
 from hwsim.kernels.chain import ChainKernel
+from hwsim.kernels.conv_kernel import make_batch_norm, make_conv, make_pool
 from hwsim.kernels.elementwise import Elementwise
 from hwsim.kernels.formula import FormulaKernel
 from hwsim.kernels.kernel import Kernel, Setting
@@ -23,6 +24,7 @@ from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
 from hwsim.spec.ops.chain import ChainWorkload
+from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -35,6 +37,9 @@ Inputs = Mapping[str, Array] | None
 
 KERNELS: dict[type[WorkloadSpec], Callable[[Any, Setting, Inputs], Kernel]] = {
     MatmulWorkload: Matmul,
+    ConvWorkload: make_conv,
+    PoolWorkload: make_pool,
+    BatchNormWorkload: make_batch_norm,
     ElementwiseWorkload: Elementwise,
     FusedWorkload: Elementwise,
     SumWorkload: Sum2d,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.kernels.grain import DYNAMIC_SHARES, cut_steps, split_work
+from hwsim.kernels.grain import cut_steps, most_shares, split_work
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range
 from hwsim.kernels.program import (
@@ -60,6 +60,7 @@ class LoopKernel(TensorKernel):
         self._parallel = parallel or ParallelSchedule()
         self._templates: dict[tuple[object, ...], Template] = {}
         self._private: dict[str, int] = {}
+        """Bytes of the tensors of which each share has its own."""
 
     @property
     def loops(self) -> list[Loop]:
@@ -85,6 +86,9 @@ class LoopKernel(TensorKernel):
     @property
     def useful_flops(self) -> int:
         return sum(loop.flops(ranges) for phase in self.program for loop, ranges, _ in walk(phase.items, {}))
+
+    def bytes_of(self, tensor: str) -> int | None:
+        return self._private.get(tensor) or super().bytes_of(tensor)
 
     def begin_phase(self, name: str = "") -> None:
         """What follows needs what all cores have done before."""
@@ -172,9 +176,8 @@ class LoopKernel(TensorKernel):
 
     def add_private(self, name: str, *shape: int, fmt: Format | None = None) -> TensorView:
         """Scratch space that no two cores share: a copy for each Block. Its values are up to the loops that use it."""
-        copies = 1 if self._parallel.parallel == "none" else self._parallel.cores or self.setting.cores
-        if copies > 1 and self._parallel.split == "dynamic":
-            copies *= DYNAMIC_SHARES
+        cores = 1 if self._parallel.parallel == "none" else self._parallel.cores or self.setting.cores
+        copies = most_shares(cores, self._parallel.split)
         view = self.space.allocate(name, (copies, *shape), fmt or self.fmt)
         self.tensors[name] = view
         self._private[name] = view.byte_stride(0)

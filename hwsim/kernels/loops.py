@@ -116,6 +116,14 @@ class LoopOperation:
         return (*self.inputs, *self.late, *self.stores, *([self.output] if self.output is not None else []))
 
 
+def is_resumed(operation: LoopOperation, ranges: Mapping[str, Range]) -> bool:
+    """Whether the output already holds a part of its sums: some index that is summed over does not begin at 0."""
+    output = operation.output
+    if output is None or not operation.accumulates:
+        return False
+    return any(first > 0 for index, (first, _) in ranges.items() if index not in output.strides)
+
+
 @dataclass(frozen=True)
 class Piece:
     """A Nest and what is computed in it."""

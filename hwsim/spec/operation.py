@@ -8,6 +8,7 @@ from pydantic import Field
 
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
 from hwsim.spec.ops.chain import ChainWorkload
+from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -34,6 +35,9 @@ from hwsim.spec.ops.tensor import (
 
 Operation = (
     MatmulWorkload
+    | ConvWorkload
+    | PoolWorkload
+    | BatchNormWorkload
     | ElementwiseWorkload
     | FusedWorkload
     | SumWorkload
