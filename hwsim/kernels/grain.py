@@ -29,7 +29,12 @@ def split_static(extent: int, parts: int, unit: int = 1) -> list[Range]:
 
 def split_work(extent: int, cores: int, unit: int, split: str) -> list[Range]:
     """The Blocks of a parallel loop: one for each core, or several to be taken one by one."""
-    return split_static(extent, cores if split == "static" else cores * DYNAMIC_SHARES, unit)
+    return split_static(extent, most_shares(cores, split), unit)
+
+
+def most_shares(cores: int, split: str) -> int:
+    """How many Blocks a parallel loop has at most."""
+    return cores if split == "static" or cores == 1 else cores * DYNAMIC_SHARES
 
 
 def cut_steps(plan: LoopPlan, ranges: Mapping[str, Range], fine: bool) -> Iterator[dict[str, Range]]:

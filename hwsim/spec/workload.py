@@ -28,6 +28,9 @@ class WorkloadSpec(Spec):
     seed: int = Field(0, ge=0, description="Seed of the random inputs.")
     mapping: MappingSpec = Field(MappingSpec(), description="Tiles on a machine with arrays; others do not read it.")
 
+    loops: ClassVar[tuple[str, ...]] = ()
+    """Loops that a schedule may cut, where their names are not those of the sizes."""
+
     variants: ClassVar[dict[str, type[WorkloadSpec]]] = {}
     """The class of each operation, by the names that its ``op`` may have."""
 
