@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from itertools import groupby
 from time import perf_counter
 
 import simpy
@@ -169,18 +170,23 @@ def _parts(chip: Chip, agent: ArrayAgent, dram: DramCounters) -> dict[str, int]:
     if chip.unit.dma.bandwidth is not None:
         rate = chip.unit.dma.bandwidth.bytes_per_cycle(hz)
         waits += sum(move.nbytes for move in far) / rate / hz if rate is not None else 0
-    found["transfers' start"] = int(waits * FEMTOSECONDS) + len(steps)
+    rounded = len(steps) + len(far) + len(agent.passes)  # what arrives within a cycle is seen at its end
+    found["transfers' start"] = int((waits + Fraction(rounded, hz)) * FEMTOSECONDS)
     return {name: fs for name, fs in found.items() if fs}
 
 
 def _stages(chip: Chip, mapped: Mapped, agent: ArrayAgent) -> tuple[StageOutcome, ...]:
-    """Each pass, from the end of the one before to its own end; what overlaps is put down to the earlier one."""
+    """Each stage, from the end of the one before to its own end; what overlaps is put down to the earlier one."""
     begin = 0
     found = []
-    for each, over in zip(mapped.passes, agent.over, strict=True):
-        end = max(begin, over.value)
+    for name, group in groupby(zip(mapped.passes, agent.over, strict=True), key=lambda pair: pair[0].stage):
+        pairs = list(group)
+        end = max(begin, *(over.value for _, over in pairs))
         elapsed = end * FEMTOSECONDS // chip.clock_hz - begin * FEMTOSECONDS // chip.clock_hz
-        found.append(StageOutcome(each.name, elapsed, 2 * each.counts.macs + _vector_flops(each.counts), {}))
+        flops = sum(2 * each.counts.macs + _vector_flops(each.counts) for each, _ in pairs)
+        moves = [move for each, _ in pairs for step in each for move in (*step.loads, *step.stores)]
+        tensors = {name: traffic for name, traffic in _tensors(chip, mapped, moves).items() if traffic.moved}
+        found.append(StageOutcome(name, elapsed, flops, tensors))
         begin = end
     return tuple(found)
 

@@ -33,10 +33,15 @@ class Mapped:
 def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None) -> Mapped:
     """Every loop of a kernel, in order."""
     items = program_of(chip, kernel)
+    assert isinstance(kernel, LoopKernel)
+    stages = [phase.name or kernel.name for phase in kernel.program for _ in phase.items]
     asked = asked or MappingSpec()
     places = find_places(chip, kernel, items, keep=asked.keep == "auto")
-    passes = tuple(_shortened(chip, _map(chip, item, number, places, asked)) for number, item in enumerate(items))
-    return Mapped(passes, places)
+    passes = []
+    for number, (item, stage) in enumerate(zip(items, stages, strict=True)):
+        passes.append(_shortened(chip, _map(chip, item, number, places, asked)))
+        passes[-1].stage = stage
+    return Mapped(tuple(passes), places)
 
 
 def program_of(chip: Chip, kernel: Kernel) -> list[Item]:

@@ -40,9 +40,16 @@ def map_fused(chip: Chip, item: TileLoop, number: int, places: Places) -> Pass:
     depth = (chip.keeper or chip.pads["output"]).buffers
     name = " + ".join(dict.fromkeys(step.name for step in steps))
     return Pass(
-        number, name, "array", steps, Ahead(depth, depth, depth), tracker.counts, tuple(sorted(still - {-1})),
-        {item.index: item.tile}, item.index,
-    )  # fmt: skip
+        number=number,
+        name=name,
+        unit="array" if any(views.values()) else "vector",
+        steps=steps,
+        ahead=Ahead(depth, depth, depth),
+        counts=tracker.counts,
+        needs=tuple(sorted(still - {-1})),
+        tile={item.index: item.tile},
+        order=item.index,
+    )
 
 
 class _Tracker:
@@ -61,7 +68,8 @@ class _Tracker:
         self._works: dict[tuple[int, tuple[int, ...]], tuple[ArrayWork | None, int, Counts]] = {}
 
     def play(self, loop: Loop, view: GemmView | None, ranges: Ranges) -> list[TileStep]:
-        loads, stores = [], []
+        loads: list[Move] = []
+        stores: list[Move] = []
         for position, operand in enumerate((*loop.operation.inputs, *loop.operation.late)):
             role = "weight" if view is not None and position == 1 else "input"
             self.read.add(operand.tensor)
@@ -71,8 +79,10 @@ class _Tracker:
                 level = self.places.level[operand.tensor]
                 loads.append(Move("weight" if role == "weight" else "input", operand.tensor, level, moved, after))
         output = loop.operation.output
-        if output is not None:
-            stores = self._write(output, ranges)
+        if output is not None and loop.operation.continues and (moved := self._fetch(output, ranges)):
+            loads.append(Move("input", output.tensor, self.places.level[output.tensor], moved))
+        for operand in (*loop.operation.stores, *([output] if output is not None else [])):
+            stores += self._write(operand, ranges)
         key = (id(loop), tuple(count for _, count in ranges.values()))
         if key not in self._works:
             self._works[key] = self._work(loop, view, ranges)
@@ -159,9 +169,10 @@ class _Tracker:
         for operand in (*loop.operation.inputs, *loop.operation.late):
             bits = self.places.bits[operand.tensor]
             counts.touch(self._pad, "read", 8 * footprint(operand, box, bits) // bits, bits)
-        if loop.operation.output is not None:
-            bits = self.places.bits[loop.operation.output.tensor]
-            counts.touch(self._pad, "write", 8 * footprint(loop.operation.output, box, bits) // bits, bits)
+        output = loop.operation.output
+        for operand in (*loop.operation.stores, *([output] if output is not None else [])):
+            bits = self.places.bits[operand.tensor]
+            counts.touch(self._pad, "write", 8 * footprint(operand, box, bits) // bits, bits)
 
 
 def _piece(operand: Operand, ranges: Ranges) -> Piece:

@@ -2,6 +2,7 @@
 
 The indices of such a loop fall into four groups. In both inputs and not in the output: k. In the output and the first
 input: m. In the output and the second: n. In all three: batch (heads, groups, the channels of a depthwise convolution).
+In the first input alone, where finished sums are put together afterwards, as in a window that is pooled: also m.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def gemm_view(loop: Loop) -> GemmView | None:
     operation = loop.operation
     if loop.body != ONE_FMA or len(operation.inputs) != 2 or operation.output is None or not operation.accumulates:
         return None
+    if operation.stores:
+        return None
     first, second, output = (set(each.strides) for each in (*operation.inputs, operation.output))
     groups: dict[str, list[str]] = {"batch": [], "m": [], "n": [], "k": []}
     for index in loop.extents:
@@ -60,6 +63,7 @@ def gemm_view(loop: Loop) -> GemmView | None:
             (True, False, True): "m",
             (False, True, True): "n",
             (True, True, False): "k",
+            (True, False, False): "m" if loop.late_body.total else None,
         }.get((index in first, index in second, index in output))
         if kind is None:
             return None
@@ -73,4 +77,4 @@ def gemm_view(loop: Loop) -> GemmView | None:
 
 def _reach(operand: Operand) -> Callable[[str], int]:
     """Sorts indices by how far a step of them moves an operand, the farthest first."""
-    return lambda index: -abs(operand.strides[index])
+    return lambda index: -abs(operand.strides.get(index, 0))

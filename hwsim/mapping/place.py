@@ -107,8 +107,11 @@ def _uses(item: Item) -> tuple[set[str], set[str]]:
     for loop in all_loops([item]):
         operation = loop.operation
         reads |= {operand.tensor for operand in (*operation.inputs, *operation.late)}
+        writes |= {operand.tensor for operand in operation.stores}
         if operation.output is not None:
             writes.add(operation.output.tensor)
+            if operation.continues:
+                reads.add(operation.output.tensor)
     return reads, writes
 
 

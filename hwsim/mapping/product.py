@@ -166,20 +166,22 @@ class _Walk:
         first, last = here["k"].number == 0, here["k"].number == len(self.tiles["k"]) - 1
         sums = -(-batch * here["m"].size * here["n"].size * self.search.sum_bits // 8)
         vector_cycles = 0
-        if spills and not first:
+        if (spills and not first) or (first and self.view.loop.operation.continues and self._moves("output")):
             loads.append(self._move("output", sums))
         if spills and not last:
             stores.append(self._move("output", sums, store=True))
         if last:
             loop = self.view.loop
-            results = batch * here["m"].size * here["n"].size
+            results = (
+                batch * here["n"].size * prod(c for i, c in here["m"].box.items() if i in self.view.output.strides)
+            )
             loads += self._late(here, batch)
             if loop.late_body.total:
                 vector_cycles = cycles_for(self.chip, loop.late_body, results)
                 self.counts.vector.update(operations(loop.late_body, results))
             stored = self.search.storage["output"]
             self.counts.touch(self.chip.pads["output"].name, "read", results, self.search.sum_bits)
-            if stored.level != self.chip.pads["output"].name:
+            if self._moves("output"):
                 stores.append(self._move("output", -(-results * stored.bits // 8), store=True))
         return TileStep(
             self.view.loop.name,
@@ -190,8 +192,11 @@ class _Walk:
             opens=first or spills,
         )
 
+    def _moves(self, role: Role) -> bool:
+        return self.search.storage[role].level != self.chip.pads[role].name
+
     def _fetches(self, role: Role, here: Mapping[str, Tile]) -> bool:
-        if self.search.storage[role].level == self.chip.pads[role].name:
+        if not self._moves(role):
             return False
         other = RELEVANT[role][2]
         return here[other].number == 0 or self.choice.outside(role)

@@ -276,7 +276,7 @@ class _Table:
         return np.asarray(count[piece] * self._piece(role, order, piece))
 
     def _time(self, traffic: Numbers, on_chip: Any, buffers: int) -> Any:
-        """Cycles: all arithmetic after the first tile has come, or all transfers and then the last tile's arithmetic."""
+        """Cycles: all arithmetic after the first tile has come, or all transfers and then the last arithmetic."""
         chip = self.search.chip
         array, count = chip.array, chip.unit.count
         along_rows, along_columns, streamed = ALONG[array.dataflow]

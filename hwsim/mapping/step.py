@@ -105,6 +105,8 @@ class Pass:
     counts: Counts
     needs: tuple[int, ...] = ()
     """Passes whose results it reads where they lie: they have to be over before it starts."""
+    stage: str = ""
+    """The stage of the kernel that it belongs to."""
     tile: dict[str, int] = field(default_factory=dict)
     order: str = ""
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from math import prod
 
 from hwsim.errors import CapacityError
-from hwsim.kernels.loops import Operand
 from hwsim.kernels.program import Loop
 from hwsim.mapping.chip import Chip
 from hwsim.mapping.footprint import footprint
@@ -51,9 +50,16 @@ def map_vector(chip: Chip, loop: Loop, number: int, places: Places) -> Pass:
     still = {places.producer(operand.tensor, number) for operand in operands if places.level[operand.tensor] in on_chip}
     depth = pad.buffers
     return Pass(
-        number, loop.name, "vector", steps, Ahead(depth, NEVER, depth), counts, tuple(sorted(still - {-1})),
-        {index: size}, index,
-    )  # fmt: skip
+        number=number,
+        name=loop.name,
+        unit="vector",
+        steps=steps,
+        ahead=Ahead(depth, NEVER, depth),
+        counts=counts,
+        needs=tuple(sorted(still - {-1})),
+        tile={index: size},
+        order=index,
+    )
 
 
 def _step(
@@ -79,12 +85,13 @@ def _step(
         if places.level[operand.tensor] not in on_chip and (first or index in operand.strides):
             after = places.producer(operand.tensor, number)
             loads.append(Move("input", operand.tensor, places.level[operand.tensor], nbytes, after))
-    if output is not None and (last or index in output.strides):
-        bits = places.bits[output.tensor]
-        nbytes = footprint(output, box, bits)
-        counts.touch(pad, "write", 8 * nbytes // bits, bits)
-        if places.level[output.tensor] not in on_chip:
-            stores.append(Move("output", output.tensor, places.level[output.tensor], nbytes, store=True))
+    for operand in (*loop.operation.stores, *([output] if output is not None else [])):
+        if last or index in operand.strides:
+            bits = places.bits[operand.tensor]
+            nbytes = footprint(operand, box, bits)
+            counts.touch(pad, "write", 8 * nbytes // bits, bits)
+            if places.level[operand.tensor] not in on_chip:
+                stores.append(Move("output", operand.tensor, places.level[operand.tensor], nbytes, store=True))
     counts.vector.update(operations(loop.body, points))
     results = prod(box[i] for i in output.strides) if output is not None else 1
     cycles = cycles_for(chip, loop.body, points)
@@ -99,8 +106,7 @@ def _cut(chip: Chip, loop: Loop, places: Places, free: int, buffers: int, pad: s
     output = loop.operation.output
     own = [i for i in loop.plan.order if output is None or i in output.strides] or list(loop.plan.order)
     on_chip = {level.name for level in chip.scratchpads}
-    operands: list[Operand] = [*loop.operation.inputs, *loop.operation.late, *([output] if output is not None else [])]
-    moved = [operand for operand in operands if places.level[operand.tensor] not in on_chip]
+    moved = [operand for operand in loop.operation.operands if places.level[operand.tensor] not in on_chip]
     best: tuple[str, int] | None = None
     for index in sorted(own, key=lambda i: (loop.extents[i] < PIECES, loop.plan.order.index(i))):
         extent = loop.extents[index]

@@ -231,7 +231,9 @@ def _notes(rows: list[Beside]) -> list[str]:
     if free:
         quiet = sum(row.stalls == 0 for row in free)
         theirs = sum(row.their_stalls == 0 for row in free)
-        notes.append(f"beside: without a bandwidth limit {quiet} of {len(free)} rows have no stall (SCALE-Sim {theirs})")
+        notes.append(
+            f"beside: without a bandwidth limit {quiet} of {len(free)} rows have no stall (SCALE-Sim {theirs})"
+        )
     tight = [row for row in rows if row.limited]
     if tight:
         ours = median(row.stalls / row.cycles for row in tight)

@@ -149,7 +149,9 @@ def _convolution(machine: MachineSpec) -> Bar:
     outcome = simulate(machine, convolution(8, 19, 256))
     chip = build_chip(machine, "int8")
     share = speed(outcome) / float(2 * chip.peak_macs_per_cycle * chip.clock_hz)
-    return Bar("3 x 3 convolution, 19 x 19 boards, batch 8", f">= {CONV_BAR:.0%} of peak", f"{share:.0%}", share >= CONV_BAR)
+    return Bar(
+        "3 x 3 convolution, 19 x 19 boards, batch 8", f">= {CONV_BAR:.0%} of peak", f"{share:.0%}", share >= CONV_BAR
+    )
 
 
 def _bandwidth(machine: MachineSpec, apps: list[App]) -> str:
@@ -160,7 +162,9 @@ def _bandwidth(machine: MachineSpec, apps: list[App]) -> str:
         kernel = stack(app.layers, app.side, app.batch)
         gains.append(simulate(machine, kernel).elapsed_fs / simulate(faster, kernel).elapsed_fs)
     mean = sum(gains) / len(gains)
-    return f"beside: four times the memory bandwidth makes these {mean:.1f} times as fast on average (published: about 3)"
+    return (
+        f"beside: four times the memory bandwidth makes these {mean:.1f} times as fast on average (published: about 3)"
+    )
 
 
 def _app(path: Path, record: Record) -> App:
