@@ -18,11 +18,27 @@ from hwsim.engine.clock import cycles_to_fs, seconds_to_fs
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.mapping.chip import Chip
-from hwsim.mapping.step import NEVER, Move, Pass, TileStep
+from hwsim.mapping.step import Move, Pass, TileStep
 
 Wait = Generator[simpy.Event, Any, None]
 Slot = tuple[int, int, TileStep]
 """A tile: its number in the whole run, its pass, and what it does."""
+
+
+class _Pieces:
+    """The pieces of an operand in the order of a pass, each with the first tile that loads a part of it."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self._ranks: dict[int, int] = {}
+
+    def note(self, piece: int, tile: int) -> None:
+        if piece not in self._ranks:
+            self._ranks[piece] = len(self.starts)
+            self.starts.append(tile)
+
+    def index(self, piece: int) -> int:
+        return self._ranks[piece]
 
 
 class ArrayAgent:
@@ -49,6 +65,10 @@ class ArrayAgent:
         for number, _, step in self.slots:
             for kind in {_kind(move) for move in step.loads}:
                 self.arrived[number, kind] = env.event()
+        self.pieces: dict[tuple[int, str], _Pieces] = {}
+        for number, which, step in self.slots:
+            for move in step.loads:
+                self.pieces.setdefault((which, _kind(move)), _Pieces()).note(move.piece, number)
         self.over = [env.event() for _ in passes]
         self.stored: list[simpy.Event] = []
         self.moved: list[Move] = []
@@ -69,24 +89,38 @@ class ArrayAgent:
             moves = [move for move in step.loads if _kind(move) == kind]
             if not moves:
                 continue
-            gate = self._gate(number, which, kind)
+            gate = self._gate(number, which, kind, moves[0].piece)
             if gate >= 0 and not self.computed[gate].processed:
                 yield self.computed[gate]
             for move in moves:
                 if move.after >= 0 and not self.over[move.after].processed:
                     yield self.over[move.after]
-            last = self.arrived[number, kind]
-            parts = []
-            for move in moves:
-                finished = yield from self._transfer(move, step.name)
-                parts.append(finished)
-            self.env.process(self._announce(last, parts))
+            self.env.process(self._fetch(moves, self.arrived[number, kind], step.name))
 
-    def _gate(self, number: int, which: int, kind: str) -> int:
-        """The tile that has to be done before a load may begin; where nothing makes room, the pass before must end."""
+    def _fetch(self, moves: Sequence[Move], arrived: simpy.Event, name: str) -> Wait:
+        """One piece after the other; the last byte of all of them is waited for."""
+        last = []
+        for move in moves:
+            last.append((yield from self._transfer(move, name)))
+        for event in last:
+            if not event.processed:
+                yield event
+        arrived.succeed(self._cycle())
+
+    def _gate(self, number: int, which: int, kind: str, piece: int) -> int:
+        """The tile that has to be done before a load may begin: the last one that uses the piece which makes room.
+
+        The first pieces of a pass have room as soon as the pass before is at its last tile.
+        """
         ahead = self.passes[which].ahead
         depth = ahead.weight if kind == WEIGHTS else ahead.input
-        return self.first[which] - 2 if depth >= NEVER else number - depth
+        if depth == 1:
+            return number - 1
+        if piece < 0:
+            return number - depth
+        order = self.pieces[which, kind]
+        rank = order.index(piece)
+        return self.first[which] - 2 if rank < depth else order.starts[rank - depth + 1] - 1
 
     def _transfer(self, move: Move, name: str, *, store: bool = False) -> Generator[simpy.Event, Any, simpy.Event]:
         """Move bytes, and hold an engine meanwhile; what comes back happens when the last byte is there."""
@@ -120,12 +154,6 @@ class ArrayAgent:
         if level.latency is None:
             return self.env.timeout(0)
         return self.env.timeout(seconds_to_fs(level.latency.seconds(self.chip.machine.clock_hz(level.clock))))
-
-    def _announce(self, event: simpy.Event, parts: Sequence[simpy.Event]) -> Wait:
-        for part in parts:
-            if not part.processed:
-                yield part
-        event.succeed(self._cycle())
 
     def _store(self, moves: Sequence[Move], ready: int, done: simpy.Event, name: str) -> Wait:
         yield self._until(ready)

@@ -15,7 +15,7 @@ from hwsim.mapping.cut import Cut, cut_to
 from hwsim.mapping.footprint import footprint
 from hwsim.mapping.gemm import GemmView
 from hwsim.mapping.place import Places, room
-from hwsim.mapping.search import RELEVANT, ROW, WHOLE, Choice, Search, Storage
+from hwsim.mapping.search import RELEVANT, ROW, TILE, WHOLE, Choice, Search, Storage
 from hwsim.mapping.step import NEVER, Ahead, ArrayWork, Counts, Move, Pass, TileStep
 from hwsim.mapping.vector import cycles_for, operations
 from hwsim.numerics.format import find_format
@@ -103,6 +103,9 @@ class _Walk:
         self.batches = cut_to({i: search.extents[i] for i in view.batch}, self._together())
         self.together = self.batches.size
         self._bytes: dict[tuple[object, ...], int] = {}
+        self._pieces: Counter[Role] = Counter()
+        self._last: dict[Role, tuple[int, ...]] = {}
+        self._batch = 0
         self._shapes: Counter[tuple[GemmShape, int, bool]] = Counter()
         self._works: dict[tuple[GemmShape, int], tuple[ArrayWork, ArrayWork]] = {}
 
@@ -123,6 +126,7 @@ class _Walk:
         order = self.choice.order
         before: tuple[int, ...] | None = None
         for batch in _tiles(self.batches):
+            self._batch = batch.number
             for corner in product(*(self.tiles[name] for name in order)):
                 here = dict(zip(order, corner, strict=True))
                 stationary = (batch.number, *self._stationary(here))
@@ -208,7 +212,19 @@ class _Walk:
             key += (here[first].number, here[second].number)
         if key not in self._bytes:
             self._bytes[key] = self._new_bytes(role, here)
-        return self._move(role, batch * self._bytes[key])
+        return replace(self._move(role, batch * self._bytes[key]), piece=self._piece(role, here))
+
+    def _piece(self, role: Role, here: Mapping[str, Tile]) -> int:
+        """The number of the piece that a tile belongs to: a new one replaces an old one in the scratchpad."""
+        first, second, other = RELEVANT[role]
+        outer = min((first, second), key=self.choice.order.index)
+        around = here[other].number if self.choice.outside(role) else 0
+        tiles = {TILE: (here[first].number, here[second].number), ROW: (here[outer].number,), WHOLE: ()}
+        key = (self._batch, around, *tiles[self.choice.pieces[role]])
+        if self._last.get(role) != key:
+            self._last[role] = key
+            self._pieces[role] += 1
+        return self._pieces[role] - 1
 
     def _piecewise(self, role: Role) -> bool:
         """Whether neighbouring tiles share bytes, and lie in the scratchpad together, so that these come once."""
