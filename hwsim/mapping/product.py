@@ -84,7 +84,7 @@ def _ahead(chip: Chip, search: Search, choice: Choice, together: int) -> Ahead:
         pad = chip.pads[role]
         first, second, _ = RELEVANT[role]
         copies = min(choice.buffers, pad.buffers)
-        if copies == 2 and len([r for r in ROLES if chip.pads[r] is pad]) == 1:
+        if copies == 2 and search.alone(role):
             one = search.bytes_of(role, choice.cuts[first], choice.cuts[second]) * together
             copies = max(copies, search.room[pad.name] // max(1, one))
         whole = choice.pieces[role] == WHOLE and search.batches == together

@@ -30,6 +30,8 @@ Numbers = NDArray[np.float64]
 ORDERS = tuple("".join(order) for order in permutations("mnk"))
 TILE, ROW, WHOLE = range(3)
 PIECES = (TILE, ROW, WHOLE)
+ON_CHIP = 0.05
+"""A byte between two scratchpads counts so much of one to or from main memory, where times are estimated."""
 RELEVANT: Mapping[Role, tuple[str, str, str]] = {
     "input": ("m", "k", "n"),
     "weight": ("k", "n", "m"),
@@ -127,6 +129,10 @@ class Search:
         elements = -(-k // rows) * rows * -(-n // columns) * columns
         return -(-elements * self.storage["weight"].bits // 8)
 
+    def alone(self, role: Role) -> bool:
+        """Whether a scratchpad holds nothing but this operand: then it is filled with as many pieces as fit."""
+        return [each for each in ROLES if self.chip.pads[each] is self.chip.pads[role]] == [role]
+
     def _too_large(self, tried: Mapping[str, Sequence[Cut]]) -> CapacityError:
         smallest = {name: found[0] for name, found in tried.items()}
         for pad in self.chip.scratchpads:
@@ -160,6 +166,7 @@ class _Table:
         self.sizes = {name: self._axis(name, [cut.size for cut in tried[name]]) for name in "mnk"}
         self.tiles = {role: self._tile_bytes(role) for role in ROLES}
         self.moved = {role: np.stack([self._moved(role, order) for order in self.orders]) for role in ROLES}
+        self.pieces = {role: np.stack([self._replaced(role, order) for order in self.orders]) for role in ROLES}
 
     def best(self, buffers: int) -> Choice | None:
         """The least traffic with so many buffers; then the shortest time, then the fewest tiles."""
@@ -182,7 +189,10 @@ class _Table:
         if not fits.any():
             return None
         least = traffic[fits].min()
-        time = np.broadcast_to(self._time(traffic, on_chip, buffers), shape)
+        waits = [self._wait(role)[spread[role]] for role in ROLES if self._far(role)] if buffers > 1 else []
+        time = np.broadcast_to(
+            np.maximum.reduce([*np.broadcast_arrays(self._time(traffic, on_chip, buffers), *waits)]), shape
+        )
         steps = self.trips["m"] * self.trips["n"] * self.trips["k"]
         good = fits & (traffic <= least)
         rank = np.where(good, time + 1e-9 * steps, np.inf)
@@ -265,6 +275,46 @@ class _Table:
             rows.append(np.broadcast_to(once * again, self.lengths))
         return np.stack(rows)
 
+    def _replaced(self, role: Role, order: str) -> Numbers:
+        """How often a piece takes the place of another one."""
+        if not self._moves(role):
+            return np.zeros((3, 1, 1, 1))
+        first, second, other = RELEVANT[role]
+        inner, outer = max((first, second), key=order.index), min((first, second), key=order.index)
+        rows = []
+        for count, limit in ((self.trips[first] * self.trips[second], inner), (self.trips[outer], outer)):
+            again = self.trips[other] if order.index(other) < order.index(limit) else np.ones((1, 1, 1))
+            rows.append(np.broadcast_to(count * again, self.lengths))
+        return np.stack([*rows, np.zeros(self.lengths)])
+
+    def _wait(self, role: Role) -> Numbers:
+        """Cycles of transfers that follow each other: with two buffers, one begins when the one before is in use.
+
+        Where a scratchpad holds nothing else, as many are under way as it has room for.
+        """
+        under_way: Any = 1
+        if self.search.alone(role):
+            room = self.search.room[self.search.chip.pads[role].name]
+            sizes = [
+                np.stack([np.broadcast_to(self._piece(role, o, p), self.lengths) for p in PIECES]) for o in self.orders
+            ]
+            under_way = np.maximum(1, room // np.stack(sizes) - 1)
+        return np.asarray(self.pieces[role] * self._start() / under_way + self.moved[role] / self._speed())
+
+    def _start(self) -> float:
+        """Cycles before the first byte of a transfer comes."""
+        chip = self.search.chip
+        setup, latency = chip.unit.dma.setup, chip.dram.latency
+        cycles = float(setup.cycles(chip.clock_hz)) if setup is not None else 0.0
+        if latency is not None:
+            cycles += float(latency.seconds(chip.machine.clock_hz(chip.dram.clock)) * chip.clock_hz)
+        return cycles
+
+    def _speed(self) -> float:
+        """Bytes per cycle of main memory."""
+        rate = self.search.chip.bytes_per_cycle(self.search.chip.dram)
+        return float(rate) if rate is not None else np.inf
+
     def _once(self, role: Role, order: str, piece: int) -> Numbers:
         """All pieces of an operand one after the other: as much as there is, and what neighbours share twice."""
         first, second, _ = RELEVANT[role]
@@ -288,13 +338,10 @@ class _Table:
         if array.dataflow != "os":
             ways.append(fold_rows * fold_columns * self._interval(np.ceil(stream / count)))
         compute = tiles * np.minimum.reduce(np.broadcast_arrays(*ways))
-        rate = chip.bytes_per_cycle(chip.dram)
-        speed = float(rate) if rate is not None else np.inf
-        setup = chip.unit.dma.setup
-        start = float(setup.cycles(chip.clock_hz)) if setup is not None else 0.0
-        moving = (traffic + 0.05 * on_chip) / speed + tiles * start / chip.unit.dma.engines
+        speed, start = self._speed(), self._start()
+        moving = (traffic + ON_CHIP * on_chip) / speed
         if buffers == 1:
-            return compute + moving
+            return compute + moving + tiles * start
         edge = sum(self.tiles[role][False, False] for role in ROLES if self._far(role))
         return np.maximum(compute + edge / speed + start, moving + compute / tiles)
 
