@@ -54,7 +54,8 @@ class ArrayAgent:
     ) -> None:
         self.env, self.chip, self.passes, self.links, self.spans = env, chip, passes, links, spans
         self.watch = ArrayWatch(f"{chip.unit.name}[0]")
-        self.dma = simpy.Resource(env, chip.unit.dma.engines)
+        self.dma = simpy.PriorityResource(env, chip.unit.dma.engines)
+        """The engines serve the tile first that comes first."""
         self.slots: list[Slot] = []
         self.first: list[int] = []
         for each in passes:
@@ -95,13 +96,13 @@ class ArrayAgent:
             for move in moves:
                 if move.after >= 0 and not self.over[move.after].processed:
                     yield self.over[move.after]
-            self.env.process(self._fetch(moves, self.arrived[number, kind], step.name))
+            self.env.process(self._fetch(moves, self.arrived[number, kind], number, step.name))
 
-    def _fetch(self, moves: Sequence[Move], arrived: simpy.Event, name: str) -> Wait:
+    def _fetch(self, moves: Sequence[Move], arrived: simpy.Event, number: int, name: str) -> Wait:
         """One piece after the other; the last byte of all of them is waited for."""
         last = []
         for move in moves:
-            last.append((yield from self._transfer(move, name)))
+            last.append((yield from self._transfer(move, number, name)))
         for event in last:
             if not event.processed:
                 yield event
@@ -122,7 +123,7 @@ class ArrayAgent:
         rank = order.index(piece)
         return self.first[which] - 2 if rank < depth else order.starts[rank - depth + 1] - 1
 
-    def _transfer(self, move: Move, name: str, *, store: bool = False) -> Generator[simpy.Event, Any, simpy.Event]:
+    def _transfer(self, move: Move, number: int, name: str) -> Generator[simpy.Event, Any, simpy.Event]:
         """Move bytes, and hold an engine meanwhile; what comes back happens when the last byte is there."""
         self.moved.append(move)
         link = self.links[move.level]
@@ -132,12 +133,12 @@ class ArrayAgent:
             return self.env.timeout(0)
         begin = self.env.now
         dma = self.chip.unit.dma
-        slot = self.dma.request()
+        slot = self.dma.request(number)
         yield slot
         if dma.setup is not None:
             yield self.env.timeout(self._fs(dma.setup.cycles(self.chip.clock_hz) * move.requests))
         weight = Fraction(1)
-        if store and level.write_bandwidth is not None:
+        if move.store and level.write_bandwidth is not None:
             reading, writing = (
                 self.chip.bytes_per_cycle(level, rate) for rate in (level.bandwidth, level.write_bandwidth)
             )
@@ -149,16 +150,16 @@ class ArrayAgent:
         yield simpy.AllOf(self.env, moving) if len(moving) > 1 else moving[0]
         self.dma.release(slot)
         if self.spans is not None:
-            lane = f"{self.watch.name} {move.role}s {'to' if store else 'from'} {move.level}"
+            lane = f"{self.watch.name} {move.role}s {'to' if move.store else 'from'} {move.level}"
             self.spans.append(Span(lane, name, begin, self.env.now))
         if level.latency is None:
             return self.env.timeout(0)
         return self.env.timeout(seconds_to_fs(level.latency.seconds(self.chip.machine.clock_hz(level.clock))))
 
-    def _store(self, moves: Sequence[Move], ready: int, done: simpy.Event, name: str) -> Wait:
+    def _store(self, moves: Sequence[Move], ready: int, done: simpy.Event, number: int, name: str) -> Wait:
         yield self._until(ready)
         for move in moves:
-            last = yield from self._transfer(move, name, store=True)
+            last = yield from self._transfer(move, number, name)
             yield last
         done.succeed(self._cycle())
 
@@ -210,7 +211,7 @@ class ArrayAgent:
         if step.stores:
             done = self.env.event()
             self.stored.append(done)
-            self.env.process(self._store(step.stores, out, done, step.name))
+            self.env.process(self._store(step.stores, out, done, number, step.name))
 
     def _begin(self, step: TileStep, arrivals: dict[str, int], needed: int, room: int) -> int:
         """The cycle in which a tile's first value enters; everything before is put down to what it waited for."""
@@ -218,7 +219,7 @@ class ArrayAgent:
         if step.work is None:
             free = max(self._out if step.chained else self._free, self._vector_free)
             start = max(free, weights, inputs, needed, room)
-            in_turn = [(FILL, max(needed, free)), (WEIGHTS, weights), (INPUTS, inputs), (OUTPUTS, room)]
+            in_turn = [(FILL, max(needed, free)), (WEIGHTS, weights), (INPUTS, inputs), *self._room_causes(room)]
             self.watch.wait_in_turn(in_turn, start)
             return start
         array = self.chip.array
@@ -239,10 +240,14 @@ class ArrayAgent:
             causes.append((streamed, arrivals.get(streamed, 0)))
         else:
             causes += sorted([(WEIGHTS, weights), (INPUTS, inputs)], key=lambda cause: cause[1])
-        causes.append((OUTPUTS, room))
+        causes += self._room_causes(room)
         start = max(self._free, loaded, needed, weights, inputs, room)
         self.watch.wait_in_turn(causes, start)
         return start
+
+    def _room_causes(self, room: int) -> list[tuple[str, int]]:
+        """What a wait for room is put down to: results first have to leave the cells and the vector unit."""
+        return [(FILL, min(room, self._drained)), (VECTOR, min(room, self._out)), (OUTPUTS, room)]
 
     def _advance(self, step: TileStep, start: int) -> tuple[int, int]:
         """When the array is free for the next tile, and when this one's results are out."""

@@ -11,11 +11,12 @@ from math import prod
 from hwsim.hardware.systolic import ALONG, GemmShape
 from hwsim.kernels.loops import Operand
 from hwsim.mapping.chip import ROLES, Chip, Role
+from hwsim.mapping.choice import RELEVANT, ROW, TILE, WHOLE, Choice, Storage
 from hwsim.mapping.cut import Cut, cut_to
 from hwsim.mapping.footprint import footprint
 from hwsim.mapping.gemm import GemmView
 from hwsim.mapping.place import Places, room
-from hwsim.mapping.search import RELEVANT, ROW, TILE, WHOLE, Choice, Search, Storage
+from hwsim.mapping.search import Search
 from hwsim.mapping.step import NEVER, Ahead, ArrayWork, Counts, Move, Pass, TileStep
 from hwsim.mapping.vector import cycles_for, operations
 from hwsim.numerics.format import find_format
@@ -34,7 +35,7 @@ class Tile:
     box: Mapping[str, int]
 
 
-def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: MappingSpec) -> Pass:
+def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: MappingSpec, buffers: int = 2) -> Pass:
     """Choose tiles, and write down what each of them loads, computes and stores."""
     extents = view.loop.extents
     roles: dict[Role, Operand] = {"input": view.input, "weight": view.weight, "output": view.output}
@@ -42,7 +43,7 @@ def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: 
     batches = prod(extents[index] for index in view.batch)
     sum_bits = find_format(chip.sum_format).bits
     search = Search(chip, view, extents, storage, room(chip, places, number), sum_bits, batches)
-    choice = search.choose(asked)
+    choice = search.choose(asked, buffers)
     walk = _Walk(chip, view, search, choice, number, places)
     steps = list(walk.steps())
     return Pass(
