@@ -13,7 +13,7 @@ from typing import Any
 
 import simpy
 
-from hwsim.engine.array_watch import ARRAY, FILL, INPUTS, OUTPUTS, VECTOR, WEIGHTS, ArrayWatch
+from hwsim.engine.array_watch import ARRAY, FILL, INPUTS, OUTPUTS, SCRATCHPAD, VECTOR, WEIGHTS, ArrayWatch
 from hwsim.engine.clock import cycles_to_fs, seconds_to_fs
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, Span
@@ -256,8 +256,9 @@ class ArrayAgent:
             self._free = self._drained = self._out = self._vector_free = start + step.vector_cycles
             return self._free, self._out
         self.watch.work(ARRAY, step.work.busy)
-        end = start + step.work.body
-        self.watch.wait(FILL, end)
+        self.watch.wait(FILL, start + step.work.body)
+        end = start + max(step.work.body, step.work.fed)
+        self.watch.wait(SCRATCHPAD, end)
         array = self.chip.array
         self._free, self._loadable = end, end - step.work.last + (array.rows if array.dataflow == "os" else 0)
         self._out = self._drained = end + array.drain_cycles

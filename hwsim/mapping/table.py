@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from hwsim.hardware.systolic import ALONG
 from hwsim.mapping.chip import ROLES, Role
 from hwsim.mapping.choice import ON_CHIP, PIECES, RELEVANT, ROW, TILE, WHOLE, Choice
-from hwsim.mapping.cut import Cut, cut_to
+from hwsim.mapping.cut import Cut
 
 if TYPE_CHECKING:
     from hwsim.mapping.search import Search
@@ -26,7 +27,6 @@ class Table:
         self.search, self.tried, self.orders = search, tried, orders
         self.lengths = tuple(len(tried[name]) for name in "mnk")
         self.trips = {name: self._axis(name, [cut.tiles for cut in tried[name]]) for name in "mnk"}
-        self.sizes = {name: self._axis(name, [cut.size for cut in tried[name]]) for name in "mnk"}
         self.tiles = {role: self._tile_bytes(role) for role in ROLES}
         self.moved = {role: np.stack([self._moved(role, order) for order in self.orders]) for role in ROLES}
         self.pieces = {role: np.stack([self._replaced(role, order) for order in self.orders]) for role in ROLES}
@@ -87,17 +87,16 @@ class Table:
         first, second, _ = RELEVANT[role]
         found = {}
         for whole in ((False, False), (True, False), (False, True), (True, True)):
-            along = [self._uncut(i) if all_ else self.tried[i] for i, all_ in zip((first, second), whole, strict=True)]
+            along = [
+                [self.tried[i][0].uncut()] if all_ else self.tried[i]
+                for i, all_ in zip((first, second), whole, strict=True)
+            ]
             values = np.array([[self.search.bytes_of(role, a, b) for b in along[1]] for a in along[0]], float)
             shape = [1, 1, 1]
             shape["mnk".index(first)], shape["mnk".index(second)] = values.shape
             turned = values if "mnk".index(first) < "mnk".index(second) else values.T
             found[whole] = turned.reshape(shape)
         return found
-
-    def _uncut(self, name: str) -> list[Cut]:
-        cut = self.tried[name][0]
-        return [cut_to(cut.extents, cut.total)]
 
     def _piece(self, role: Role, order: str, piece: int) -> Numbers:
         first, second, _ = RELEVANT[role]
@@ -193,14 +192,16 @@ class Table:
         chip = self.search.chip
         array, count = chip.array, chip.unit.count
         along_rows, along_columns, streamed = ALONG[array.dataflow]
-        fold_rows = np.ceil(self.sizes[along_rows] / array.rows)
-        fold_columns = np.ceil(self.sizes[along_columns] / array.columns)
-        stream = self.sizes[streamed] / float(array.rate)
+        rows = self._summed(along_rows, lambda size: -(-size // array.rows))
+        columns = self._summed(along_columns, lambda size: -(-size // array.columns))
+        shared = self._summed(along_columns, lambda size: ceil(ceil(size / array.columns) / count))
+        stream = self._summed(streamed, lambda size: array.interval(array.stream_cycles(size)))
+        ways = [rows * shared * stream]
+        if array.dataflow != "os" and count > 1:
+            part = self._summed(streamed, lambda size: array.interval(array.stream_cycles(-(-size // count))))
+            ways.append(rows * columns * part)
+        compute = np.minimum.reduce(np.broadcast_arrays(*ways))
         tiles = self.trips["m"] * self.trips["n"] * self.trips["k"]
-        ways = [fold_rows * np.ceil(fold_columns / count) * self._interval(stream)]
-        if array.dataflow != "os":
-            ways.append(fold_rows * fold_columns * self._interval(np.ceil(stream / count)))
-        compute = tiles * np.minimum.reduce(np.broadcast_arrays(*ways))
         speed, start = self._speed(), self._start()
         moving = (traffic + ON_CHIP * on_chip) / speed
         if buffers == 1:
@@ -208,8 +209,6 @@ class Table:
         edge = sum(self.tiles[role][False, False] for role in ROLES if self._far(role))
         return np.maximum(compute + edge / speed + start, moving + compute / tiles)
 
-    def _interval(self, stream: Numbers) -> Numbers:
-        array = self.search.chip.array
-        if array.folding == "serial":
-            return stream + (array.fill_cycles + array.drain_cycles)
-        return np.maximum(stream, array.rows)
+    def _summed(self, name: str, measure: Callable[[int], int]) -> Numbers:
+        """Something of each tile along a loop, added up; those at the edge are smaller."""
+        return self._axis(name, [sum(count * measure(size) for size, count in cut.sizes()) for cut in self.tried[name]])

@@ -92,6 +92,7 @@ def part_words(name: str) -> str:
         "vector": "the vector unit works",
         "fill and drain": "the array fills or drains",
         "outputs": "waits for room for outputs",
+        "scratchpad": "waits for a scratchpad to deliver",
         "issue": "issues other instructions",
         "load port": "waits for a load port",
         "store port": "waits for a store port",
