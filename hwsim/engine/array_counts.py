@@ -52,9 +52,7 @@ def count_scratchpads(chip: Chip, mapped: Mapped, counts: Counts, moves: list[Mo
             bytes_written=written,
             bytes_filled=filled,
             bytes_drained=drained,
-            peak_bytes=max(
-                mapped.places.taken(pad.name, each.number) + each.held.get(pad.name, 0) for each in mapped.passes
-            ),
+            peak_bytes=max(mapped.taken(pad.name, each) for each in mapped.passes),
         )
     return found
 

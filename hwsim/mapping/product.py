@@ -110,10 +110,7 @@ def _held(chip: Chip, search: Search, choice: Choice, together: int) -> dict[str
         inner = max((first, second), key=choice.order.index)
         piece = choice.pieces[role]
         whole = {TILE: (), ROW: (inner,), WHOLE: (first, second)}[piece]
-        cuts = [
-            cut_to(choice.cuts[i].extents, choice.cuts[i].total) if i in whole else choice.cuts[i]
-            for i in (first, second)
-        ]
+        cuts = [choice.cuts[i].uncut() if i in whole else choice.cuts[i] for i in (first, second)]
         only = all(cut.tiles == 1 for cut in cuts) and search.batches == together
         taken[pad.name] += search.bytes_of(role, *cuts) * together * (1 if only else min(choice.buffers, pad.buffers))
     return dict(taken)

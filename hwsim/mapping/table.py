@@ -87,10 +87,8 @@ class Table:
         first, second, _ = RELEVANT[role]
         found = {}
         for whole in ((False, False), (True, False), (False, True), (True, True)):
-            along = [
-                [self.tried[i][0].uncut()] if all_ else self.tried[i]
-                for i, all_ in zip((first, second), whole, strict=True)
-            ]
+            names = zip((first, second), whole, strict=True)
+            along = [[self.tried[i][0].uncut()] if uncut else self.tried[i] for i, uncut in names]
             values = np.array([[self.search.bytes_of(role, a, b) for b in along[1]] for a in along[0]], float)
             shape = [1, 1, 1]
             shape["mnk".index(first)], shape["mnk".index(second)] = values.shape
