@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from hwsim.mapping.search import Search
 
 Numbers = NDArray[np.float64]
+SPREAD: Mapping[Role, Any] = {
+    "input": np.s_[:, :, None, None],
+    "weight": np.s_[:, None, :, None],
+    "output": np.s_[:, None, None, :],
+}
+"""Each operand's pieces along an axis of their own, after that of the orders."""
 
 
 class Table:
@@ -31,41 +37,41 @@ class Table:
         self.moved = {role: np.stack([self._moved(role, order) for order in self.orders]) for role in ROLES}
         self.pieces = {role: np.stack([self._replaced(role, order) for order in self.orders]) for role in ROLES}
 
-    def best(self, buffers: int) -> Choice | None:
-        """The least traffic with so many buffers; then the shortest time, then the fewest tiles."""
+    def best(self, buffers: int) -> list[Choice | None]:
+        """For each order the least traffic with so many buffers; then the shortest time, then the fewest tiles."""
         held = {role: np.stack([self._held(role, order, buffers) for order in self.orders]) for role in ROLES}
-        moved = self.moved
-        spread = {
-            "input": np.s_[:, :, None, None],
-            "weight": np.s_[:, None, :, None],
-            "output": np.s_[:, None, None, :],
-        }
         fits: Any = True
         for pad in self.search.chip.scratchpads:
             roles = [role for role in ROLES if self.search.chip.pads[role] is pad]
             if roles:
-                fits = fits & (sum(held[role][spread[role]] for role in roles) <= self.search.room[pad.name])
-        traffic = sum(moved[role][spread[role]] for role in ROLES if self._far(role))
-        on_chip = sum(moved[role][spread[role]] for role in ROLES if not self._far(role))
+                fits = fits & (sum(held[role][SPREAD[role]] for role in roles) <= self.search.room[pad.name])
+        traffic = sum(self.moved[role][SPREAD[role]] for role in ROLES if self._far(role))
+        on_chip = sum(self.moved[role][SPREAD[role]] for role in ROLES if not self._far(role))
         shape = (len(self.orders), 3, 3, 3, *self.lengths)
         fits, traffic = np.broadcast_to(fits, shape), np.broadcast_to(np.asarray(traffic, float), shape)
+        waits = [self._wait(role)[SPREAD[role]] for role in ROLES if self._far(role)] if buffers > 1 else []
+        times = [self._time(traffic, on_chip, buffers), *waits]
+        time = np.broadcast_to(np.maximum.reduce(np.broadcast_arrays(*times)), shape)
+        return [
+            self._least(order, buffers, fits[number], traffic[number], time[number])
+            for number, order in enumerate(self.orders)
+        ]
+
+    def _least(
+        self, order: str, buffers: int, fits: NDArray[np.bool_], traffic: Numbers, time: Numbers
+    ) -> Choice | None:
+        """The best of one order; None where nothing fits."""
         if not fits.any():
             return None
         least = traffic[fits].min()
-        waits = [self._wait(role)[spread[role]] for role in ROLES if self._far(role)] if buffers > 1 else []
-        time = np.broadcast_to(
-            np.maximum.reduce([*np.broadcast_arrays(self._time(traffic, on_chip, buffers), *waits)]), shape
-        )
         steps = self.trips["m"] * self.trips["n"] * self.trips["k"]
-        good = fits & (traffic <= least)
-        rank = np.where(good, time + 1e-9 * steps, np.inf)
-        where = np.unravel_index(int(np.argmin(rank)), shape)
-        order = self.orders[int(where[0])]
-        found = dict(zip("mnk", (int(i) for i in where[4:]), strict=True))
+        rank = np.where(fits & (traffic <= least), time + 1e-9 * steps, np.inf)
+        where = np.unravel_index(int(np.argmin(rank)), rank.shape)
+        found = dict(zip("mnk", (int(i) for i in where[3:]), strict=True))
         return Choice(
             cuts={name: self.tried[name][found[name]] for name in "mnk"},
             order=order,
-            pieces=dict(zip(ROLES, (int(i) for i in where[1:4]), strict=True)),
+            pieces=dict(zip(ROLES, (int(i) for i in where[:3]), strict=True)),
             buffers=buffers,
             traffic=int(least),
             estimate=float(time[where]),
