@@ -49,9 +49,10 @@ def shared_loop(schedule: ConvSchedule, order: Sequence[str], extents: Mapping[s
         asked = [schedule.share] if schedule.share in free else []
         return str([*asked, *(index for index in free if extents[index] > 1), *free][0])
     if schedule.share not in free:
+        times = extents.get(schedule.share, 1)
         raise InputError(
-            f"schedule.share: {schedule.share} runs {extents.get(schedule.share, 1)} times, always over the same outputs, "
-            f"so cores would have to add up each other's sums; share one of {', '.join(free)}"
+            f"schedule.share: {schedule.share} runs {times} times over the same outputs, so cores would have to add up "
+            f"each other's sums; share one of {', '.join(free)}"
         )
     return schedule.share
 
