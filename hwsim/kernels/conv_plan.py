@@ -42,9 +42,10 @@ def loop_order(schedule: ConvSchedule, default: Sequence[str], also: Sequence[st
     return order
 
 
-def shared_loop(schedule: ConvSchedule, order: Sequence[str], extents: Mapping[str, int], output: Operand) -> str:
+def shared_loop(schedule: ConvSchedule, plan: LoopPlan, extents: Mapping[str, int], output: Operand) -> str:
     """The loop that cores share: the one asked for, or the outermost over the output that has something to share."""
-    free = [index for index in order if index in output.strides]
+    loops = sorted(plan.order, key=lambda index: index not in plan.tile)
+    free = [index for index in loops if index in output.strides]
     if schedule.share is None or schedule.share in OPTIONAL:
         asked = [schedule.share] if schedule.share in free else []
         return str([*asked, *(index for index in free if extents[index] > 1), *free][0])
