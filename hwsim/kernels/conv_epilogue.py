@@ -45,7 +45,10 @@ class Stage:
     @property
     def tensors(self) -> tuple[str, ...]:
         """What it reads for each output: of a batch norm, the scale and the shift that were made of its ports."""
-        return tuple(f"{port}.norm" for port in self.ports[:2]) if self.name == "batch_norm" else self.ports
+        if self.name != "batch_norm":
+            return self.ports
+        number = self.ports[0].removeprefix("gamma")
+        return f"norm_scale{number}", f"norm_shift{number}"
 
     @property
     def body(self) -> Instructions:

@@ -130,6 +130,7 @@ class ConvJob:
                 first = all(cut[index][0] == 0 for index in summed)
                 self.keep(convolve(cut), cut, first, finished)
 
+        shared = shared_loop(self.schedule, plan, extents, self.output)
         around: list[tuple[str, int]] = []
         if self.epilogue and not finished:
             around, plan = _peeled(plan, extents, summed)
@@ -140,7 +141,7 @@ class ConvJob:
             body = (TileLoop(index, extents[index], size, body),)
         for item in body:
             self.kernel.add(item)
-        self.kernel.shared_index = shared_loop(self.schedule, plan.order, extents, self.output)
+        self.kernel.shared_index = shared
 
     def pass_loop(self, name: str, stages: Sequence[Stage], source: str, target: str) -> Loop:
         """One loop over the output that does some stages of the epilogue, from memory to memory."""

@@ -64,7 +64,7 @@ def add_pooled(job: ConvJob, side: int, target: str) -> None:
             late_body=late,
         )
     )
-    kernel.shared_index = shared_loop(job.schedule, order, extents, output)
+    kernel.shared_index = shared_loop(job.schedule, plan, extents, output)
 
 
 def _output(job: ConvJob, target: str) -> Operand:
