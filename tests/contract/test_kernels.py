@@ -16,7 +16,7 @@ from hwsim.spec.workload import WorkloadSpec, workload_model
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-SMALL = {"n": 24, "i": 24, "j": 24, "k": 24, "bytes": "4 KiB", "steps": 300}
+SMALL = {"n": 24, "i": 24, "j": 24, "k": 24, "bytes": "4 KiB", "steps": 300, "d": 6, "br": 5, "bc": 7}
 
 
 def small(name: str) -> WorkloadSpec:
