@@ -140,7 +140,7 @@ def _along(shape: ConvShape, flat: bool) -> str:
 def _allocate(job: ConvJob, name: str, block: BlockSize) -> TensorView:
     depth = block.ci * prod(job.shape.window)
     shape = (depth, block.h, block.w) if job.shape.layout == "nchw" else (block.h, block.w, depth)
-    return job.kernel.add_own_scratch(name, *shape)
+    return job.kernel.add_private(name, *shape)
 
 
 @dataclass(frozen=True)

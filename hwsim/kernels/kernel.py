@@ -18,7 +18,7 @@ class Formula:
     """A closed form of the course, to be set beside what was simulated.
 
     `compare` names the simulated number: ``loads``, ``stores``, ``loads.A`` (one tensor), ``l1.fills`` (lines brought
-    into a level), ``dram.bytes_read``, ``macs``, ``bytes.A`` (memory of a tensor), ``intensity.element``,
+    into a level), ``dram.bytes_read``, ``flops``, ``macs``, ``bytes.A`` (memory of a tensor), ``intensity.element``,
     ``intensity.byte`` or ``time_s``. A time needs a machine: `value` is then 0, and `far` and `near` are the bytes that
     the formula moves from main memory and from the first cache.
     """

@@ -15,6 +15,8 @@ from hwsim.kernels.program import Loop, Ranges
 from hwsim.kernels.step import Step, Tile, Work
 from hwsim.trace.nest import Access, Nest
 
+NOWHERE: Mapping[str, int] = {}
+
 
 @dataclass(frozen=True)
 class Template:
@@ -28,17 +30,16 @@ class Template:
     work: Work
     tiles: tuple[Tile, ...]
 
-    def at(self, ranges: Ranges, own: Mapping[str, int] | None = None) -> Step:
-        """The same at another place; `own` says how far the memory of some tensors lies from the first core's."""
-        own = own or {}
-        if not own and all(ranges[index][0] == start for index, start in self.starts.items()):
+    def at(self, ranges: Ranges, private: Mapping[str, int] = NOWHERE) -> Step:
+        """The same at another place; `private` tensors lie so many bytes further on."""
+        if not private and all(ranges[index][0] == start for index, start in self.starts.items()):
             return Step(self.loop.name, self.work, self.nests, self.tiles)
         shifts: dict[int, int] = {}
         nests = []
         for nest, operands in zip(self.nests, self.operands, strict=True):
             for operand in operands:
                 if id(operand) not in shifts:
-                    shifts[id(operand)] = self._shift(operand, ranges) + own.get(operand.tensor, 0)
+                    shifts[id(operand)] = self._shift(operand, ranges) + private.get(operand.tensor, 0)
             moved = tuple(
                 _moved(access, shifts[id(operand)]) for access, operand in zip(nest.accesses, operands, strict=True)
             )
@@ -76,12 +77,13 @@ def make_template(loop: Loop, ranges: Ranges, fmt: str, bits: Mapping[str, int])
 
 
 def template_key(loop: Loop, ranges: Ranges) -> tuple[object, ...]:
-    """Ranges with the same key are shifted copies of each other: equal extents, equal places within blocks, and sums
-    that all begin or all go on."""
-    operation = loop.operation
-    operands = (*operation.inputs, *operation.late, *([operation.output] if operation.output else []))
+    """Ranges with the same key are shifted copies of each other: equal extents, places within blocks and in tables,
+    and sums that all begin or all go on."""
+    operands = loop.operation.operands
     places = (ranges[index][0] % block for operand in operands for index, (block, _) in operand.far.items())
-    return (id(loop), is_resumed(operation, ranges), *(extent for _, extent in ranges.values()), *places)
+    looked_up = (ranges[operand.gather.index][0] for operand in operands if operand.gather is not None)
+    resumed = is_resumed(loop.operation, ranges)
+    return (id(loop), resumed, *(extent for _, extent in ranges.values()), *places, *looked_up)
 
 
 def _moved(access: Access, shift: int) -> Access:
