@@ -20,6 +20,8 @@ class Lowering:
     plan: LoopPlan
     levels: tuple[tuple[str, bool], ...]
     """All loops, outermost first: the index, and whether it is the loop over tiles of that index."""
+    resumed: bool = False
+    """Whether a loop over tiles around all of these has already added to the output."""
 
 
 Loops = tuple[tuple[int, str, int, int], ...]
@@ -87,6 +89,7 @@ class Assembly:
             parallel=parallel,
             loads=sum(times for touch, times in counts if not touch.write),
             stores=sum(times for touch, times in counts if touch.write),
+            results=sum(times for t, times in counts if t.write and t.operand is self.lowering.operation.output),
             operands=tuple(p.touch.operand for p in placed),
         )
 
@@ -97,8 +100,7 @@ class Assembly:
 
     def is_even(self, extent: int) -> bool:
         """Whether the innermost loop moves every operand in equal steps of one iteration."""
-        operation = self.lowering.operation
-        operands = [*operation.inputs, *operation.late, *([operation.output] if operation.output else [])]
+        operands = self.lowering.operation.operands
         return all(self._index not in op.far or op.far[self._index][0] >= extent for op in operands)
 
     @property
@@ -136,17 +138,22 @@ class Assembly:
             here = inner if self._index in operand.strides else before
             here.extend(self._touches(operand, inner_runs, write=False))
         output = operation.output
+        more: list[_Touch] = []
+        last: list[_Touch] = []
+        for operand in operation.stores:
+            here = more if self._index in operand.strides else last
+            here.extend(self._touches(operand, inner_runs, write=True))
         if output is None:
-            return before, inner, []
+            return before, inner + more, last
         load = self._touches(output, inner_runs, write=False) if operation.accumulates else []
         store = self._touches(output, inner_runs, write=True)
-        has_sum = self._has_earlier_sum(output)
+        has_sum = operation.continues or self._has_earlier_sum(output)
         if self._index in output.strides:
-            return before, inner + (load if has_sum else []) + store, []
+            return before, inner + (load if has_sum else []) + more + store, last
         if plan.accumulate == "memory":
-            return before, load + inner + store, []
+            return before, load + inner + more + store, last
         late = [touch for operand in operation.late for touch in self._touches(operand, inner_runs, write=False)]
-        return (load if has_sum else []) + before, inner, late + store
+        return (load if has_sum else []) + before, inner + more, late + last + store
 
     def _touches(self, operand: Operand, inner_runs: list[Run], write: bool) -> list[_Touch]:
         """All copies of an access; a vector that does not lie in one piece is touched lane by lane."""
@@ -171,7 +178,7 @@ class Assembly:
     def _has_earlier_sum(self, output: Operand) -> bool:
         """Whether a loop around the place where the output is kept has already added to it."""
         around = self.lowering.levels[: self._level_of(output)]
-        return any(index not in output.strides for index, _ in around)
+        return self.lowering.resumed or any(index not in output.strides for index, _ in around)
 
     def _level_of(self, operand: Operand) -> int:
         """The innermost level that moves an operand; -1 if none does."""
@@ -204,9 +211,10 @@ class Assembly:
         first = [_Placed(touch, self._level_of(touch.operand), False) for touch in before]
         body = [_Placed(touch, len(self.lowering.levels) - 1, False) for touch in inner]
         edge = [_Placed(touch, len(self.lowering.levels) - 2, True) for touch in rest]
-        output = self.lowering.operation.output
-        stored = self._level_of(output) if output is not None else -1
-        last = [_Placed(touch, stored, True) for touch in after]
+        operation = self.lowering.operation
+        stored = self._level_of(operation.output) if operation.output is not None else -1
+        beside = {id(operand): self._level_of(operand) for operand in operation.stores}
+        last = [_Placed(touch, beside.get(id(touch.operand), stored), True) for touch in after]
         return [
             *sorted(first, key=lambda p: p.level),
             *body,

@@ -99,12 +99,29 @@ class LoopOperation:
     """``output += f(inputs)`` for each point of the loops, or ``output = …`` where nothing is added up.
 
     `late` operands are loaded when an output value is finished, just before it is stored: a bias, a residual.
+    `stores` are results beside the output: stored in the innermost loop if that moves them, else after it.
     """
 
     inputs: tuple[Operand, ...]
     output: Operand | None
     accumulates: bool = True
     late: tuple[Operand, ...] = ()
+    stores: tuple[Operand, ...] = ()
+    continues: bool = False
+    """Whether the output holds a sum from before the loop, to which the loop adds."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Everything that is touched."""
+        return (*self.inputs, *self.late, *self.stores, *([self.output] if self.output is not None else []))
+
+
+def is_resumed(operation: LoopOperation, ranges: Mapping[str, Range]) -> bool:
+    """Whether the output already holds a part of its sums: some index that is summed over does not begin at 0."""
+    output = operation.output
+    if output is None or not operation.accumulates:
+        return False
+    return any(first > 0 for index, (first, _) in ranges.items() if index not in output.strides)
 
 
 @dataclass(frozen=True)
@@ -126,5 +143,7 @@ class Piece:
     parallel: int
     loads: int
     stores: int
+    results: int
+    """Stores of the output alone."""
     operands: tuple[Operand, ...] = ()
     """The operand behind each access of the nest."""

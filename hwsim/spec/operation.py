@@ -6,7 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
 from hwsim.spec.ops.chain import ChainWorkload
+from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -21,6 +23,7 @@ from hwsim.spec.ops.product import (
     QkvWorkload,
     StrassenWorkload,
 )
+from hwsim.spec.ops.softmax import SoftmaxWorkload
 from hwsim.spec.ops.tensor import (
     CrossEntropyWorkload,
     EmbeddingWorkload,
@@ -32,12 +35,18 @@ from hwsim.spec.ops.tensor import (
 
 Operation = (
     MatmulWorkload
+    | ConvWorkload
+    | PoolWorkload
+    | BatchNormWorkload
     | ElementwiseWorkload
     | FusedWorkload
     | SumWorkload
     | ViewWorkload
     | ChaseWorkload
     | StreamWorkload
+    | SoftmaxWorkload
+    | AttentionWorkload
+    | AttentionBackwardWorkload
     | ChainWorkload
     | FormulaWorkload
     | PythonWorkload

@@ -18,7 +18,7 @@ WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml
 
 SMALL: dict[str, object] = {
     "n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300, "batch": 3, "rank": 13, "cutoff": 40, "d": 20,
-    "tokens": 50, "vocabulary": 70, "width": 33, "co": 6, "ci": 3, "h": 11, "w": 13,
+    "tokens": 50, "vocabulary": 70, "width": 33, "co": 6, "ci": 3, "h": 11, "w": 13, "height": 13, "channels": 13,
 }  # fmt: skip
 """Sizes that no tile and no vector divides, so that edges run too."""
 ROWS = 37
