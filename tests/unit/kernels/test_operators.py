@@ -199,6 +199,29 @@ def test_tiles_of_c_are_finished_one_after_the_other() -> None:
     assert names == ["matmul", "epilogue"] * 4
 
 
+def test_cores_share_the_rows_of_a_product_or_the_matrices_of_a_large_batch() -> None:
+    def written(operator: Operator) -> list[set[int]]:
+        """Rows of all matrices of the batch, one after the other, that each block stores to."""
+        kernel = made(operator, "fp32", cores=2, math=False)
+        base = kernel.tensors["C"].base
+        return [
+            {(a - base) // 20 for s in block.steps() for n in s.nests for a, _, write in n.addresses() if write}
+            for block in kernel.blocks()
+        ]
+
+    assert written(MatmulOperator(4, 5, 6)) == [{0, 1}, {2, 3}]
+    assert written(MatmulOperator(2, 5, 6, batch=(4,))) == [{0, 1, 2, 3}, {4, 5, 6, 7}]
+
+
+@pytest.mark.parametrize("tile", [None, 2])
+def test_the_products_of_a_batch_run_one_after_the_other(tile: int | None) -> None:
+    kernel = made(MatmulOperator(4, 4, 4, batch=(3,), schedule=ProductSchedule(tile=tile)), math=False)
+    first = kernel.tensors["A"]
+    last = first.address([2, 3, 3])
+    seen = [(a - first.base) // (16 * 8) for a, _, _ in touches(kernel) if first.base <= a <= last]
+    assert seen == sorted(seen)
+
+
 def test_a_fused_chain_moves_five_vectors_where_passes_move_nine() -> None:
     """E = D + (A + B) * C, rows A4 and A5 of the course, as stages."""
     stages = [Stage("add", (Extra("B"),)), Stage("mul", (Extra("C"),)), Stage("add", (Extra("D"),))]
