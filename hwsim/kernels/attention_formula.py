@@ -7,25 +7,17 @@ from __future__ import annotations
 
 from math import prod
 
+from hwsim.kernels.attention_room import scratch_bytes
 from hwsim.kernels.attention_shape import AttentionShape
 from hwsim.kernels.kernel import Formula
 from hwsim.numerics.format import Format
 from hwsim.spec.ops.attention import AttentionSchedule
 
-MATRIX_READS = {"plain": 5, "rows": 3, "online": 4}
+MATRIX_READS = {"plain": 6, "rows": 4, "online": 5}
 MATRIX_WRITES = {"plain": 3, "rows": 2, "online": 2}
-"""How often the elements of S and P come from memory and go there: see the page above."""
-
-
-def tile_pairs(shape: AttentionShape, br: int, bc: int) -> int:
-    """Scores that fused attention computes for one head, in whole tiles cut off behind the last visible key."""
-    if not shape.causal:
-        return shape.queries * shape.keys
-    total = 0
-    for start in range(0, shape.queries, br):
-        rows = min(br, shape.queries - start)
-        total += rows * min(shape.keys, start + rows + shape.offset)
-    return total
+"""How often the elements of S and P come from memory and go there. Plain: S is allocated, read for the maximum and again
+for the exponentials; P is allocated, read for the division and again for P V. Rows: neither is read again while its row
+is worked on. Online: S is read for maximum and sum and again for the result; P is allocated and read for P V."""
 
 
 def key_passes(shape: AttentionShape, br: int) -> int:
@@ -47,7 +39,7 @@ def streamed_elements(shape: AttentionShape, schedule: AttentionSchedule, br: in
     reads, writes = 2 * rows + 2 * groups * passes * shape.d, rows
     if schedule.variant == "naive":
         matrix, how = heads * shape.queries * shape.keys, schedule.softmax or "plain"
-        reads += (MATRIX_READS[how] + 1) * matrix
+        reads += MATRIX_READS[how] * matrix
         writes += MATRIX_WRITES[how] * matrix
     return reads, writes
 
@@ -58,13 +50,16 @@ def attention_formulas(
     """Traffic with main memory once K and V are too large for the last cache."""
     reads, writes = streamed_elements(shape, schedule, br)
     size = fmt.element_bytes
+    read, written = "Q + O + (K + V)·⌈queries/br⌉", "O"
+    scratch = 0
     if schedule.variant == "fused":
-        read, written = "Q + O + 2·keys·d·⌈queries/br⌉", "O"
+        scratch = scratch_bytes(shape, fmt, br, bc)
+        read = "Q + O + (seen parts of K + V)·⌈queries/br⌉ + tile" if shape.causal else f"{read} + tile"
     else:
         how = schedule.softmax or "plain"
-        read = f"Q + O + 2·keys·d·⌈queries/br⌉ + {MATRIX_READS[how] + 1}·S"
-        written = f"O + {MATRIX_WRITES[how]}·S"
+        read, written = f"{read} + {MATRIX_READS[how]}·S", f"{written} + {MATRIX_WRITES[how]}·S"
+    name = "bytes from main memory, K and V larger than the caches"
     return (
-        Formula("bytes from main memory, K and V larger than the caches", read, reads * size, "B", "dram.bytes_read"),
+        Formula(name, read, reads * size + scratch, "B", "dram.bytes_read"),
         Formula("bytes to main memory, all results written back", written, writes * size, "B", "dram.bytes_written"),
     )

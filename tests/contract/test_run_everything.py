@@ -19,11 +19,16 @@ WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml
 SMALL: dict[str, object] = {
     "n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300, "batch": 3, "rank": 13, "cutoff": 40, "d": 20,
     "tokens": 50, "vocabulary": 70, "width": 33, "co": 6, "ci": 3, "h": 11, "w": 13, "height": 13, "channels": 13,
+    "br": 24, "bc": 40,
 }  # fmt: skip
 """Sizes that no tile and no vector divides, so that edges run too."""
 ROWS = 37
 """For workloads whose rows are not as many as their columns."""
-SMALL_BY_NAME: dict[str, dict[str, object]] = {"formula_conv": {"n": 2}}
+SMALL_BY_NAME: dict[str, dict[str, object]] = {
+    "formula_conv": {"n": 2},
+    "resnet_block": {"n": 2, "c": 5},
+    "resnet_block_plain": {"n": 2, "c": 5},
+}
 
 FIRST_KEYS = (
     "machine", "workload", "version", "seed", "verified", "cycles", "time_s", "energy_j", "power_w", "energy", "memory",
