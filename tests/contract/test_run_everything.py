@@ -16,7 +16,9 @@ from hwsim.spec.parameters import parameter_keys
 MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
 
-SMALL: dict[str, object] = {"n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300, "d": 20, "br": 24, "bc": 40}
+SMALL: dict[str, object] = {
+    "n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300, "d": 20, "br": 24, "bc": 40,
+}  # fmt: skip
 """Sizes that no tile and no vector divides, so that edges run too."""
 
 FIRST_KEYS = (

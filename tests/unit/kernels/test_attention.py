@@ -1,4 +1,4 @@
-"""Attention and softmax as operators: gradients, layouts, scratch space that is too small, requests that make no sense."""
+"""Attention and softmax as operators: gradients, layouts, scratch space, and requests that make no sense."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_tile_that_does_not_fit_names_the_largest_that_does(scratch):
     with pytest.raises(CapacityError, match="scratch space") as refused:
         fused(512, 512, scratch)
     text = str(refused.value)
-    side = int(text.split("largest square tile that fits is br=")[1].split()[0])
+    side = int(text.split("largest square tile that fits is br=")[1].split(maxsplit=1)[0])
     assert f"bc={side}" in text
     assert needed(side, side, 64) <= parse_bytes(scratch) < needed(side + 1, side + 1, 64)
     fused(side, side, scratch)
