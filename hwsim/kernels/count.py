@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Range
+from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Range, is_resumed
 from hwsim.kernels.step import Chain, Instructions, Tile, Work
 
 LOOP_OVERHEAD = 2
@@ -78,8 +78,8 @@ def count_tiles(
     output = operation.output
     if output is not None:
         written = [replace(tile, write=True) for tile in _tiles_of(output, loops, plan.order, cuts, bits)]
-        again = operation.continues or any(index not in output.strides for index in _around(output, loops))
-        if operation.accumulates and again:
+        around = any(index not in output.strides for index in _around(output, loops))
+        if operation.accumulates and (around or is_resumed(operation, ranges)):
             tiles += [replace(tile, write=False) for tile in written]
         tiles += written
     return tuple(tiles)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwsim.kernels.count import count_tiles, count_work
-from hwsim.kernels.loops import Operand
+from hwsim.kernels.loops import Operand, is_resumed
 from hwsim.kernels.lower import lower
 from hwsim.kernels.program import Loop, Ranges
 from hwsim.kernels.step import Step, Tile, Work
@@ -77,11 +77,13 @@ def make_template(loop: Loop, ranges: Ranges, fmt: str, bits: Mapping[str, int])
 
 
 def template_key(loop: Loop, ranges: Ranges) -> tuple[object, ...]:
-    """Ranges with the same key are shifted copies of each other: equal extents, and equal places within blocks."""
-    places = (
-        ranges[index][0] % block for operand in loop.operation.operands for index, (block, _) in operand.far.items()
-    )
-    return (id(loop), *(extent for _, extent in ranges.values()), *places)
+    """Ranges with the same key are shifted copies of each other: equal extents, places within blocks and in tables,
+    and sums that all begin or all go on."""
+    operands = loop.operation.operands
+    places = (ranges[index][0] % block for operand in operands for index, (block, _) in operand.far.items())
+    looked_up = (ranges[operand.gather.index][0] for operand in operands if operand.gather is not None)
+    resumed = is_resumed(loop.operation, ranges)
+    return (id(loop), resumed, *(extent for _, extent in ranges.values()), *places, *looked_up)
 
 
 def _moved(access: Access, shift: int) -> Access:

@@ -17,7 +17,7 @@ from hwsim.numerics.format import Array, find_format
 from hwsim.spec.ops.attention import AttentionSchedule, BackwardSchedule
 from hwsim.spec.ops.common import ParallelSchedule
 from hwsim.units import parse_bytes
-from tests.unit.kernels.helpers import kernel, steps
+from tests.unit.kernels.helpers import counts, kernel, steps
 
 
 def run(operator: Operator, given: dict[str, Array] | None = None, precision: str = "fp64") -> OperatorKernel:
@@ -215,3 +215,14 @@ def test_the_passes_of_a_softmax_one_by_one_are_the_softmax():
 def test_a_row_maximum_has_a_meaning_in_whole_numbers():
     made = run(RowMax((3, 5)), precision="int8")
     np.testing.assert_array_equal(made.output, made.arrays["X"].max(axis=-1))
+
+
+def test_the_statistics_of_a_tile_are_touched_as_often_as_the_recurrence_says():
+    """Per row: m and l are set; for each of three tiles of keys m', a, m and l are stored once, and read where used."""
+    made = kernel("attention", {"n": 12, "d": 4, "queries": 8}, math=False, br=4, bc=4)
+    moved = counts(made)
+    rows, pairs = 8, 8 * 3
+    assert (moved["loads.new_max"], moved["stores.new_max"]) == (pairs, pairs)
+    assert (moved["loads.max"], moved["stores.max"]) == (3 * pairs, rows + pairs)
+    assert (moved["loads.sum"], moved["stores.sum"]) == (pairs + rows, rows + pairs)
+    assert moved["stores.S"] == 2 * 4 * pairs  # scores, and exponentials in their place
