@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import pairwise
 from math import log2, sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,3 +230,6 @@ def test_traffic_of_a_kilotoken_agrees_with_the_closed_forms(name: str, reads: i
     assert dram.bytes_read == result.memory["l2"].bytes_fetched == pytest.approx(4 * reads, rel=0.1)
     assert dram.bytes_read + dram.bytes_written == pytest.approx(4 * (reads + writes), rel=0.1)
     assert dram.bytes_read == pytest.approx(4 * reads, rel=0.01)
+    page = (Path(hwsim.__file__).parents[1] / "docs" / "explanation" / "attention.md").read_text(encoding="utf-8")
+    for told in (f"{dram.bytes_read:,} B", f"{dram.bytes_written:,} B", f"{result.cycles / 1e6:.1f} million"):
+        assert told in page

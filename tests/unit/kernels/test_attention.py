@@ -226,3 +226,5 @@ def test_the_statistics_of_a_tile_are_touched_as_often_as_the_recurrence_says():
     assert (moved["loads.max"], moved["stores.max"]) == (3 * pairs, rows + pairs)
     assert (moved["loads.sum"], moved["stores.sum"]) == (pairs + rows, rows + pairs)
     assert moved["stores.S"] == 2 * 4 * pairs  # scores, and exponentials in their place
+    # O is cleared; rescaled and added to for each tile of keys; divided at the end.
+    assert (moved["loads.acc"], moved["stores.acc"]) == (4 * (2 * pairs + rows), 4 * (rows + 2 * pairs))
