@@ -23,7 +23,11 @@ SMALL = {
 }  # fmt: skip
 ROWS = 11
 """For workloads whose rows are not as many as their columns."""
-SMALL_BY_NAME: dict[str, dict[str, object]] = {"formula_conv": {"n": 2}}
+SMALL_BY_NAME: dict[str, dict[str, object]] = {
+    "formula_conv": {"n": 2},
+    "resnet_block": {"n": 2, "c": 5},
+    "resnet_block_plain": {"n": 2, "c": 5},
+}
 
 
 def small(name: str) -> WorkloadSpec:

@@ -24,7 +24,11 @@ SMALL: dict[str, object] = {
 """Sizes that no tile and no vector divides, so that edges run too."""
 ROWS = 37
 """For workloads whose rows are not as many as their columns."""
-SMALL_BY_NAME: dict[str, dict[str, object]] = {"formula_conv": {"n": 2}}
+SMALL_BY_NAME: dict[str, dict[str, object]] = {
+    "formula_conv": {"n": 2},
+    "resnet_block": {"n": 2, "c": 5},
+    "resnet_block_plain": {"n": 2, "c": 5},
+}
 
 FIRST_KEYS = (
     "machine", "workload", "version", "seed", "verified", "cycles", "time_s", "energy_j", "power_w", "energy", "memory",
