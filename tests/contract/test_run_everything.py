@@ -89,7 +89,7 @@ def test_every_workload_runs_on_an_accelerator_or_is_refused_with_the_reason(mac
         ran(machine, workload)
     except InputError as error:
         assert workload in SOMETIMES_REFUSED, f"{machine} refuses {workload}: {error}"
-        assert re.search("with a CPU core|no rate for int32", str(error))
+        assert re.search("with a CPU core|no rate for", str(error))
         return
     assert workload != "pointer_chase"
     check_accelerator(machine, workload)
