@@ -15,7 +15,7 @@ from hwsim.kernels.matmul_formula import matmul_formulas
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate, dot
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.operation import MatmulWorkload
+from hwsim.spec.ops.matmul import MatmulWorkload
 
 
 class Matmul(LoopKernel):
