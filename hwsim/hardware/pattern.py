@@ -21,11 +21,12 @@ def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
     """
     if access.table is not None:
         return False
+    line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
     for trip, stride in zip(reversed(nest.trips[: access.depth]), reversed(access.strides), strict=True):
         if stride == 0 or trip == 1:
             continue
-        if abs(stride) > line_bytes:
-            return abs(stride) < PAGE_BYTES
-        if trip * abs(stride) >= STREAM_LINES * line_bytes:
+        if abs(stride) > line:
+            return abs(stride) < page
+        if trip * abs(stride) >= STREAM_LINES * line:
             return True
     return True

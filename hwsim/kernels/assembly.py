@@ -9,7 +9,7 @@ from math import prod
 
 from hwsim.errors import CapacityError
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Run
-from hwsim.trace.nest import MAX_ACCESS_BYTES, MAX_ACCESSES, Access, Nest
+from hwsim.trace.nest import MAX_ACCESS_BYTES, MAX_ACCESSES, Access, Nest, Size, make_access
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class _Touch:
     """One access of the loop body: where it is relative to the first iteration of all loops around it."""
 
     operand: Operand
-    offset: int
-    nbytes: int
+    offset: Size
+    nbytes: Size
     write: bool
     gathered: bool = False
 
@@ -209,7 +209,7 @@ class Assembly:
         base += sum(operand.distance(index, first) for index, first in self.start.items())
         around = [loop for loop in self._all_loops if loop[0] <= placed.level]
         strides = tuple(operand.distance(index, step) for _, index, _, step in around)
-        return Access(base, strides, touch.nbytes, touch.write, placed.after, operand.tensor)
+        return make_access(base, strides, touch.nbytes, touch.write, placed.after, operand.tensor)
 
     def _chain(self, rest: int) -> tuple[int, int]:
         """Length and number of the sums that the innermost loop carries from one iteration to the next."""

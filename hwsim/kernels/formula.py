@@ -16,6 +16,7 @@ from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, find_format
 from hwsim.spec.ops.own import FormulaSchedule, FormulaWorkload
+from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 
 
@@ -177,11 +178,12 @@ def _make_plan(formula: FormulaText, sizes: Mapping[str, int], schedule: Formula
 
 
 def _operand(view: TensorView, ref: Reference) -> Operand:
-    strides = dict.fromkeys(ref.indices, 0)
+    strides: dict[str, Size] = dict.fromkeys(ref.indices, 0)
+    base = view.start
     for axis, position in enumerate(ref.positions):
+        base += position.constant * view.byte_stride(axis)
         for index, factor in position.factors:
             strides[index] += factor * view.byte_stride(axis)
-    base = view.address([position.constant for position in ref.positions])
     return Operand(view.name, base, view.element_bytes, strides)
 
 

@@ -33,7 +33,7 @@ from hwsim.kernels.template import Template, make_template, template_key
 from hwsim.kernels.tensor_kernel import TensorKernel
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.common import ParallelSchedule
-from hwsim.trace.nest import MAX_ACCESSES
+from hwsim.trace.nest import MAX_ACCESSES, Size
 from hwsim.trace.view import TensorView
 
 __all__ = ["Compute", "Loop", "LoopKernel", "Ranges", "TileLoop", "at", "part"]
@@ -227,12 +227,12 @@ def at(view: TensorView, *indices: str | None, tiles: Mapping[str, int] | None =
     """
     if len(indices) != len(view.shape):
         raise ShapeError(f"{view.name} of shape {view.shape} needs {len(view.shape)} indices, found {indices}")
-    strides: dict[str, int] = {}
+    strides: dict[str, Size] = {}
     for axis, index in enumerate(indices):
         if index is not None:
             strides[index] = strides.get(index, 0) + view.byte_stride(axis)
     local = {index: (tile, 0) for index, tile in (tiles or {}).items() if index in strides}
-    return Operand(view.name, view.address((0,) * len(view.shape)), view.element_bytes, strides, local)
+    return Operand(view.name, view.start, view.element_bytes, strides, local)
 
 
 def part(ranges: Ranges, *indices: str) -> tuple[slice, ...]:

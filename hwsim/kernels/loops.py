@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hwsim.trace.nest import Nest
+from hwsim.trace.nest import Nest, Size
 
 Range = tuple[int, int]
 """First position of an index, and how many."""
@@ -21,14 +21,14 @@ class Operand:
     on."""
 
     tensor: str
-    base: int
-    element_bytes: int
-    strides: Mapping[str, int]
-    far: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    base: Size
+    element_bytes: Size
+    strides: Mapping[str, Size]
+    far: Mapping[str, tuple[int, Size]] = field(default_factory=dict)
     """For tensors stored block by block: elements in a block, and bytes from one block to the next, by index. Scratch
     space for one tile is a block with no distance to the next."""
 
-    def distance(self, index: str, position: int) -> int:
+    def distance(self, index: str, position: int) -> Size:
         """Bytes from the first element to the one at a position of an index."""
         if index not in self.strides:
             return 0

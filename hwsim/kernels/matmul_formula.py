@@ -71,7 +71,7 @@ def _total_time(workload: MatmulWorkload, plan: LoopPlan, fmt: Format) -> Formul
     near += k * n * _blocks(m, plan.tile.get("i"), plan.unroll.get("i", 1))
     expression = "(n² + n³/b1)·t(dram→L1) + (n³/v1 + n³/v2)·t(L1→reg)"
     width = fmt.element_bytes
-    return Formula("time, transfers alone", expression, 0, "s", "time_s", far=far * width, near=near * width)
+    return Formula("time, transfers alone", expression, 0, "s", "time_s", far=int(far * width), near=int(near * width))
 
 
 def _intensity(workload: MatmulWorkload, fmt: Format) -> Iterator[Formula]:
@@ -81,7 +81,7 @@ def _intensity(workload: MatmulWorkload, fmt: Format) -> Iterator[Formula]:
     yield Formula(
         "operations per byte, each element moved once",
         "2n³/(3n² · bytes per element)",
-        2 * m * n * k / bytes_once,
+        float(2 * m * n * k / bytes_once),
         "flop/B",
         "intensity.byte",
     )

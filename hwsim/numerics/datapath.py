@@ -4,8 +4,8 @@
     product = path.dot(path.quantize_a(A), path.quantize_b(B))      # real numbers, with the errors of int8
 
 Operands come in a format of their own; products are summed in chunks, and each chunk is added to an accumulator, which
-is rounded to its format. Without a chunk the sum is wide: everything is summed in float32 (or exactly, for integers), and
-the accumulator is rounded once. Scales of tensors and rows are applied to the finished sum, those of blocks to the sum
+is rounded to its format. Without a chunk the sum is wide: everything is summed in float32 (integers: exactly), and the
+accumulator is rounded once. Scales of tensors and rows are applied to the finished sum, those of blocks to the sum
 of each block. Where the operands differ (weight-only quantisation), the right one is turned into the format of the left
 one before it is multiplied.
 """

@@ -56,7 +56,8 @@ def _magnitude(values: Array) -> int:
 
 
 def _summed_in(wide: type, a: Array, b: Array, at_once: int) -> Array:
-    left, right = a.astype(wide), b.astype(wide)
+    left: Array = a.astype(wide)
+    right: Array = b.astype(wide)
     total = (left[..., :at_once] @ right[..., :at_once, :]).astype(np.int64)
     for start in range(at_once, a.shape[-1], at_once):
         stop = start + at_once

@@ -1,8 +1,8 @@
 """The number formats that tensors may be stored in, by name.
 
-Adding a format is one more entry in ``FORMATS``; any other floating-point format is ``e5m3`` or a `FormatSpec`. A format
-narrower than what NumPy computes in is rounded whenever a value is stored, as a machine does that keeps sums in a wider
-register.
+Adding a format is one more entry in ``FORMATS``; any other floating-point format is ``e5m3`` or a `FormatSpec`. A
+format narrower than what NumPy computes in is rounded whenever a value is stored, as a machine does that keeps sums in
+a wider register.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def find_format(name: str | FormatSpec) -> Format:
             return _own_format(FormatSpec(exponent=int(short[1]), mantissa=int(short[2])))
         except ValidationError as error:
             raise InputError(f"'{name}': {error.errors()[0]['msg']} for e and m of a format") from None
-    raise InputError(
-        f"'{name}' is not one of the number formats {', '.join(FORMATS)}{did_you_mean(name, FORMATS) or ', nor like e5m3'}"
-    )
+    near = did_you_mean(name, FORMATS) or ", nor like e5m3"
+    raise InputError(f"'{name}' is not one of the number formats {', '.join(FORMATS)}{near}")
 
 
 @cache

@@ -41,8 +41,8 @@ class Grid:
     @property
     def highest(self) -> int:
         """Exponent of the largest number."""
-        reserved = self.specials == "ieee"
-        return 2**self.exponent - 1 - reserved - self.bias
+        reserved = int(self.specials == "ieee")
+        return (1 << self.exponent) - 1 - reserved - self.bias
 
     @cached_property
     def largest(self) -> float:
@@ -81,7 +81,7 @@ class Grid:
 
     def _round_chunk(self, x: NDArray[Any], out: NDArray[Any], saturate: bool) -> None:
         wide = np.finfo(self.dtype)
-        unsigned = np.uint32 if self.dtype == np.float32 else np.uint64
+        unsigned: Any = np.uint32 if self.dtype == np.float32 else np.uint64
         without_sign = unsigned((1 << (wide.bits - 1)) - 1)
         limit = np.array(self.largest, self.dtype).view(unsigned)
         if self.lowest == wide.minexp and self.highest == wide.maxexp - 1:

@@ -140,14 +140,17 @@ class IntFormat(Format):
 
     def store(self, values: Array, *, saturate: bool = False, axis: int = -1) -> Array:
         values = np.asarray(values)
+        stored: Array
         if not np.issubdtype(values.dtype, np.integer):
             values = np.rint(values)
             if saturate or not self.wraps:
-                return np.nan_to_num(np.clip(values, self.low, self.high), nan=0.0).astype(self.held)
+                stored = np.nan_to_num(np.clip(values, self.low, self.high), nan=0.0).astype(self.held)
+                return stored
             values = np.nan_to_num(np.clip(values, -(2.0**62), 2.0**62), nan=0.0).astype(np.int64)
         if saturate or not self.wraps:
             values = np.clip(values, self.low, self.high)
-        return values.astype(self.held)
+        stored = values.astype(self.held)
+        return stored
 
 
 def make_float(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from fractions import Fraction
-from math import fsum, prod
+from math import ceil, fsum, prod
 from typing import Any
 
 from hwsim import __version__
@@ -131,7 +131,7 @@ def _intensity(kernel: Kernel, outcome: Outcome, memory: dict[str, Counts]) -> d
     first = next(iter(memory.values()))
     touched = first.bytes_read + first.bytes_written
     levels = {name: counts.bytes_read + counts.bytes_written for name, counts in memory.items()}
-    elements = touched / kernel.fmt.element_bytes
+    elements = float(touched / kernel.fmt.element_bytes)
     return {
         "element": outcome.flops / elements if elements else None,
         "byte": outcome.flops / touched if touched else None,
@@ -148,7 +148,7 @@ def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, dict[str, Any]]:
         rows, row_bytes = (row_counts.get(name), row_lengths.get(name))
         found[name] = {
             "elements": elements,
-            "bytes": elements * view.element_bits // 8 if view is not None else 0,
+            "bytes": ceil(elements * view.element_bytes) if view is not None else 0,
             "loads": traffic.loads,
             "stores": traffic.stores,
             "misses": dict(traffic.misses),

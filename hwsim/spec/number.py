@@ -63,9 +63,7 @@ def _choose(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         return value
     names = (*get_args(KnownFormat), *get_args(WeightOnly))
     if value not in names:
-        raise ValueError(
-            f"'{value}' is not one of {', '.join(names)}{did_you_mean(value, names) or '; nor like e5m3'}"
-        )
+        raise ValueError(f"'{value}' is not one of {', '.join(names)}{did_you_mean(value, names) or '; nor like e5m3'}")
     return value
 
 

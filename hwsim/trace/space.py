@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from hwsim.numerics.format import Format
+from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 
 FIRST_ADDRESS = 64 * 1024
@@ -31,8 +33,8 @@ class AddressSpace:
         if name in self._live:
             raise ValueError(f"a tensor {name!r} is already there")
         base = -(-self._next // align) * align
-        view = TensorView.row_major(name, base, shape, fmt.bits, ld)
-        size_bytes = -(-(view.strides[0] * shape[0] if shape else 1) * fmt.bits // 8)
+        view = TensorView.row_major(name, base, shape, _size(fmt), ld)
+        size_bytes = ceil((view.strides[0] * shape[0] if shape else 1) * fmt.stored_bits / 8)
         self._next = base + size_bytes
         self._live[name] = size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
@@ -40,3 +42,8 @@ class AddressSpace:
 
     def free(self, name: str) -> None:
         del self._live[name]
+
+
+def _size(fmt: Format) -> Size:
+    bits = fmt.stored_bits
+    return int(bits) if bits.denominator == 1 else bits
