@@ -10,9 +10,11 @@ from hwsim.catalog import load_machine, load_workload
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
 from hwsim.errors import CapacityError, InputError
+from hwsim.hardware.formats import choose_format, lanes_of
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
-from hwsim.numerics.format import find_format
+from hwsim.numerics.datapath import find_datapath
+from hwsim.numerics.format import Format
 from hwsim.results.assemble import assemble
 from hwsim.results.result import RunResult
 from hwsim.spec.compute import CpuSpec
@@ -97,9 +99,9 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
     asked = getattr(getattr(workload, "schedule", None), "cores", None)
     if asked is not None and asked > cores:
         raise InputError(f"cores={asked}: {machine.name} has {cores}")
-    bits = find_format(workload.precision).bits
+    compute = choose_format(unit, find_datapath(workload.precision).a, convert=workload.convert)
     try:
-        kernel = _build(machine, workload, unit, cores, bits, math)
+        kernel = _build(machine, workload, unit, cores, compute, math)
     except MemoryError:
         raise CapacityError(
             f"the tensors of {workload.name} do not fit the memory of this computer; choose smaller sizes, or leave "
@@ -109,14 +111,17 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
     return kernel
 
 
-def _build(machine: MachineSpec, workload: WorkloadSpec, unit: CpuSpec, cores: int, bits: int, math: bool) -> Kernel:
+def _build(
+    machine: MachineSpec, workload: WorkloadSpec, unit: CpuSpec, cores: int, compute: Format, math: bool
+) -> Kernel:
     return build_kernel(
         workload,
         seed=workload.seed,
-        lanes=max(1, unit.simd.bits // bits) if unit.simd else 1,
+        lanes=lanes_of(unit, compute),
         cores=cores,
         math=math,
         line_bytes=machine.caches[0].line if machine.caches else 64,
+        compute=compute.name,
     )
 
 

@@ -19,6 +19,7 @@ from hwsim.hardware.build import build_hierarchy
 from hwsim.hardware.core import CpuCore
 from hwsim.hardware.hierarchy import Hierarchy
 from hwsim.hardware.storage import PAGE_BYTES, Storage
+from hwsim.kernels.convert import converting_stages
 from hwsim.kernels.kernel import Kernel
 from hwsim.kernels.step import Stage
 from hwsim.spec.compute import CpuSpec
@@ -41,7 +42,7 @@ def simulate(
     """
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
-    stages = kernel.stages()
+    stages = converting_stages(kernel)
     cores = min(max(len(stage.blocks) for stage in stages), kernel.workers, core.unit.count) or 1
     if hierarchy is None:
         hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
@@ -56,7 +57,7 @@ def simulate(
     levels = {name: counters - levels_before[name] for name, counters in hierarchy.level_counters().items()}
     dram = hierarchy.dram.counters - dram_before
     ledger = Ledger()
-    tally.post(ledger, core, levels, dram, kernel.fmt.bits)
+    tally.post(ledger, core, levels, dram, kernel.compute_fmt.bits)
     if storage is not None:
         pages = storage.staged_pages
         ledger.post(storage.spec.name, "read", pages, bits=8 * PAGE_BYTES * pages)

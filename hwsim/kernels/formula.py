@@ -23,11 +23,13 @@ from hwsim.trace.view import TensorView
 class FormulaKernel(LoopKernel):
     """The loops of a formula; a sum keeps its order at the tiles of the schedule."""
 
+    reads = frozenset({"accumulate"})
+
     def __init__(self, workload: FormulaWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
         self.formula = parse_formula(workload.formula)
         self.sizes = _checked_sizes(self.formula, workload.sizes)
-        self.sum_fmt = find_format(self.fmt.sum_name)
+        self.sum_fmt = self.find_sum_format()
         plan = _make_plan(self.formula, self.sizes, workload.schedule, setting)
         for name, shape in _shapes(self.formula, self.sizes).items():
             self.add_input(name, *shape)

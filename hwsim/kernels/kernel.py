@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from hwsim.errors import InputError
 from hwsim.kernels.step import Block, Stage
-from hwsim.numerics.format import Array, Format
+from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.quantize import Scaling
+from hwsim.spec.number import FormatSpec
 from hwsim.trace.space import AddressSpace
 from hwsim.trace.view import TensorView
 
@@ -33,8 +35,24 @@ class Formula:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """What a workload says about its numbers, beside their precision."""
+
+    accumulate: str | FormatSpec | None = None
+    chunk: int | None = None
+    scale: Scaling = "none"
+    scale_block: int = 32
+    distribution: str = "uniform"
+
+    def asked(self) -> list[str]:
+        """The fields that not every kernel has a use for, where they say something."""
+        found = {"accumulate": self.accumulate, "chunk": self.chunk, "scale": self.scale != "none"}
+        return [name for name, value in found.items() if value]
+
+
+@dataclass(frozen=True)
 class Setting:
-    """What a run decides for a kernel: everything about it that the workload file does not say."""
+    """What a run decides for a kernel: everything about it that its sizes and its schedule do not say."""
 
     seed: int = 0
     lanes: int = 1
@@ -42,6 +60,9 @@ class Setting:
     cores: int = 1
     math: bool = True
     line_bytes: int = 64
+    numbers: Numbers = Numbers()
+    compute: str = ""
+    """The format that arithmetic runs in, where the machine lacks that of the tensors; their own if empty."""
 
 
 class Kernel(ABC):
@@ -51,6 +72,8 @@ class Kernel(ABC):
     fmt: Format
     space: AddressSpace
     tensors: dict[str, TensorView]
+    reads: frozenset[str] = frozenset()
+    """Which of `accumulate`, `chunk` and `scale` mean something to this kernel."""
     registers_needed: int = 1
     """Registers that the innermost loops hold at once, of the width that the schedule computes in."""
 
@@ -73,6 +96,15 @@ class Kernel(ABC):
     def answers(self) -> Iterator[tuple[str, Array, Array]]:
         """Each computed tensor that is an answer: its name, its values, and its reference in float64."""
         yield "output", self.output, self.reference()
+
+    @property
+    def compute_fmt(self) -> Format:
+        """The format that arithmetic runs in."""
+        return find_format(self.setting.compute) if self.setting.compute else self.fmt
+
+    def find_sum_format(self) -> Format:
+        """The format that sums of products are kept in: the one asked for, or the one that suits the tensors."""
+        return find_format(self.setting.numbers.accumulate or self.fmt.sum_name)
 
     @property
     def workers(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.numerics.format import Array, Format, find_format
+from hwsim.spec.number import FormatSpec
 from hwsim.spec.ops.common import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
@@ -75,7 +76,7 @@ class Run:
     """How an operator runs alone: name, precision, cores, and the values that the user gives."""
 
     name: str
-    precision: str
+    precision: str | FormatSpec
     parallel: ParallelSchedule
     given: Mapping[str, Array] = field(default_factory=dict)
 
@@ -83,10 +84,12 @@ class Run:
 class OperatorKernel(LoopKernel):
     """A kernel of one operator, whose tensors are called as its ports are."""
 
+    reads = frozenset({"accumulate"})
+
     def __init__(self, operator: Operator, run: Run, setting: Setting) -> None:
         super().__init__(run.name, find_format(run.precision), setting, run.parallel, run.given)
         self.operator = operator
-        self.sum_fmt = find_format(self.fmt.sum_name)
+        self.sum_fmt = self.find_sum_format()
         for port in operator.inputs:
             fmt = self.sum_fmt if port.wide else self.fmt
             self.add_input(port.name, *port.shape, halo=port.halo, positive=port.positive, fmt=fmt)

@@ -46,7 +46,9 @@ class TensorKernel(Kernel):
         if self.setting.math:
             number = len(self._inputs)
             given = self._given.get(name)
-            self.arrays[name][...] = make_input(self.setting.seed, number, name, shape, fmt, given, positive)
+            self.arrays[name][...] = make_input(
+                self.setting.seed, number, name, shape, fmt, given, positive, self.setting.numbers.distribution
+            )
         self._inputs.append(name)
         return view
 

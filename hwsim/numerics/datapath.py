@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from hwsim.numerics.quantize import QuantizedArray, Scaling, quantize
 from hwsim.spec.number import FormatSpec
 
 Operand = Array | QuantizedArray
+
+SCALE_BITS = 32
+"""Scales are fp32, but for those of MX formats. Those of a tensor or a row are too few to count in memory."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,15 @@ class Datapath:
     def result(self) -> Format:
         """The format of a result: the accumulator's, or fp32 where integers were scaled."""
         return find_format("fp32") if self.scaled and self.accumulator.is_integer else self.accumulator
+
+    @property
+    def stored_bits_a(self) -> Fraction:
+        """Bits of memory for one number of the left matrix, with its share of a block's scale."""
+        return _stored_bits(self.a, self.scale_a, self.block)
+
+    @property
+    def stored_bits_b(self) -> Fraction:
+        return _stored_bits(self.b, self.scale_b, self.block)
 
     def quantize_a(self, values: Array) -> QuantizedArray:
         return quantize(values, self.a, self.scale_a, axis=-1, block=self.block)
@@ -151,21 +164,28 @@ def find_datapath(
     chunk: int | None = None,
     scale: Scaling = "none",
     block: int | None = None,
+    stored: bool = False,
 ) -> Datapath:
     """The datapath that a workload's fields ask for; wide sums if nothing is said about them.
 
-    Integers are summed in int32 (int16 in int64), others in fp32, fp64 in fp64.
+    Integers are summed in int32 (int16 in int64), others in fp32, fp64 in fp64. With `stored`, the sum is rounded to
+    the format in which results of the precision are stored: bf16 for bf16.
     """
     weights = WEIGHT_ONLY.get(precision) if isinstance(precision, str) else None
     if weights is not None:
         if scale != "none":
             raise InputError(f"scale: {precision} has its own scales, one per {weights.scale} of weights; leave it out")
         a, b = find_format(weights.activations), find_format(weights.weights)
-        sums = find_format(accumulate or "fp32")
+        sums = find_format(accumulate or (a.name if stored else "fp32"))
         return Datapath(a, b, sums, chunk, "none", weights.scale, block or weights.block)
     fmt = find_format(precision)
-    wide = fmt.sum_name if fmt.is_integer else "fp64" if fmt.computed.itemsize == 8 else "fp32"
+    wide = fmt.sum_name if fmt.is_integer or stored else "fp64" if fmt.computed.itemsize == 8 else "fp32"
     return Datapath(fmt, fmt, find_format(accumulate or wide), chunk, scale, scale, block or 32)
+
+
+def _stored_bits(fmt: Format, scale: Scaling, block: int) -> Fraction:
+    own = Fraction(SCALE_BITS, block) if scale == "block" else Fraction(0)
+    return fmt.stored_bits + own
 
 
 def _plain(values: Array, fmt: Format, axis: int) -> QuantizedArray:

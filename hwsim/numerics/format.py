@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import get_args
 
 import numpy as np
 from pydantic import ValidationError
@@ -18,7 +19,7 @@ from hwsim.numerics.block import make_mx
 from hwsim.numerics.grid import Grid
 from hwsim.numerics.kind import Array, FloatFormat, Format, make_float, make_integer
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.number import SHORT_NAME, FormatSpec
+from hwsim.spec.number import SHORT_NAME, FormatSpec, WeightOnly
 
 __all__ = ["FORMATS", "Array", "Format", "find_format"]
 
@@ -64,6 +65,8 @@ def find_format(name: str | FormatSpec) -> Format:
             return _own_format(FormatSpec(exponent=int(short[1]), mantissa=int(short[2])))
         except ValidationError as error:
             raise InputError(f"'{name}': {error.errors()[0]['msg']} for e and m of a format") from None
+    if name in get_args(WeightOnly):
+        raise InputError(f"precision: {name} is about weights of a matrix product; here, one of {', '.join(FORMATS)}")
     near = did_you_mean(name, FORMATS) or ", nor like e5m3"
     raise InputError(f"'{name}' is not one of the number formats {', '.join(FORMATS)}{near}")
 

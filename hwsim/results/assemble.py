@@ -111,7 +111,7 @@ def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, A
     unit = machine.compute[0]
     core = CpuCore(machine, unit)
     cores = len(outcome.agents)
-    peak = core.peak_flops_per_cycle(kernel.fmt.bits) * core.clock_hz * cores
+    peak = float(core.peak_flops_per_cycle(kernel.compute_fmt) * core.clock_hz * cores)
     seconds = Fraction(outcome.elapsed_fs, FEMTOSECONDS)
     return {
         "flops": outcome.flops,
