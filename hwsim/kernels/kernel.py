@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hwsim.errors import InputError
 from hwsim.kernels.step import Block, Stage
 from hwsim.numerics.format import Array, Format, find_format
-from hwsim.numerics.quantize import Scaling
+from hwsim.numerics.quantize import QuantizedArray, Scaling
 from hwsim.spec.number import FormatSpec
 from hwsim.trace.space import AddressSpace
 from hwsim.trace.view import TensorView
@@ -101,6 +101,23 @@ class Kernel(ABC):
     def compute_fmt(self) -> Format:
         """The format that arithmetic runs in."""
         return find_format(self.setting.compute) if self.setting.compute else self.fmt
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        """The tensors that were filled from outside."""
+        return ()
+
+    def stored_input(self, name: str) -> Array | QuantizedArray:
+        """An input as it is stored."""
+        return self.arrays[name]
+
+    def input_format(self, name: str) -> Format:
+        return self.fmt
+
+    @property
+    def output_format(self) -> Format:
+        """The format in which the main answer is stored."""
+        return self.fmt
 
     def find_sum_format(self) -> Format:
         """The format that sums of products are kept in: the one asked for, or the one that suits the tensors."""

@@ -58,6 +58,20 @@ class Matmul(LoopKernel):
         """Errors of a sum of k products grow about as the square root of k for such inputs."""
         return 8 * self.sum_fmt.roundoff * float((1 + self.extents["k"]) ** 0.5)
 
+    @property
+    def input_names(self) -> Sequence[str]:
+        return ("A", "B")
+
+    def input_format(self, name: str) -> Format:
+        return self._stored(name)[0]
+
+    def stored_input(self, name: str) -> Array | QuantizedArray:
+        return self.quantized.get(name, self.arrays[name])
+
+    @property
+    def output_format(self) -> Format:
+        return self.sum_fmt
+
     def formulas(self) -> tuple[Formula, ...]:
         sizes = {name: view.element_bytes for name, view in self.tensors.items()}
         return matmul_formulas(self.workload, self.plan, self.setting, sizes)

@@ -25,6 +25,18 @@ class TensorKernel(Kernel):
         self._given = dict(given or {})
         self._inputs: list[str] = []
         self._halos: dict[str, tuple[int, ...]] = {}
+        self._formats: dict[str, Format] = {}
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        return tuple(self._inputs)
+
+    def input_format(self, name: str) -> Format:
+        return self._formats[name]
+
+    @property
+    def output_format(self) -> Format:
+        return self._formats.get(self.result, self.fmt)
 
     @property
     def result(self) -> str:
@@ -83,6 +95,7 @@ class TensorKernel(Kernel):
         full = [extent + 2 * border for extent, border in zip(shape, halo, strict=True)]
         self.tensors[name] = self.space.allocate(name, full, fmt, ld)
         self._halos[name] = halo
+        self._formats[name] = fmt
         if self.setting.math:
             self.stored[name] = np.zeros(full, fmt.held)
             inside = tuple(slice(border, border + extent) for border, extent in zip(halo, shape, strict=True))

@@ -19,6 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from hwsim.errors import InputError
+from hwsim.numerics.block import BlockFormat
 from hwsim.numerics.dot import accumulate, dot
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.numerics.quantize import QuantizedArray, Scaling, quantize
@@ -65,6 +66,8 @@ class Datapath:
             raise InputError(f"chunk: at least one product is summed before rounding, not {self.chunk}")
         if self.a.is_integer and not self.b.is_integer:
             raise InputError(f"{self.a.name} times {self.b.name}: integers are not multiplied by floating point")
+        if isinstance(self.accumulator, BlockFormat):
+            raise InputError(f"accumulate: {self.accumulator.name} has blocks, and a sum is a single number")
         if self.accumulator.is_integer != self.a.is_integer:
             fitting = "int32 or int64" if self.a.is_integer else "fp32, fp16 or bf16"
             raise InputError(

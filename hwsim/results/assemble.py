@@ -26,7 +26,8 @@ NO_MATH = "ran without math: the answer was not computed, so it could not be che
 
 def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outcome: Outcome, *, seed: int) -> RunResult:
     """Check the answer, price the energy, and put everything where it can be found."""
-    verified, error = verify(kernel) if kernel.setting.math else (None, None)
+    check = verify(kernel, workload, seed) if kernel.setting.math else None
+    verified, error = (check.verified, check.error) if check is not None else (None, None)
     entries = _priced(machine, outcome)
     time_s = outcome.elapsed_fs / FEMTOSECONDS
     energy_j = None if entries is None else fsum(entry.joules for entry in entries)
@@ -63,6 +64,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
         work=_work(machine, kernel, outcome),
         intensity=intensity,
         error=error,
+        numeric=None if check is None else check.report,
         attribution=in_cycles(outcome.agents, outcome.clock_hz),
         peak_memory_bytes=kernel.space.peak_bytes,
         warnings=tuple(warnings),

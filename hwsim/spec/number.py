@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import (
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.fields import did_you_mean
 
-KnownFormat = Literal[
+PlainFormat = Literal[
     "fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp6_e3m2", "fp6_e2m3", "fp4_e2m1",
-    "mxfp8", "mxfp6", "mxfp4", "int64", "int32", "int16", "int8", "int4", "uint4",
+    "int64", "int32", "int16", "int8", "int4", "uint4",
 ]  # fmt: skip
+BlockedFormat = Literal["mxfp8", "mxfp6", "mxfp4"]
+"""Blocks of 32 numbers with a common scale."""
 WeightOnly = Literal["w8a16", "w4a16"]
 """Activations in fp16 and weights in int8 or int4, which are turned into fp16 before they are multiplied."""
 
@@ -53,19 +62,30 @@ class FormatSpec(Spec):
         return self
 
 
-def _choose(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+def _choose(*known: Any) -> WrapValidator:
     """One clear sentence for a name that is not known; groups are checked field by field."""
-    if not isinstance(value, str):
-        return handler(value)
-    short = SHORT_NAME.fullmatch(value)
-    if short is not None:
-        FormatSpec.model_validate({"exponent": int(short[1]), "mantissa": int(short[2])})
+    names = [name for literal in known for name in get_args(literal)]
+
+    def choose(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, str):
+            return handler(value)
+        short = SHORT_NAME.fullmatch(value)
+        if short is not None:
+            try:
+                FormatSpec.model_validate({"exponent": int(short[1]), "mantissa": int(short[2])})
+            except ValidationError:
+                raise ValueError(f"'{value}': e takes 2 to 11 bits, and m 0 to 50") from None
+        elif value not in names:
+            near = did_you_mean(value, names) or "; nor like e5m3"
+            raise ValueError(f"'{value}' is not one of {', '.join(names)}{near}")
         return value
-    names = (*get_args(KnownFormat), *get_args(WeightOnly))
-    if value not in names:
-        raise ValueError(f"'{value}' is not one of {', '.join(names)}{did_you_mean(value, names) or '; nor like e5m3'}")
-    return value
+
+    return WrapValidator(choose)
 
 
-FormatName = Annotated[KnownFormat | ShortName | FormatSpec, WrapValidator(_choose)]
-Precision = Annotated[KnownFormat | WeightOnly | ShortName | FormatSpec, WrapValidator(_choose)]
+Precision = Annotated[
+    PlainFormat | BlockedFormat | WeightOnly | ShortName | FormatSpec, _choose(PlainFormat, BlockedFormat, WeightOnly)
+]
+"""What tensors may be stored in."""
+SumFormat = Annotated[PlainFormat | ShortName | FormatSpec, _choose(PlainFormat)]
+"""What sums may be kept in."""

@@ -11,7 +11,7 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.number import FormatName, Precision
+from hwsim.spec.number import Precision, SumFormat
 
 Distribution = Literal["uniform", "normal", "activations", "relu"]
 
@@ -29,7 +29,7 @@ class WorkloadSpec(Spec):
         description="Number format of the tensors: one of these names, `e5m3` and the like, or a group that describes "
         "a format of your own. w8a16 and w4a16: fp16, with the weights of a product in int8 or int4.",
     )
-    accumulate: FormatName | None = Field(
+    accumulate: SumFormat | None = Field(
         None, description="Number format of sums of products; if not given, one that suits the precision."
     )
     chunk: int | None = Field(
@@ -37,7 +37,7 @@ class WorkloadSpec(Spec):
     )
     scale: Literal["none", "tensor", "row", "block"] = Field(
         "none",
-        description="Numbers are stored over a scale, which brings the largest to the end of the format's range: one scale "
+        description="Numbers are stored over a scale, which brings the largest to the end of the range: one scale "
         "for a tensor, for each row of the left and column of the right matrix, or for each block of those.",
     )
     scale_block: int = Field(32, ge=2, description="Numbers in a block with a common scale; a power of two.")
