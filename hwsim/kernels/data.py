@@ -15,8 +15,9 @@ OUTLIER_GAIN = 32
 """How much larger the channels with outliers are: in large language models, some tens of times the rest."""
 OUTLIER_SHARE = 128
 """One channel in so many has outliers, and at least one."""
-INTEGER_RANGE = 8
-"""Unscaled integers lie between minus this and one less: their products are small enough for every sum."""
+INTEGER_RANGE, NARROW_RANGE = 8, 2
+"""Unscaled integers lie between minus the first and one less; those of fewer than 8 bits are -1, 0 and 1, so that what
+little a kernel computes with them element by element still has room."""
 
 
 def make_input(
@@ -34,7 +35,7 @@ def make_input(
     apart, `axis` is the one along which blocks with a common scale run.
 
     Random values are uniform in [-1, 1), or in [0, 1) where a sum must not cancel, if no other distribution is asked
-    for; integers lie between -8 and 7.
+    for; integers lie between -8 and 7, or between -1 and 1 where they have fewer than 8 bits.
     """
     if given is not None:
         return fmt.store(check_shape(name, given, shape), axis=axis)
@@ -80,11 +81,13 @@ def load_inputs(files: Mapping[str, str]) -> dict[str, Array]:
 def _whole_numbers(
     seed: int, number: int, shape: Sequence[int], positive: bool, distribution: str, fmt: IntFormat
 ) -> Array:
+    narrow, nonnegative = fmt.bits < 8, positive or fmt.low == 0
     if distribution == "uniform":
         random = np.random.default_rng([seed, number])
-        return random.integers(0 if positive or fmt.low == 0 else -INTEGER_RANGE, INTEGER_RANGE, tuple(shape))
-    values = random_values(seed, number, shape, positive or fmt.low == 0, distribution)
-    return np.rint(values * (INTEGER_RANGE / 4)).astype(np.int64)
+        low, high = (-1, NARROW_RANGE) if narrow else (-INTEGER_RANGE, INTEGER_RANGE)
+        return random.integers(0 if nonnegative else low, high, tuple(shape))
+    values = random_values(seed, number, shape, nonnegative, distribution)
+    return np.rint(values * (1 if narrow else INTEGER_RANGE / 4)).astype(np.int64)
 
 
 def _uniform(random: np.random.Generator, shape: tuple[int, ...]) -> Array:

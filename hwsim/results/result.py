@@ -47,8 +47,6 @@ class RunResult:
     """Operations per element and per byte accessed, and per byte between each level and the one above."""
     error: NumericError | None
     """The answer against float64 from the inputs as they are stored: what the computation did wrong."""
-    numeric: NumericReport | None
-    """The answer against float64 from the inputs before they were rounded: what the precision costs in all."""
     attribution: Attribution
     """Cycles of each core, busy by unit and waiting by resource; they add up to the core's cycles."""
     peak_memory_bytes: int
@@ -65,6 +63,8 @@ class RunResult:
     """Loads, stores, distinct bytes and misses per level of each tensor."""
     replay: dict[str, Any]
     """How the accesses were replayed: ``model``, ``accesses``, and those ``skipped`` because they repeat."""
+    numeric: NumericReport | None
+    """The answer against float64 from the inputs before they were rounded: what the precision costs in all."""
     output: Array | None = field(default=None, compare=False)
     """The computed answer; not part of JSON."""
 

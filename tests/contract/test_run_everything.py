@@ -10,7 +10,8 @@ import pytest
 
 from hwsim.api import Run, run_all
 from hwsim.catalog import load_machine, load_workload, shipped_folder
-from hwsim.numerics.format import FORMATS
+from hwsim.errors import InputError
+from hwsim.numerics.format import FORMATS, find_format
 from hwsim.spec.parameters import parameter_keys
 
 MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
@@ -18,6 +19,10 @@ WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml
 
 SMALL: dict[str, object] = {"n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300}
 """Sizes that no tile and no vector divides, so that edges run too."""
+
+NATIVE = ("fp64", "fp32", "fp16", "bf16", "int32", "int8")
+"""What every CPU here computes in."""
+OTHERS = sorted(FORMATS.keys() - {*NATIVE, "int64"})
 
 FIRST_KEYS = (
     "machine", "workload", "version", "seed", "verified", "cycles", "time_s", "energy_j", "power_w", "energy", "memory",
@@ -39,8 +44,8 @@ def small(workload: str) -> dict[str, object]:
 
 
 @cache
-def ran(machine: str, workload: str, precision: str | None = None) -> Run:
-    chosen = {} if precision is None else {"precision": precision}
+def ran(machine: str, workload: str, precision: str | None = None, convert: bool = False) -> Run:
+    chosen: dict[str, object] = {} if precision is None else {"precision": precision, "convert": convert}
     return run_all(machine, workload, parameters={**small(workload), **chosen})
 
 
@@ -132,11 +137,30 @@ def test_the_cycles_of_every_core_are_all_accounted_for(machine: str, workload: 
 
 
 @pytest.mark.parametrize("workload", ACCESS_PATTERNS)
-@pytest.mark.parametrize("precision", FORMATS)
+@pytest.mark.parametrize("precision", NATIVE)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_machine_runs_and_prices_every_format(machine: str, precision: str, workload: str) -> None:
+def test_every_machine_runs_and_prices_every_format_that_it_has(machine: str, precision: str, workload: str) -> None:
     """The widest case is a vector of int8 that is gathered lane by lane: 64 lanes on a machine of 512 bits."""
     result = ran(machine, workload, precision).result
     assert result.verified is True
     assert result.energy_j is not None
     assert any(f".{precision}" in action for action in (result.energy_by_cause or {})["arithmetic"])
+    assert result.work["instructions"]["convert"] == 0
+
+
+@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "pointer_chase"])
+@pytest.mark.parametrize("precision", [*OTHERS, "e5m3"])
+def test_every_workload_runs_in_every_other_format_if_it_may_convert(precision: str, workload: str) -> None:
+    """Packed tensors, short vectors and all: the answer is what its stored inputs give, and conversions are counted."""
+    result = ran("zen3", workload, precision, convert=True).result
+    assert result.verified is True
+    assert result.energy_j is not None
+    bits = find_format(precision).bits
+    assert (result.work["instructions"]["convert"] > 0) == (bits < 32 and precision != "int64")
+    assert type(result).from_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_format_that_a_machine_lacks_is_refused_with_those_it_has(machine: str) -> None:
+    with pytest.raises(InputError, match=r"does not compute in fp8_e4m3; it has fp64, fp32, .*int8.*convert=true"):
+        run_all(machine, "add", parameters={"n": 16, "precision": "fp8_e4m3"})
