@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hwsim.errors import InputError
+from hwsim.kernels.chain import ChainKernel
 from hwsim.kernels.data import load_inputs
 from hwsim.kernels.elementwise import Elementwise
 from hwsim.kernels.formula import FormulaKernel
@@ -17,6 +18,7 @@ from hwsim.kernels.stream_read import StreamRead
 from hwsim.kernels.sum2d import Sum2d
 from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
+from hwsim.spec.ops.chain import ChainWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -34,6 +36,7 @@ KERNELS: dict[type[WorkloadSpec], Callable[[Any, Setting, Inputs], Kernel]] = {
     ViewWorkload: ViewReader,
     ChaseWorkload: lambda workload, setting, _: PointerChase(workload, setting),
     StreamWorkload: StreamRead,
+    ChainWorkload: ChainKernel,
     FormulaWorkload: FormulaKernel,
     PythonWorkload: lambda workload, setting, _: make_own_kernel(workload, setting),
 }

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from hwsim.errors import InputError
 from hwsim.kernels.step import Block, Stage
+from hwsim.numerics.datapath import Datapath
+from hwsim.numerics.dot import dot
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.numerics.quantize import QuantizedArray, Scaling
 from hwsim.spec.number import FormatSpec
@@ -122,6 +124,13 @@ class Kernel(ABC):
     def find_sum_format(self) -> Format:
         """The format that sums of products are kept in: the one asked for, or the one that suits the tensors."""
         return find_format(self.setting.numbers.accumulate or self.fmt.sum_name)
+
+    def dot(self, a: Array, b: Array) -> Array:
+        """The product of stored matrices, its sum wide or, where a chunk is asked for, rounded after each chunk."""
+        numbers = self.setting.numbers
+        if numbers.chunk is None:
+            return dot(a, b, self.fmt)
+        return Datapath(self.fmt, self.fmt, self.find_sum_format(), numbers.chunk).dot(a, b)
 
     @property
     def workers(self) -> int:

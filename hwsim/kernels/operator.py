@@ -45,6 +45,8 @@ class Operator(ABC):
     outputs: tuple[Port, ...]
     """What it makes; the main result last."""
     registers_needed: int = 1
+    reads: frozenset[str] = frozenset()
+    """Which of `accumulate`, `chunk` and `scale` of a workload mean something to it: see `Kernel.reads`."""
 
     @abstractmethod
     def emit(self, kernel: LoopKernel, names: Names) -> None:
@@ -84,11 +86,10 @@ class Run:
 class OperatorKernel(LoopKernel):
     """A kernel of one operator, whose tensors are called as its ports are."""
 
-    reads = frozenset({"accumulate"})
-
     def __init__(self, operator: Operator, run: Run, setting: Setting) -> None:
         super().__init__(run.name, find_format(run.precision), setting, run.parallel, run.given)
         self.operator = operator
+        self.reads = operator.reads
         self.sum_fmt = self.find_sum_format()
         for port in operator.inputs:
             fmt = self.sum_fmt if port.wide else self.fmt
@@ -101,7 +102,9 @@ class OperatorKernel(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        return self.operator.tolerance(self.fmt)
+        usual = find_format(self.fmt.sum_name).roundoff
+        narrower = self.sum_fmt.roundoff / usual if usual else 1.0
+        return self.operator.tolerance(self.fmt) * max(1.0, narrower)
 
     def formulas(self) -> tuple[Formula, ...]:
         return self.operator.formulas(self.setting, self.fmt)

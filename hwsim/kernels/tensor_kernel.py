@@ -22,21 +22,23 @@ class TensorKernel(Kernel):
         """The tensors that hold the answer, the main one last; the one added last if nothing else is said."""
         self.stored: dict[str, Array] = {}
         """Values of all tensors, with their halo where they have one; `arrays` has them without."""
+        self.formats: dict[str, Format] = {}
+        """The number format of each tensor."""
         self._given = dict(given or {})
         self._inputs: list[str] = []
         self._halos: dict[str, tuple[int, ...]] = {}
-        self._formats: dict[str, Format] = {}
+        self._views: dict[str, TensorView] = {}
 
     @property
     def input_names(self) -> Sequence[str]:
         return tuple(self._inputs)
 
     def input_format(self, name: str) -> Format:
-        return self._formats[name]
+        return self.formats.get(name, self.fmt)
 
     @property
     def output_format(self) -> Format:
-        return self._formats.get(self.result, self.fmt)
+        return self.formats.get(self.result, self.fmt)
 
     @property
     def result(self) -> str:
@@ -74,8 +76,18 @@ class TensorKernel(Kernel):
         """Memory for something between, filled with zeros; `at(…, tiles=…)` lets all tiles use the same piece of it."""
         return self._allocate(name, shape, fmt or self.fmt, halo)
 
+    def add_view(self, name: str, view: TensorView, values: Array | None) -> None:
+        """Another name for (a part of) a tensor that is already there, in the same memory; no values without math."""
+        self._views[name] = view
+        self.formats[name] = self.formats[view.name]
+        if values is not None:
+            self.arrays[name] = values
+
     def padded(self, name: str, halo: Sequence[int]) -> tuple[TensorView, Array | None]:
         """A tensor together with so many elements of its halo on each side of each axis."""
+        if name in self._views:
+            assert not any(halo), f"{name} is a view, which has no halo"
+            return self._views[name], self.arrays.get(name)
         whole, have = self.tensors[name], self._halos.get(name, (0,) * len(halo))
         cuts = tuple(
             slice(own - asked, extent - (own - asked))
@@ -85,6 +97,8 @@ class TensorKernel(Kernel):
 
     def tensor(self, name: str) -> TensorView:
         """A tensor without its halo."""
+        if name in self._views:
+            return self._views[name]
         whole = self.tensors[name]
         return self.padded(name, (0,) * len(whole.shape))[0]
 
@@ -95,7 +109,7 @@ class TensorKernel(Kernel):
         full = [extent + 2 * border for extent, border in zip(shape, halo, strict=True)]
         self.tensors[name] = self.space.allocate(name, full, fmt, ld)
         self._halos[name] = halo
-        self._formats[name] = fmt
+        self.formats[name] = fmt
         if self.setting.math:
             self.stored[name] = np.zeros(full, fmt.held)
             inside = tuple(slice(border, border + extent) for border, extent in zip(halo, shape, strict=True))

@@ -61,6 +61,9 @@ class RunResult:
     """Closed forms beside what was simulated, with the reason for a gap."""
     tensors: dict[str, dict[str, Any]]
     """Loads, stores, distinct bytes and misses per level of each tensor."""
+    stages: tuple[dict[str, Any], ...]
+    """One after the other: name, cycles, operations, and what each tensor moved meanwhile. A chain has one for each
+    operation, or for each group of fused ones."""
     replay: dict[str, Any]
     """How the accesses were replayed: ``model``, ``accesses``, and those ``skipped`` because they repeat."""
     numeric: NumericReport | None
@@ -76,6 +79,7 @@ class RunResult:
         data["numeric"] = None if self.numeric is None else self.numeric.to_dict()
         data["warnings"] = list(self.warnings)
         data["formulas"] = [dict(each) for each in self.formulas]
+        data["stages"] = [dict(each) for each in self.stages]
         return data
 
     def to_json(self) -> str:
@@ -95,6 +99,7 @@ class RunResult:
         values["numeric"] = None if data["numeric"] is None else NumericReport.from_dict(data["numeric"])
         values["warnings"] = tuple(data["warnings"])
         values["formulas"] = tuple(data["formulas"])
+        values["stages"] = tuple(data["stages"])
         return cls(**values)
 
     @classmethod

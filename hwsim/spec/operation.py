@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hwsim.spec.ops.chain import ChainWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
@@ -20,6 +21,7 @@ Operation = (
     | ViewWorkload
     | ChaseWorkload
     | StreamWorkload
+    | ChainWorkload
     | FormulaWorkload
     | PythonWorkload
 )

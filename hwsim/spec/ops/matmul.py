@@ -19,13 +19,12 @@ class MatmulSizes(Spec):
     k: Extent | None = Field(None, description="Columns of A and rows of B.")
 
 
-class MatmulSchedule(ParallelSchedule):
-    """Loop order, layout, and tiles for registers and caches."""
+class ProductSchedule(ParallelSchedule):
+    """Loop order, and tiles for registers and caches: of one matrix product, or of each that an operation makes."""
 
     order: Literal["ijk", "ikj", "jik", "jki", "kij", "kji"] = Field(
         "ijk", description="Loops from the outermost to the innermost; i rows, j columns, k inner length."
     )
-    b_layout: Literal["kj", "jk"] = Field("kj", description="B stored as [k][j], or transposed as [j][k].")
     accumulate: Literal["register", "memory"] = Field(
         "register", description="Where the sum lives while k is the innermost loop."
     )
@@ -39,24 +38,34 @@ class MatmulSchedule(ParallelSchedule):
     tile_k: Extent | None = Field(None, description="Extent of the cache tile along k, where not `tile`.")
     b1: Extent | None = Field(None, description="Rows of the strip of A that is kept in cache.")
     b2: Extent | None = Field(None, description="Columns of the strip of B that is kept in cache.")
+
+    @model_validator(mode="after")
+    def _strips_or_tiles(self) -> Self:
+        if self.tile is not None and (self.b1 is not None or self.b2 is not None):
+            raise ValueError("give either tile (square tiles) or b1 and b2 (strips), not both")
+        return self
+
+    @property
+    def tiled(self) -> bool:
+        return any(size is not None for size in (self.tile, self.tile_k, self.b1, self.b2))
+
+
+class MatmulSchedule(ProductSchedule):
+    """Loop order, layout, and tiles for registers and caches."""
+
+    b_layout: Literal["kj", "jk"] = Field("kj", description="B stored as [k][j], or transposed as [j][k].")
     packed: bool = Field(False, description="Store each tile in one piece.")
     ld: Extent | None = Field(
         None, description="Leading dimension of all matrices, in elements: distance from one row to the next."
     )
 
     @model_validator(mode="after")
-    def _strips_or_tiles(self) -> Self:
-        if self.tile is not None and (self.b1 is not None or self.b2 is not None):
-            raise ValueError("give either tile (square tiles) or b1 and b2 (strips), not both")
+    def _layouts_agree(self) -> Self:
         if self.packed and self.ld is not None:
             raise ValueError("packed tiles have no leading dimension; leave out ld or packed")
         if self.packed and not self.tiled and max(self.v1, self.v2 or 1, self.v3) == 1:
             raise ValueError("packed needs tiles to store: give tile, b1 and b2, or v1 and v2")
         return self
-
-    @property
-    def tiled(self) -> bool:
-        return any(size is not None for size in (self.tile, self.tile_k, self.b1, self.b2))
 
 
 class MatmulWorkload(WorkloadSpec):
