@@ -59,7 +59,7 @@ class ChainKernel(LoopKernel):
     @property
     def tolerance(self) -> float:
         """Every operation rounds, and what it makes is rounded again when it is stored."""
-        return 4 * sum(node.operator.tolerance(self.fmt) for node in self.nodes)
+        return 4 * sum(node.operator.tolerance(self.fmt) + self.fmt.roundoff for node in self.nodes)
 
     @property
     def input_names(self) -> Sequence[str]:
