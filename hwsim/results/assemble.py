@@ -15,7 +15,7 @@ from hwsim.kernels.kernel import Kernel
 from hwsim.results.attribution import in_cycles
 from hwsim.results.formula import compare_formulas, rows_of
 from hwsim.results.result import Counts, RunResult
-from hwsim.results.verify import verify
+from hwsim.results.verify import Check, verify
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec
 from hwsim.spec.render import as_data
@@ -47,6 +47,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
     if verified is False and error is not None:
         warnings.append(
             f"the answer is wrong: its error is {error.max_rel:.2e}, and rounding explains {kernel.tolerance:.2e}"
+            f"{_range_words(kernel, check)}"
         )
     tensors = _tensors(kernel, outcome)
     return RunResult(
@@ -85,6 +86,14 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
         },
         output=kernel.output if kernel.setting.math else None,
     )
+
+
+def _range_words(kernel: Kernel, check: Check | None) -> str:
+    """Numbers beyond the range of their format are no fault of the computation."""
+    if check is None or not check.report.saturated:
+        return ""
+    share = 100 * check.report.saturated
+    return f"; {share:.2g} % of the numbers are beyond the range of {kernel.fmt.name}: a wider format, or a scale"
 
 
 def _priced(machine: MachineSpec, outcome: Outcome) -> tuple[Entry, ...] | None:

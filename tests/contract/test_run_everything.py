@@ -159,6 +159,10 @@ def test_every_workload_runs_in_every_other_format_if_it_may_convert(precision: 
             ran("zen3", workload, precision, convert=True)
         return
     result = ran("zen3", workload, precision, convert=True).result
+    if workload == "mlp" and precision == "fp6_e2m3":  # sums of up to 40 in a format that ends at 7.5: no rounding
+        assert result.verified is False
+        assert any("beyond the range of fp6_e2m3" in warning for warning in result.warnings)
+        return
     assert result.verified is True
     assert result.energy_j is not None
     bits = find_format(precision).bits
