@@ -35,7 +35,7 @@ class FormatSpec(Spec):
 
     name: Name | None = Field(None, description="How results call it; `e5m3` and the like if not given.")
     exponent: int = Field(ge=2, le=11, description="Bits of the exponent.")
-    mantissa: int = Field(ge=0, le=50, description="Bits of the mantissa, without the hidden one.")
+    mantissa: int = Field(ge=1, le=50, description="Bits of the mantissa, without the hidden one.")
     bias: int | None = Field(None, description="Subtracted from the stored exponent; 2^(exponent-1) - 1 if not given.")
     specials: Literal["ieee", "nan", "none"] = Field(
         "ieee",
@@ -54,8 +54,6 @@ class FormatSpec(Spec):
             raise ValueError(f"overflow: inf needs a format with infinities (specials: ieee, not {self.specials})")
         if self.overflow == "nan" and self.specials == "none":
             raise ValueError("overflow: nan needs a format with NaN (specials: ieee or nan)")
-        if self.specials == "nan" and self.mantissa == 0:
-            raise ValueError("specials: nan needs at least one bit of mantissa")
         bias = self.bias if self.bias is not None else 2 ** (self.exponent - 1) - 1
         if not -900 <= 1 - bias - self.mantissa <= 2**self.exponent - bias <= 1000:
             raise ValueError(f"bias {bias} moves the format out of the range of float64")
@@ -74,7 +72,7 @@ def _choose(*known: Any) -> WrapValidator:
             try:
                 FormatSpec.model_validate({"exponent": int(short[1]), "mantissa": int(short[2])})
             except ValidationError:
-                raise ValueError(f"'{value}': e takes 2 to 11 bits, and m 0 to 50") from None
+                raise ValueError(f"'{value}': e takes 2 to 11 bits, and m 1 to 50") from None
         elif value not in names:
             near = did_you_mean(value, names) or "; nor like e5m3"
             raise ValueError(f"'{value}' is not one of {', '.join(names)}{near}")
