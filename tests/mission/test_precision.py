@@ -10,11 +10,9 @@ from hwsim.results.result import RunResult
 FROM_WIDE_TO_NARROW = ("fp32", "fp16", "fp8_e4m3", "fp4_e2m1")
 
 
-def run(
-    precision: str, machine: str = "skylake_avx512", workload: str = "matmul_simd", **parameters: object
-) -> RunResult:
+def run(precision: str, workload: str = "matmul_simd", **parameters: object) -> RunResult:
     sizes = {"n": 64, "distribution": "normal"} if workload.startswith("matmul") else {}
-    return hwsim.run(machine, workload, precision=precision, convert=True, **{**sizes, **parameters})
+    return hwsim.run("skylake_avx512", workload, precision=precision, convert=True, **{**sizes, **parameters})
 
 
 def error(result: RunResult) -> float:
@@ -33,13 +31,9 @@ def test_l1_every_precision_of_the_notes_runs_with_real_rounding(precision: str)
 def test_l4_the_higher_the_precision_the_smaller_the_loss_and_the_larger_the_energy() -> None:
     """L4: with the slip of the notes put right. Energy without the static share, which follows time."""
     results = [run(precision, workload="matmul", n=128) for precision in ("fp64", "fp32", "fp16")]
+    causes = [each.energy_by_cause or {} for each in results]
     energies = [
-        sum(
-            line["joules"]
-            for cause in ("arithmetic", "memory")
-            for line in (each.energy_by_cause or {})[cause].values()
-        )
-        for each in results
+        sum(line["joules"] for name in ("arithmetic", "memory") for line in cause[name].values()) for cause in causes
     ]
     assert energies == sorted(energies, reverse=True)
     losses = [error(run(precision)) for precision in ("fp64", *FROM_WIDE_TO_NARROW)]
