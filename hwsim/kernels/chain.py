@@ -98,7 +98,7 @@ class ChainKernel(LoopKernel):
                 self.fmt,
                 self._given.get(name),
                 name in positive,
-                self.setting.numbers.distribution,
+                distribution=self.setting.numbers.distribution,
             )
             for number, (name, shape) in enumerate(self.original.given.items())
         }

@@ -28,6 +28,7 @@ def make_input(
     fmt: Format,
     given: Array | None = None,
     positive: bool = False,
+    below: int = 0,
     distribution: str = "uniform",
     axis: int = -1,
 ) -> Array:
@@ -35,10 +36,18 @@ def make_input(
     apart, `axis` is the one along which blocks with a common scale run.
 
     Random values are uniform in [-1, 1), or in [0, 1) where a sum must not cancel, if no other distribution is asked
-    for; integers lie between -8 and 7, or between -1 and 1 where they have fewer than 8 bits.
+    for; integers lie between -8 and 7, or between -1 and 1 where they have fewer than 8 bits. Positions in a table are
+    whole numbers from 0 to `below`.
     """
     if given is not None:
-        return fmt.store(check_shape(name, given, shape), axis=axis)
+        array = check_shape(name, given, shape)
+        if below and (array.min() < 0 or array.max() >= below):
+            raise ShapeError(
+                f"{name} holds positions from {array.min()} to {array.max()}; they must lie from 0 to {below - 1}"
+            )
+        return fmt.store(array, axis=axis)
+    if below:
+        return fmt.store(np.random.default_rng([seed, number]).integers(0, below, tuple(shape)))
     if isinstance(fmt, IntFormat):
         return fmt.store(_whole_numbers(seed, number, shape, positive, distribution, fmt))
     return fmt.store(random_values(seed, number, shape, positive, distribution), axis=axis)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hwsim.trace.nest import Nest, Size
 
@@ -13,6 +17,23 @@ Range = tuple[int, int]
 
 Run = tuple[int, int]
 """Offset and width of one access along an index: a vector, or a single element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Where an operand is found for each position of an index: bytes from its base, looked up in a table."""
+
+    index: str
+    offsets: NDArray[np.int64]
+    per_byte: int = 1
+    """Offsets count so many parts of a byte, where rows of packed numbers begin inside one."""
+
+
+def gather(index: str, *moves: tuple[NDArray[np.int64], Size]) -> Gather:
+    """A table of places: the sum of positions times the bytes from one position to the next."""
+    per_byte = lcm(*(step.denominator for _, step in moves))
+    offsets = sum((places.astype(np.int64) * int(step * per_byte) for places, step in moves), np.int64(0))
+    return Gather(index, np.asarray(offsets, np.int64), per_byte)
 
 
 @dataclass(frozen=True)
@@ -27,6 +48,8 @@ class Operand:
     far: Mapping[str, tuple[int, Size]] = field(default_factory=dict)
     """For tensors stored block by block: elements in a block, and bytes from one block to the next, by index. Scratch
     space for one tile is a block with no distance to the next."""
+    gather: Gather | None = None
+    """For rows that are looked up; the operand has a stride of zero along that index."""
 
     def distance(self, index: str, position: int) -> Size:
         """Bytes from the first element to the one at a position of an index."""
@@ -86,12 +109,29 @@ class LoopOperation:
     """``output += f(inputs)`` for each point of the loops, or ``output = …`` where nothing is added up.
 
     `late` operands are loaded when an output value is finished, just before it is stored: a bias, a residual.
+    `stores` are results beside the output: stored in the innermost loop if that moves them, else after it.
     """
 
     inputs: tuple[Operand, ...]
     output: Operand | None
     accumulates: bool = True
     late: tuple[Operand, ...] = ()
+    stores: tuple[Operand, ...] = ()
+    continues: bool = False
+    """Whether the output holds a sum from before the loop, to which the loop adds."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Everything that is touched."""
+        return (*self.inputs, *self.late, *self.stores, *([self.output] if self.output is not None else []))
+
+
+def is_resumed(operation: LoopOperation, ranges: Mapping[str, Range]) -> bool:
+    """Whether the output already holds a part of its sums: some index that is summed over does not begin at 0."""
+    output = operation.output
+    if output is None or not operation.accumulates:
+        return False
+    return any(first > 0 for index, (first, _) in ranges.items() if index not in output.strides)
 
 
 @dataclass(frozen=True)
@@ -113,5 +153,7 @@ class Piece:
     parallel: int
     loads: int
     stores: int
+    results: int
+    """Stores of the output alone."""
     operands: tuple[Operand, ...] = ()
     """The operand behind each access of the nest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from math import ceil, fsum, prod
@@ -78,7 +79,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
         energy_by_cause=_by_cause(entries),
         formulas=compare_formulas(machine, kernel, outcome, memory, intensity),
         tensors=tensors,
-        stages=tuple(_stage(stage, outcome.clock_hz) for stage in outcome.stages),
+        stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
         replay={
             "model": outcome.model,
             "accesses": outcome.accesses,
@@ -168,6 +169,17 @@ def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, dict[str, Any]]:
             "row_bytes": row_bytes,
         }
     return found
+
+
+def _joined(stages: Sequence[StageOutcome]) -> list[StageOutcome]:
+    """Stages of one operation that follow each other, as one."""
+    joined: list[StageOutcome] = []
+    for stage in stages:
+        if joined and joined[-1].name == stage.name:
+            joined[-1] += stage
+        else:
+            joined.append(stage)
+    return joined
 
 
 def _stage(stage: StageOutcome, clock_hz: int) -> dict[str, Any]:

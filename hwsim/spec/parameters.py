@@ -110,9 +110,9 @@ def _group_keys(group: BaseModel, name: str, spec: WorkloadSpec) -> dict[str, Ke
 
 
 def _indices(spec: WorkloadSpec) -> list[str]:
-    """The loops of a workload whose sizes are a free group."""
+    """The loops of a workload: its own names or, where its sizes are a free group, those of the sizes."""
     sizes = getattr(spec, "sizes", {})
-    return list(sizes) if isinstance(sizes, dict) else []
+    return list(sizes) if isinstance(sizes, dict) else list(spec.loops)
 
 
 def _read(value: object, annotation: Any) -> object:

@@ -56,6 +56,9 @@ class WorkloadSpec(Spec):
     )
     seed: int = Field(0, ge=0, description="Seed of the random inputs.")
 
+    loops: ClassVar[tuple[str, ...]] = ()
+    """Loops that a schedule may cut, where their names are not those of the sizes."""
+
     variants: ClassVar[dict[str, type[WorkloadSpec]]] = {}
     """The class of each operation, by the names that its ``op`` may have."""
 

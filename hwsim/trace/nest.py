@@ -91,12 +91,24 @@ class Access:
 
 
 def make_access(
-    base: Size, strides: Sequence[Size], nbytes: Size, write: bool = False, after: bool = False, tensor: str = ""
+    base: Size,
+    strides: Sequence[Size],
+    nbytes: Size,
+    write: bool = False,
+    after: bool = False,
+    tensor: str = "",
+    table: Table | None = None,
+    table_per_byte: int = 1,
 ) -> Access:
-    """An access given in bytes, which may be fractions; it counts in the largest unit that has them all."""
-    per_byte = lcm(*(number.denominator for number in (base, *strides, nbytes)))
+    """An access given in bytes, which may be fractions; it counts in the largest unit that has them all.
+
+    The offsets of a table count `table_per_byte` to a byte.
+    """
+    per_byte = lcm(table_per_byte, *(number.denominator for number in (base, *strides, nbytes)))
+    finer = per_byte // table_per_byte
+    units = table if table is None or finer == 1 else Table(table.offsets * finer, table.strides)
     steps = tuple(int(stride * per_byte) for stride in strides)
-    return Access(int(base * per_byte), steps, int(nbytes * per_byte), write, after, tensor, None, None, per_byte)
+    return Access(int(base * per_byte), steps, int(nbytes * per_byte), write, after, tensor, units, None, per_byte)
 
 
 @dataclass(frozen=True)

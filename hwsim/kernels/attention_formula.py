@@ -1,0 +1,74 @@
+"""Closed forms of attention: what it computes, and what it moves where nothing but a tile stays in the caches.
+
+docs/explanation/attention.md derives them.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from hwsim.kernels.attention_shape import AttentionShape
+from hwsim.kernels.kernel import Formula
+from hwsim.numerics.format import Format
+from hwsim.spec.ops.attention import AttentionSchedule
+
+MATRIX_READS = {"plain": 5, "rows": 3, "online": 4}
+MATRIX_WRITES = {"plain": 3, "rows": 2, "online": 2}
+"""How often the elements of S and P come from memory and go there: see the page above."""
+
+
+def tile_pairs(shape: AttentionShape, br: int, bc: int) -> int:
+    """Scores that fused attention computes for one head, in whole tiles cut off behind the last visible key."""
+    if not shape.causal:
+        return shape.queries * shape.keys
+    total = 0
+    for start in range(0, shape.queries, br):
+        rows = min(br, shape.queries - start)
+        total += rows * min(shape.keys, start + rows + shape.offset)
+    return total
+
+
+def key_passes(shape: AttentionShape, br: int) -> int:
+    """Keys that all tiles of queries of one head go through."""
+    return sum(
+        min(shape.keys, start + br + shape.offset) if shape.causal else shape.keys
+        for start in range(0, shape.queries, br)
+    )
+
+
+def streamed_elements(shape: AttentionShape, schedule: AttentionSchedule, br: int) -> tuple[int, int]:
+    """Elements read from memory and written to it when neither K and V nor S fit a cache, but a tile does.
+
+    A written element is read too, since a write-back cache brings its line in first.
+    """
+    groups, heads = shape.batch * shape.kv_heads, shape.batch * shape.heads
+    passes = key_passes(shape, br) if schedule.variant == "fused" else shape.keys * -(-shape.queries // br)
+    rows = prod(shape.q_shape)
+    reads, writes = 2 * rows + 2 * groups * passes * shape.d, rows
+    if schedule.variant == "naive":
+        matrix, how = heads * shape.queries * shape.keys, schedule.softmax or "plain"
+        reads += (MATRIX_READS[how] + 1) * matrix
+        writes += MATRIX_WRITES[how] * matrix
+    return reads, writes
+
+
+def attention_formulas(
+    shape: AttentionShape, schedule: AttentionSchedule, br: int, bc: int, fmt: Format
+) -> tuple[Formula, ...]:
+    """Traffic with main memory once K and V are too large for the last cache."""
+    reads, writes = streamed_elements(shape, schedule, br)
+    size = fmt.element_bytes
+    if schedule.variant == "fused":
+        read, written = "Q + O + 2·keys·d·⌈queries/br⌉", "O"
+    else:
+        how = schedule.softmax or "plain"
+        read = f"Q + O + 2·keys·d·⌈queries/br⌉ + {MATRIX_READS[how] + 1}·S"
+        written = f"O + {MATRIX_WRITES[how]}·S"
+    return (
+        Formula(
+            "bytes from main memory, K and V larger than the caches", read, ceil(reads * size), "B", "dram.bytes_read"
+        ),
+        Formula(
+            "bytes to main memory, all results written back", written, ceil(writes * size), "B", "dram.bytes_written"
+        ),
+    )
