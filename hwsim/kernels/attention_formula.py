@@ -11,6 +11,7 @@ from hwsim.kernels.attention_shape import AttentionShape
 from hwsim.kernels.kernel import Formula
 from hwsim.numerics.format import Format
 from hwsim.spec.ops.attention import AttentionSchedule
+from hwsim.trace.nest import Size
 
 MATRIX_READS = {"plain": 5, "rows": 3, "online": 4}
 MATRIX_WRITES = {"plain": 3, "rows": 2, "online": 2}
@@ -72,3 +73,7 @@ def attention_formulas(
             "bytes to main memory, all results written back", written, ceil(writes * size), "B", "dram.bytes_written"
         ),
     )
+
+
+def _bytes(name: str, expression: str, value: Size, compare: str) -> Formula:
+    return Formula(name, expression, ceil(value), "B", compare)

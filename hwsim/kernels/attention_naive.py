@@ -12,7 +12,7 @@ from hwsim.kernels.loops import Operand
 from hwsim.kernels.program import Item, Loop
 from hwsim.kernels.softmax_loops import Operands, SoftmaxLoops, Values, in_blocks, wide_format
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array
 
 FMA = Instructions(fma=1)
@@ -50,7 +50,7 @@ class NaiveLoops:
         def compute(ranges: Ranges) -> None:
             rows, (columns,) = here(ranges, *"bgri"), here(ranges, "j")
             keys = self.frame.keys(k)[rows[0], rows[1], :, columns]
-            values = dot(self.frame.rows(q)[rows], keys.swapaxes(-1, -2), fmt)
+            values = self.kernel.dot(self.frame.rows(q)[rows], keys.swapaxes(-1, -2))
             if scaled:
                 values *= values.dtype.type(shape.factor)
             if masked:
@@ -92,7 +92,7 @@ class NaiveLoops:
             for start in range(0, self.shape.keys, self.bc):
                 keys = slice(start, start + self.bc)
                 values = self.frame.keys(v)[rows[0], rows[1], :, keys, channels]
-                accumulate(target, dot(self.matrix(p)[(*rows, keys)], values, kernel.fmt), kernel.fmt)
+                accumulate(target, kernel.dot(self.matrix(p)[(*rows, keys)], values), kernel.fmt)
 
         extents = self.shape.extents("e", "j")
         plan = sum_plan(tuple(extents), self._row, "e", self.lanes, self._tiles("i", "j"))
@@ -111,7 +111,7 @@ class NaiveLoops:
             for start in range(0, shape.queries, self.br):
                 rows = slice(start, start + self.br)
                 left = self.matrix(p)[b, g, :, rows, columns].swapaxes(-1, -2)
-                part = dot(left, self.frame.rows(q)[b, g, :, rows, channels], kernel.fmt).sum(axis=2)
+                part = kernel.dot(left, self.frame.rows(q)[b, g, :, rows, channels]).sum(axis=2)
                 accumulate(target, part, kernel.fmt)
 
         summed = {index: extent for index, extent in shape.row_indices.items() if index in "ri"}

@@ -138,7 +138,7 @@ class Conv2d(Operator):
 
     def _add_map(self, kernel: LoopKernel, name: str) -> str:
         shape = self.shape.image_shape(self.shape.co, self.shape.out)
-        kernel.add_scratch(name, *shape, fmt=find_format(kernel.fmt.sum_name))
+        kernel.add_scratch(name, *shape, fmt=kernel.find_sum_format())
         return name
 
 

@@ -11,7 +11,6 @@ from hwsim.kernels.conv_shape import ConvShape, image_of, product, span, spans
 from hwsim.kernels.loop_kernel import Ranges
 from hwsim.kernels.loops import LoopOperation, Operand
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import dot
 from hwsim.numerics.format import Array
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
@@ -36,7 +35,7 @@ def add_im2col(job: ConvJob, name: str, stage: str) -> None:
     def convolve(ranges: Ranges) -> Array:
         windows = _matrix(shape, kernel.arrays[name])[spans(ranges, "n", "g", "k", "h", "w")]
         rows, columns = product(windows, flat_filters(job)[spans(ranges, "g", "co", "k")])
-        return image_of(dot(rows, columns, job.fmt), *(span(ranges, index)[1] for index in "nhw"))
+        return image_of(kernel.dot(rows, columns), *(span(ranges, index)[1] for index in "nhw"))
 
     job.add_sum("gemm", extents, inputs, plan, convolve)
 

@@ -14,7 +14,7 @@ from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.matmul_operator import MULTIPLY_ADD, MatmulOperator
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.sequence import SequenceOperator
-from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.spec.ops.matmul import ProductSchedule
 
@@ -58,7 +58,7 @@ class MatvecOperator(Operator):
         def compute(ranges: Ranges) -> None:
             matrix = kernel.arrays[a][part(ranges, *self.a_indices)]
             matrix = matrix.T if self.a_transposed else matrix
-            product = dot(matrix, kernel.arrays[x][part(ranges, "k")], kernel.fmt)
+            product = kernel.dot(matrix, kernel.arrays[x][part(ranges, "k")])
             accumulate(kernel.arrays[y][part(ranges, "i")], product, kernel.formats[y])
 
         extents = {index: self.extents[index] for index in self.order}
