@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+from hwsim.kernels.attention_naive import matrix_format
 from hwsim.kernels.attention_shape import AttentionShape
 from hwsim.kernels.kernel import Formula
 from hwsim.numerics.format import Format
@@ -57,21 +58,20 @@ def attention_formulas(
     shape: AttentionShape, schedule: AttentionSchedule, br: int, bc: int, fmt: Format
 ) -> tuple[Formula, ...]:
     """Traffic with main memory once K and V are too large for the last cache."""
-    reads, writes = streamed_elements(shape, schedule, br)
-    size = fmt.element_bytes
+    reads, writes = (count * fmt.element_bytes for count in streamed_elements(shape, schedule, br))
     if schedule.variant == "fused":
         read, written = "Q + O + 2·keys·d·⌈queries/br⌉", "O"
     else:
         how = schedule.softmax or "plain"
         read = f"Q + O + 2·keys·d·⌈queries/br⌉ + {MATRIX_READS[how] + 1}·S"
         written = f"O + {MATRIX_WRITES[how]}·S"
+        wider = matrix_format(fmt).element_bytes - fmt.element_bytes  # S and P of a narrow format are kept wide
+        matrix = shape.batch * shape.heads * shape.queries * shape.keys
+        reads += (MATRIX_READS[how] + 1) * matrix * wider
+        writes += MATRIX_WRITES[how] * matrix * wider
     return (
-        Formula(
-            "bytes from main memory, K and V larger than the caches", read, ceil(reads * size), "B", "dram.bytes_read"
-        ),
-        Formula(
-            "bytes to main memory, all results written back", written, ceil(writes * size), "B", "dram.bytes_written"
-        ),
+        _bytes("bytes from main memory, K and V larger than the caches", read, reads, "dram.bytes_read"),
+        _bytes("bytes to main memory, all results written back", written, writes, "dram.bytes_written"),
     )
 
 

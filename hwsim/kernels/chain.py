@@ -51,6 +51,7 @@ class ChainKernel(LoopKernel):
         self.nodes = _make_nodes(self.graph)
         self.results = self.graph.results
         self.registers_needed = max(node.operator.registers_needed for node in self.nodes)
+        self.reads = frozenset(name for node in self.nodes for name in node.operator.reads)
         self._halo = _halos(self.nodes)
         self._place_inputs()
         for number, node in enumerate(self.nodes):

@@ -30,6 +30,8 @@ class Conv2d(Operator):
     The schedule says whether all is fused into the loops of the convolution, or each operation is a stage of its own.
     """
 
+    reads = frozenset({"accumulate", "chunk"})
+
     name = "conv2d"
 
     def __init__(

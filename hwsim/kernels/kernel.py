@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+import numpy as np
+
 from hwsim.errors import InputError
 from hwsim.kernels.step import Block, Stage
 from hwsim.numerics.datapath import Datapath
 from hwsim.numerics.dot import dot
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.numerics.quantize import QuantizedArray, Scaling
+from hwsim.numerics.scaled import ScaledFormat, with_scales
 from hwsim.spec.number import FormatSpec
 from hwsim.trace.space import AddressSpace
 from hwsim.trace.view import TensorView
@@ -49,7 +52,7 @@ class Numbers:
 
     def asked(self) -> list[str]:
         """The fields that not every kernel has a use for, where they say something."""
-        found = {"accumulate": self.accumulate, "chunk": self.chunk, "scale": self.scale != "none"}
+        found = {"accumulate": self.accumulate, "chunk": self.chunk}
         return [name for name, value in found.items() if value]
 
 
@@ -76,13 +79,16 @@ class Kernel(ABC):
     space: AddressSpace
     tensors: dict[str, TensorView]
     reads: frozenset[str] = frozenset()
-    """Which of `accumulate`, `chunk` and `scale` mean something to this kernel."""
+    """Which of `accumulate` and `chunk` mean something to this kernel."""
+    keeps_scales: bool = False
+    """Whether it keeps stored numbers and their scales apart; others compute with what they stand for together."""
     registers_needed: int = 1
     """Registers that the innermost loops hold at once, of the width that the schedule computes in."""
 
     def __init__(self, name: str, fmt: Format, setting: Setting) -> None:
         self.name = name
-        self.fmt = fmt
+        numbers = setting.numbers
+        self.fmt = fmt if self.keeps_scales else with_scales(fmt, numbers.scale, numbers.scale_block)
         self.setting = setting
         self.space = AddressSpace()
         self.tensors = {}
@@ -124,13 +130,20 @@ class Kernel(ABC):
 
     def find_sum_format(self) -> Format:
         """The format that sums of products are kept in: the one asked for, or the one that suits the tensors."""
-        return find_format(self.setting.numbers.accumulate or self.fmt.sum_name)
+        found = find_format(self.setting.numbers.accumulate or self.fmt.sum_name)
+        if found.is_integer and isinstance(self.fmt, ScaledFormat):
+            return find_format(self.fmt.sum_name)  # exact sums of integers, brought to their size
+        if found.is_integer != self.fmt.is_integer:
+            raise InputError(f"accumulate: {found.name} does not sum products of {self.fmt.name}")
+        return found
 
     def dot(self, a: Array, b: Array) -> Array:
-        """The product of stored matrices, its sum wide or, where a chunk is asked for, rounded after each chunk."""
+        """The product of stored matrices: its sum wide or, where that is asked for, rounded to a format of its own."""
         numbers = self.setting.numbers
-        if numbers.chunk is None:
+        if not numbers.asked():
             return dot(a, b, self.fmt)
+        if b.ndim == 1:
+            return np.asarray(self.dot(a, b[:, None])[..., 0])
         return Datapath(self.fmt, self.fmt, self.find_sum_format(), numbers.chunk).dot(a, b)
 
     @property

@@ -25,7 +25,8 @@ from hwsim.spec.ops.matmul import MatmulWorkload
 class Matmul(LoopKernel):
     """C[i,j] += A[i,k] * B[k,j] for i < m, j < n, k < k."""
 
-    reads = frozenset({"accumulate", "chunk", "scale"})
+    reads = frozenset({"accumulate", "chunk"})
+    keeps_scales = True
 
     def __init__(self, workload: MatmulWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         numbers = setting.numbers

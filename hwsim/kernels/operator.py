@@ -50,7 +50,7 @@ class Operator(ABC):
     """What it makes; the main result last."""
     registers_needed: int = 1
     reads: frozenset[str] = frozenset()
-    """Which of `accumulate`, `chunk` and `scale` of a workload mean something to it: see `Kernel.reads`."""
+    """Which of `accumulate` and `chunk` of a workload mean something to it: see `Kernel.reads`."""
 
     @abstractmethod
     def emit(self, kernel: LoopKernel, names: Names) -> None:

@@ -25,6 +25,8 @@ class MatvecOperator(Operator):
     `order` ik finishes one sum after the other (v1 at a time with a register tile); ki adds column after column of A.
     """
 
+    reads = frozenset({"accumulate", "chunk"})
+
     name = "matvec"
 
     def __init__(

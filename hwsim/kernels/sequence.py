@@ -18,6 +18,8 @@ class SequenceOperator(Operator):
     what `results` names an output, and everything else scratch space.
     """
 
+    reads = frozenset({"accumulate", "chunk"})
+
     def __init__(self, name: str, parts: Sequence[tuple[Operator, Names]], results: Sequence[str]) -> None:
         self.name = name
         self.parts = tuple(parts)

@@ -72,6 +72,8 @@ class StrassenOperator(Operator):
     halved often enough are padded with zeros: A and B are copied first, and C is copied back.
     """
 
+    reads = frozenset({"accumulate", "chunk"})
+
     name = "matmul_strassen"
 
     def __init__(

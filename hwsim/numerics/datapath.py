@@ -23,12 +23,10 @@ from hwsim.numerics.block import BlockFormat
 from hwsim.numerics.dot import accumulate, dot
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.numerics.quantize import QuantizedArray, Scaling, quantize
+from hwsim.numerics.scaled import scaled_bits
 from hwsim.spec.number import FormatSpec
 
 Operand = Array | QuantizedArray
-
-SCALE_BITS = 32
-"""Scales are fp32, but for those of MX formats. Those of a tensor or a row are too few to count in memory."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +89,11 @@ class Datapath:
     @property
     def stored_bits_a(self) -> Fraction:
         """Bits of memory for one number of the left matrix, with its share of a block's scale."""
-        return _stored_bits(self.a, self.scale_a, self.block)
+        return scaled_bits(self.a, self.scale_a, self.block)
 
     @property
     def stored_bits_b(self) -> Fraction:
-        return _stored_bits(self.b, self.scale_b, self.block)
+        return scaled_bits(self.b, self.scale_b, self.block)
 
     def quantize_a(self, values: Array) -> QuantizedArray:
         return quantize(values, self.a, self.scale_a, axis=-1, block=self.block)
@@ -184,11 +182,6 @@ def find_datapath(
     fmt = find_format(precision)
     wide = fmt.sum_name if fmt.is_integer or stored else "fp64" if fmt.computed.itemsize == 8 else "fp32"
     return Datapath(fmt, fmt, find_format(accumulate or wide), chunk, scale, scale, block or 32)
-
-
-def _stored_bits(fmt: Format, scale: Scaling, block: int) -> Fraction:
-    own = Fraction(SCALE_BITS, block) if scale == "block" else Fraction(0)
-    return fmt.stored_bits + own
 
 
 def _plain(values: Array, fmt: Format, axis: int) -> QuantizedArray:

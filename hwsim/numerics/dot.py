@@ -28,6 +28,8 @@ def integer_dot(a: Array, b: Array) -> Array:
     NumPy's integer product is slow. A sum of products that stays below 2**24 is exact in float32, whatever its order,
     and one below 2**53 in float64: as many are summed at a time as that allows.
     """
+    if b.ndim == 1:
+        return np.asarray(integer_dot(a, b[:, None])[..., 0])
     most = _magnitude(a) * _magnitude(b)
     inner = a.shape[-1]
     at_once = _EXACT_FLOAT32 // most if most else inner

@@ -43,6 +43,10 @@ class Format:
         return True
 
     @property
+    def has_infinity(self) -> bool:
+        return False
+
+    @property
     def stored_bits(self) -> Fraction:
         """Bits of memory for one value, with its share of the scale that a block has."""
         return Fraction(self.bits)
@@ -95,6 +99,10 @@ class FloatFormat(Format):
     @property
     def is_native(self) -> bool:
         return self.held == self.computed and self.held.itemsize * 8 == self.bits and self._is_own_type
+
+    @property
+    def has_infinity(self) -> bool:
+        return self.grid.specials == "ieee"
 
     @property
     def largest(self) -> float:

@@ -73,6 +73,6 @@ def _is_rounded(kernel: Kernel, workload: WorkloadSpec) -> bool:
 
     Integers without a scale are made as integers: nothing is rounded.
     """
-    if kernel.fmt.is_integer:
-        return workload.scale != "none"
+    if workload.scale == "none" and kernel.fmt.is_integer:
+        return False
     return kernel.fmt.name not in ("fp32", "fp64")

@@ -80,9 +80,10 @@ def _top_key(spec: WorkloadSpec, name: str) -> Key:
 
 def _key_for(spec: WorkloadSpec, key: Key, name: str, value: object) -> Key:
     """Where two fields share a name, as `accumulate` does in a schedule and in a workload, the value decides."""
-    words = literals(key.annotation)
-    if name in _TOP and len(key.path) > 1 and words and value not in words:
-        outer = _top_key(spec, name)
+    if name not in _TOP or len(key.path) == 1:
+        return key
+    own, outer = literals(key.annotation), _top_key(spec, name)
+    if value not in own and (own or value in literals(outer.annotation)):
         return Key(outer.path, outer.annotation, f"{key.kind} | {outer.kind}")
     return key
 
