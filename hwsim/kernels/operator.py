@@ -15,6 +15,7 @@ import numpy as np
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.scaled import ScaledFormat
 from hwsim.spec.number import FormatSpec
 from hwsim.spec.ops.common import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
@@ -112,7 +113,10 @@ class OperatorKernel(LoopKernel):
     def tolerance(self) -> float:
         usual = find_format(self.fmt.sum_name).roundoff
         narrower = self.sum_fmt.roundoff / usual if usual else 1.0
-        return self.operator.tolerance(self.fmt) * max(1.0, narrower)
+        scaled = (
+            8 * self.fmt.roundoff if isinstance(self.fmt, ScaledFormat) else 0.0
+        )  # results have scales of their own
+        return self.operator.tolerance(self.fmt) * max(1.0, narrower) + scaled
 
     def formulas(self) -> tuple[Formula, ...]:
         return self.operator.formulas(self.setting, self.fmt)

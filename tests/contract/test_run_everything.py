@@ -30,15 +30,24 @@ SMALL_BY_NAME: dict[str, dict[str, object]] = {"formula_conv": {"n": 2}}
 NATIVE = ("fp64", "fp32", "fp16", "bf16", "int32", "int8")
 """What every CPU here computes in."""
 OTHERS = sorted(FORMATS.keys() - {*NATIVE, "int64"})
+# One of each kind of access: along rows, down columns, through gathers, into sums, and into a copy.
+ACCESS_PATTERNS = ("contiguous_copy", "fused", "matmul", "matmul_naive", "sum_columns", "view_transpose")
+
+CONVERTED = [
+    *((precision, workload) for precision in ("fp8_e4m3", "int4", "mxfp4") for workload in WORKLOADS),
+    *((precision, workload) for precision in (*OTHERS, "e5m3") for workload in ACCESS_PATTERNS),
+]
+CONVERTED = [pair for pair in dict.fromkeys(CONVERTED) if pair[1] != "pointer_chase"]
+SCALED = (
+    "add", "attention_fused", "attention_naive", "conv2d", "conv_bn_folded", "embedding", "layernorm",
+    "matmul", "matvec", "maxpool", "mlp", "reduce_max", "softmax", "stream_read", "transformer_block", "view_slice",
+)  # fmt: skip
 
 FIRST_KEYS = (
     "machine", "workload", "version", "seed", "verified", "cycles", "time_s", "energy_j", "power_w", "energy", "memory",
     "work", "intensity", "error", "attribution", "peak_memory_bytes", "warnings", "resolved",
 )  # fmt: skip
 LEVEL_KEYS = {"reads", "writes", "read_misses", "write_misses", "writebacks", "bytes_read", "bytes_written"}
-
-# One of each kind of access: along rows, down columns, through gathers, into sums, and into a copy.
-ACCESS_PATTERNS = ("contiguous_copy", "fused", "matmul", "matmul_naive", "sum_columns", "view_transpose")
 
 everything = pytest.mark.parametrize(
     ("machine", "workload"), [(machine, workload) for machine in MACHINES for workload in WORKLOADS]
@@ -159,8 +168,7 @@ def test_every_machine_runs_and_prices_every_format_that_it_has(machine: str, pr
     assert result.work["instructions"]["convert"] == 0
 
 
-@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "pointer_chase"])
-@pytest.mark.parametrize("precision", [*OTHERS, "e5m3"])
+@pytest.mark.parametrize(("precision", "workload"), CONVERTED)
 def test_every_workload_runs_in_every_other_format_if_it_may_convert(precision: str, workload: str) -> None:
     """Packed tensors, short vectors and all: the answer is what its stored inputs give, and conversions are counted.
 
@@ -184,15 +192,15 @@ def test_every_workload_runs_in_every_other_format_if_it_may_convert(precision: 
     assert type(result).from_json(result.to_json()) == result
 
 
-@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name not in ("pointer_chase", "matmul_strassen")])
+@pytest.mark.parametrize("workload", SCALED)
 @pytest.mark.parametrize(("precision", "scale"), [("int8", "row"), ("fp8_e4m3", "tensor"), ("int4", "block")])
-def test_every_workload_runs_with_scales(precision: str, scale: str, workload: str) -> None:
+def test_any_workload_runs_with_scales(precision: str, scale: str, workload: str) -> None:
     """With scales, integers too have roots and exponentials, and nothing leaves its range."""
     spec = load_workload(workload).spec
     result = hwsim.run("zen3", with_parameters(spec, small(workload)), precision=precision, scale=scale, convert=True)
     assert result.verified is True
     assert result.numeric is not None
-    assert result.numeric.rms_rel < 0.7
+    assert result.numeric.rms_rel < 0.5
 
 
 @pytest.mark.parametrize("machine", MACHINES)
