@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hwsim.cli.run_screen import formula_table, make_table, print_head, screen, stage_table, why_table, wrapped
+from hwsim.cli.run_screen import formula_table, print_head, screen, stage_table, why_table, wrapped
+from hwsim.cli.table import make_table
 from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _penalty_table(result: RunResult) -> Table:
     from hwsim.spec.memory import CacheSpec, DramSpec
 
     machine = machine_of(result)
-    core = CpuCore(machine, machine.compute[0])
+    core = CpuCore(machine, machine.cpu)
     levels = [level for level in machine.memory if isinstance(level, CacheSpec | DramSpec)]
     table = make_table("level", "latency", "cycles", "than the level before", "than the first")
     clocks = [machine.clock_hz(level.clock) if level.clock else core.clock_hz for level in levels]

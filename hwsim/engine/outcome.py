@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hwsim.energy import Ledger
-from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.trace.work import Instructions
 
 FEMTOSECONDS = 10**15
@@ -80,7 +82,7 @@ class Outcome:
     agents: tuple[AgentTime, ...]
     parts: dict[str, int]
     """Femtoseconds that each part of the work would take alone, the busiest core's: units, ports, chain, each link."""
-    levels: dict[str, CacheCounters]
+    levels: Mapping[str, CacheCounters | ScratchpadCounters]
     dram: DramCounters
     tensors: dict[str, TensorTraffic]
     stages: tuple[StageOutcome, ...]
@@ -104,6 +106,8 @@ class Outcome:
     walk_seconds: float
     math_seconds: float
     """Wall time of the replay and of the real math; for benchmarks, never part of a result."""
+    array: dict[str, Any] | None = None
+    """How a systolic array was used: its cycles and tiles; None for other machines."""
 
     @property
     def cycles(self) -> int:

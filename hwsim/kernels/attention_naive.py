@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from hwsim.kernels.attention_shape import AttentionShape, Frame, dot_plan, here, sum_plan
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at
-from hwsim.kernels.loops import Operand
+from hwsim.kernels.loops import Operand, Range
 from hwsim.kernels.program import Item, Loop
 from hwsim.kernels.softmax_loops import Operands, SoftmaxLoops, Values, in_blocks, wide_format
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format
+from hwsim.trace.view import TensorView
 
 FMA = Instructions(fma=1)
 SCALE = Instructions(mul=1)
@@ -94,9 +95,8 @@ class NaiveLoops:
         def compute(ranges: Ranges) -> None:
             rows, (channels,) = here(ranges, *"bgri"), here(ranges, "e")
             target = self.frame.rows(result)[(*rows, channels)]
-            total = np.zeros(target.shape, wide.held)
-            for start in range(0, self.shape.keys, self.bc):
-                keys = slice(start, start + self.bc)
+            total = wide.store(kernel.fmt.load(target))
+            for keys in _pieces(ranges["j"], self.bc):
                 values = self.frame.keys(v)[rows[0], rows[1], :, keys, channels]
                 accumulate(total, kernel.dot(self.matrix(p)[(*rows, keys)], values), wide)
             target[...] = kernel.fmt.store(wide.load(total))
@@ -113,13 +113,12 @@ class NaiveLoops:
         kernel, shape, wide = self.kernel, self.shape, self.kernel.find_sum_format()
 
         def compute(ranges: Ranges) -> None:
-            b, g, columns, channels = here(ranges, "b", "g", "j", "e")
+            b, g, r, columns, channels = here(ranges, "b", "g", "r", "j", "e")
             target = self.frame.keys(result)[b, g, 0, columns, channels]
-            total = np.zeros(target.shape, wide.held)
-            for start in range(0, shape.queries, self.br):
-                rows = slice(start, start + self.br)
-                left = self.matrix(p)[b, g, :, rows, columns].swapaxes(-1, -2)
-                part = kernel.dot(left, self.frame.rows(q)[b, g, :, rows, channels]).sum(axis=2)
+            total = wide.store(kernel.fmt.load(target))
+            for rows in _pieces(ranges["i"], self.br):
+                left = self.matrix(p)[b, g, r, rows, columns].swapaxes(-1, -2)
+                part = kernel.dot(left, self.frame.rows(q)[b, g, r, rows, channels]).sum(axis=2)
                 accumulate(total, part, wide)
             target[...] = kernel.fmt.store(wide.load(total))
 
@@ -141,5 +140,12 @@ class NaiveLoops:
         sizes = {"i": self.br, "j": self.bc}
         return {**dict.fromkeys(self.shape.outer, 1), **{index: sizes[index] for index in indices}}
 
-    def _matrix_view(self, name: str):  # type: ignore[no-untyped-def]
+    def _matrix_view(self, name: str) -> TensorView:
         return self.kernel.tensor(name).reshape(*self.shape.rows, self.shape.keys)
+
+
+def _pieces(whole: Range, size: int) -> Iterator[slice]:
+    """A range in pieces that are summed up one after the other."""
+    first, count = whole
+    for start in range(first, first + count, size):
+        yield slice(start, min(start + size, first + count))

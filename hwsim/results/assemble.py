@@ -13,6 +13,7 @@ from hwsim.energy import Entry
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome
 from hwsim.hardware.core import CpuCore
 from hwsim.kernels.kernel import Kernel
+from hwsim.results.array_work import array_work
 from hwsim.results.attribution import in_cycles
 from hwsim.results.formula import compare_formulas, rows_of
 from hwsim.results.result import Counts, RunResult
@@ -34,7 +35,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
     energy_j = None if entries is None else fsum(entry.joules for entry in entries)
     memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
     intensity = _intensity(kernel, outcome, memory)
-    warnings = [*kernel.warnings()]
+    warnings = [*kernel.warnings()] if outcome.array is None else []
     schedule = getattr(workload, "schedule", None)
     if getattr(schedule, "cores", None) is not None and getattr(schedule, "parallel", "rows") == "none":
         warnings.append("cores has no effect without parallel=rows: one core did all the work")
@@ -77,7 +78,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
             "parts": {name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
         },
         energy_by_cause=_by_cause(entries),
-        formulas=compare_formulas(machine, kernel, outcome, memory, intensity),
+        formulas=() if outcome.array else compare_formulas(machine, kernel, outcome, memory, intensity),
         tensors=tensors,
         stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
         replay={
@@ -121,7 +122,9 @@ def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str
 
 
 def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, Any]:
-    unit = machine.compute[0]
+    if outcome.array is not None:
+        return array_work(kernel, outcome)
+    unit = machine.cpu
     core = CpuCore(machine, unit)
     cores = len(outcome.agents)
     peak = float(core.peak_flops_per_cycle(kernel.compute_fmt) * core.clock_hz * cores)

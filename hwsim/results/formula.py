@@ -7,7 +7,7 @@ from typing import Any
 
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.hardware.core import CpuCore
-from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.kernels.kernel import Formula, Kernel
 from hwsim.results.conflict import Crowding, find_crowding
 from hwsim.results.text import counted, digits
@@ -21,7 +21,7 @@ def compare_formulas(
     machine: MachineSpec,
     kernel: Kernel,
     outcome: Outcome,
-    memory: Mapping[str, CacheCounters | DramCounters],
+    memory: Mapping[str, CacheCounters | DramCounters | ScratchpadCounters],
     intensity: Mapping[str, Any],
 ) -> tuple[dict[str, Any], ...]:
     """Every formula whose counterpart was simulated."""
@@ -51,7 +51,7 @@ def find_simulated(
     name: str,
     kernel: Kernel,
     outcome: Outcome,
-    memory: Mapping[str, CacheCounters | DramCounters],
+    memory: Mapping[str, CacheCounters | DramCounters | ScratchpadCounters],
     intensity: Mapping[str, Any],
 ) -> int | float | None:
     """The simulated number that a formula names; None where this machine has no such thing."""
@@ -83,7 +83,7 @@ def find_simulated(
 
 def _seconds(formula: Formula, machine: MachineSpec) -> float | None:
     """What a formula's bytes take at the bandwidths of a machine; None where one of them has no limit."""
-    core = CpuCore(machine, machine.compute[0])
+    core = CpuCore(machine, machine.cpu)
     if not machine.caches:
         return None
     rates = core.read_rate(core.dram), core.read_rate(machine.caches[0])

@@ -23,6 +23,7 @@ PlainFormat = Literal[
 ]  # fmt: skip
 BlockedFormat = Literal["mxfp8", "mxfp6", "mxfp4"]
 """Blocks of 32 numbers with a common scale."""
+KNOWN_FORMATS: tuple[str, ...] = (*get_args(PlainFormat), *get_args(BlockedFormat))
 WeightOnly = Literal["w8a16", "w4a16"]
 """Activations in fp16 and weights in int8 or int4, which are turned into fp16 before they are multiplied."""
 

@@ -35,7 +35,7 @@ def with_parameters(spec: WorkloadSpec, parameters: Mapping[str, object]) -> Wor
     Raises OverrideError with everything that does not fit.
     """
     keys = parameter_keys(spec)
-    data = spec.model_dump()
+    data = spec.model_dump(exclude_unset=True)
     wrong: list[str] = []
     for name, value in parameters.items():
         if name not in keys:
@@ -67,6 +67,8 @@ def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:
             keys |= _group_keys(value, group, spec)
         elif isinstance(value, dict):
             keys |= {n: Key((group, n), type(entry), _describe(type(entry))) for n, entry in value.items()}
+    for name, field in type(spec.mapping).model_fields.items():
+        keys[f"mapping.{name}"] = Key(("mapping", name), field.annotation, _describe(field.annotation))
     for name in _TOP:
         if name not in keys:
             keys[name] = _top_key(spec, name)
@@ -126,7 +128,7 @@ def _read(value: object, annotation: Any) -> object:
 
 def _set(data: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     for part in path[:-1]:
-        data = data[part]
+        data = data.setdefault(part, {})
     data[path[-1]] = value
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, get_origin
+from typing import get_origin
 
 from pydantic import BaseModel
 
@@ -69,9 +69,9 @@ def check_sources(model: type[BaseModel], node: Node) -> Iterator[Finding]:
         if source is None or group is None:
             continue
         known = set(_declared(group))
-        free = {name for name, field in group.model_fields.items() if _is_free(field.annotation)}
+        free = tuple(f"{name}." for name, field in group.model_fields.items() if _is_free(field.annotation))
         for key in source.fields:
-            if key not in known and key.partition(".")[0] not in free:
+            if key not in known and not key.startswith(free):
                 yield Finding((*path, "source", key), f"no such field to give a source for{did_you_mean(key, known)}")
 
 
@@ -116,8 +116,8 @@ def _strays(part: Node, covered: Mapping[str, Node | None]) -> dict[str, Node]:
     }
 
 
-def _is_free(annotation: Any) -> bool:
-    """Whether a field is a group whose names the user chooses."""
+def _is_free(annotation: object) -> bool:
+    """Whether a field is a group with names of the user's own, such as number formats."""
     return any(get_origin(choice) is dict for choice in choices(annotation))
 
 

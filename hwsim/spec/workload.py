@@ -11,6 +11,7 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.fields import did_you_mean
+from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.number import Precision, SumFormat
 
 Distribution = Literal["uniform", "normal", "activations", "relu"]
@@ -55,6 +56,7 @@ class WorkloadSpec(Spec):
         {}, description="Inputs of your own: `.npy` files by the names of the tensors.", examples=[{"A": "a.npy"}]
     )
     seed: int = Field(0, ge=0, description="Seed of the random inputs.")
+    mapping: MappingSpec = Field(MappingSpec(), description="Tiles on a machine with arrays; others do not read it.")
 
     loops: ClassVar[tuple[str, ...]] = ()
     """Loops that a schedule may cut, where their names are not those of the sizes."""

@@ -22,10 +22,15 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 SMALL = {
     "n": 24, "i": 24, "j": 24, "k": 24, "bytes": "4 KiB", "steps": 300, "batch": 3, "rank": 5, "cutoff": 8, "d": 12,
     "tokens": 24, "vocabulary": 40, "width": 13, "co": 6, "ci": 3, "h": 7, "w": 9, "height": 9, "channels": 5,
+    "br": 5, "bc": 7,
 }  # fmt: skip
 ROWS = 11
 """For workloads whose rows are not as many as their columns."""
-SMALL_BY_NAME: dict[str, dict[str, object]] = {"formula_conv": {"n": 2}}
+SMALL_BY_NAME: dict[str, dict[str, object]] = {
+    "formula_conv": {"n": 2},
+    "resnet_block": {"n": 2, "c": 5},
+    "resnet_block_plain": {"n": 2, "c": 5},
+}
 
 
 def small(name: str) -> WorkloadSpec:
