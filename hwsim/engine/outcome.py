@@ -46,6 +46,11 @@ class TensorTraffic:
         misses = {level: count - earlier.misses.get(level, 0) for level, count in self.misses.items()}
         return TensorTraffic(self.loads - earlier.loads, self.stores - earlier.stores, misses)
 
+    def __add__(self, more: TensorTraffic) -> TensorTraffic:
+        levels = self.misses.keys() | more.misses.keys()
+        misses = {level: self.misses.get(level, 0) + more.misses.get(level, 0) for level in sorted(levels)}
+        return TensorTraffic(self.loads + more.loads, self.stores + more.stores, misses)
+
     @property
     def moved(self) -> bool:
         return bool(self.loads or self.stores)
@@ -59,6 +64,13 @@ class StageOutcome:
     elapsed_fs: int
     flops: int
     tensors: dict[str, TensorTraffic]
+
+    def __add__(self, more: StageOutcome) -> StageOutcome:
+        """Both, one after the other, under the name of the first."""
+        names = [*self.tensors, *(name for name in more.tensors if name not in self.tensors)]
+        nothing = TensorTraffic()
+        tensors = {name: self.tensors.get(name, nothing) + more.tensors.get(name, nothing) for name in names}
+        return StageOutcome(self.name, self.elapsed_fs + more.elapsed_fs, self.flops + more.flops, tensors)
 
 
 @dataclass(frozen=True)

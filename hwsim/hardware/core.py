@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from hwsim.hardware.formats import lanes_of
 from hwsim.hardware.hierarchy import Traffic
 from hwsim.hardware.pattern import is_stream
 from hwsim.hardware.registers import RegisterFile, Spills
+from hwsim.numerics.format import Format
 from hwsim.spec.compute import CpuSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
@@ -92,6 +94,8 @@ class CpuCore:
         self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
         self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
         self._issued: dict[Work, Instructions] = {}
+        self._busy: dict[Work, tuple[Part, ...]] = {}
+        self._waits: dict[Work, tuple[Part, ...]] = {}
         self._rates: dict[tuple[str, int], Fraction | None] = {}
         self._latencies: dict[str, Cycles] = {}
 
@@ -106,11 +110,15 @@ class CpuCore:
             transfers=self._transfers(work, nests, traffic, dependent),
         )
 
-    def peak_flops_per_cycle(self, element_bits: int) -> int:
+    def peak_flops_per_cycle(self, fmt: Format) -> Fraction:
         """Additions and multiplications that all ports together can start in a cycle."""
-        lanes = max(1, self.unit.simd.bits // element_bits) if self.unit.simd else 1
+        lanes = lanes_of(self.unit, fmt)
         ports = self.unit.ports
-        return lanes * (2 * ports.fma if ports.fma else ports.add + ports.mul)
+        return lanes * self.format_rate(fmt.name) * (2 * ports.fma if ports.fma else ports.add + ports.mul)
+
+    def format_rate(self, name: str) -> Fraction:
+        """Share of its operations per cycle that the core reaches in a format."""
+        return Fraction(self.unit.formats.get(name, 1)).limit_denominator(1 << 16)
 
     def issued(self, work: Work) -> Instructions:
         """The instructions of a step as this core issues them.
@@ -146,18 +154,26 @@ class CpuCore:
     # Compute ----------------------------------------------------------------------------------------------------------
 
     def _compute(self, work: Work, traffic: Sequence[Traffic]) -> tuple[Part, ...]:
+        parts = self._busy.get(work)
+        if parts is None:
+            parts = self._busy[work] = self._units(work)
+        if self._near is None:
+            return parts
+        near = Part(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, traffic)))
+        return (*parts, near) if near.cycles else parts
+
+    def _units(self, work: Work) -> tuple[Part, ...]:
+        """Operations over ports, and instructions over issue slots."""
         count, ports = self.issued(work), self.unit.ports
-        multipliers = max(ports.fma, ports.mul)
+        multipliers, rate = max(ports.fma, ports.mul), self.format_rate(work.fmt)
         parts = [
-            Part("fma", Fraction(count.fma + count.mul, multipliers), busy=True),
-            Part("add", Fraction(count.add, ports.add), busy=True),
-            Part("special", Fraction(count.special, ports.special), busy=True),
+            Part("fma", Fraction(count.fma + count.mul, multipliers) / rate, busy=True),
+            Part("add", Fraction(count.add, ports.add) / rate, busy=True),
+            Part("special", Fraction(count.special, ports.special) / rate, busy=True),
             Part("load port", Fraction(count.load, ports.load)),
             Part("store port", Fraction(count.store, ports.store)),
             Part("issue", Fraction(count.total, self.unit.issue_width)),
         ]
-        if self._near is not None:
-            parts.append(Part(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, traffic))))
         return tuple(part for part in parts if part.cycles)
 
     def _chain(self, work: Work) -> tuple[Part, ...]:
@@ -165,11 +181,16 @@ class CpuCore:
         chain = work.chain
         if chain is None:
             return ()
+        if work not in self._waits:
+            self._waits[work] = (Part("dependency chain", self._chain_cycles(work, chain)),)
+        return self._waits[work]
+
+    def _chain_cycles(self, work: Work, chain: Chain) -> Cycles:
         loops = max(1, work.loop_starts)
         per_link = Fraction(max(1, self.issued(work).total), loops * chain.length)
         hidden = min(Fraction(chain.length), self.unit.window / per_link) if self.unit.window > 1 else ZERO
         exposed = (chain.length - hidden) * self._op_latency(chain)
-        return (Part("dependency chain", loops * (exposed + hidden * per_link / self.unit.issue_width)),)
+        return loops * (exposed + hidden * per_link / self.unit.issue_width)
 
     def _load_chain(self, work: Work, traffic: Sequence[Traffic]) -> tuple[Part, ...]:
         """Loads whose addresses come from the load before: each waits for the level that has its line."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from hwsim.errors import CapacityError
 from hwsim.kernels.attention_shape import AttentionShape
 from hwsim.kernels.softmax_loops import wide_format
 from hwsim.numerics.format import Format
 from hwsim.units import format_bytes
+
+
+def scratch_bytes(shape: AttentionShape, fmt: Format, br: int, bc: int) -> int:
+    """S and O of a tile, and m, m', l and a of each row, in the wide format; P too where that is narrower."""
+    rows, wide = shape.repeat * br, wide_format(fmt)
+    p = rows * bc * fmt.element_bytes if wide.name != fmt.name else 0
+    return ceil(p) + ceil((rows * bc + rows * shape.d + 4 * rows) * wide.element_bytes)
 
 
 @dataclass(frozen=True)
@@ -21,10 +29,9 @@ class Room:
     scratch_bytes: int
 
     def needed_bytes(self, br: int, bc: int) -> int:
-        """Pieces of Q, K and V (and of P, where S is wider) as stored; S, O, and m, m', l, a of each row wide."""
-        rows, d, wide = self.shape.repeat * br, self.shape.d, wide_format(self.fmt)
-        stored = rows * d + 2 * bc * d + (rows * bc if wide.name != self.fmt.name else 0)
-        return -(-stored * self.fmt.bits // 8) + (rows * bc + rows * d + 4 * rows) * wide.element_bytes
+        """Pieces of Q, K and V, and what is made of them."""
+        rows, d = self.shape.repeat * br, self.shape.d
+        return ceil((rows * d + 2 * bc * d) * self.fmt.element_bytes) + scratch_bytes(self.shape, self.fmt, br, bc)
 
     def fits(self, br: int, bc: int) -> bool:
         return self.needed_bytes(br, bc) <= self.scratch_bytes

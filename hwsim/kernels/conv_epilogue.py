@@ -15,7 +15,7 @@ from hwsim.kernels.operator import Names, Port
 from hwsim.kernels.pointwise import POINTWISE
 from hwsim.kernels.pool import refuse_integers
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.format import Array, Format
 
 EPSILON = 1e-5
 """Added to a variance before its root is taken: the default of PyTorch's BatchNorm2d."""
@@ -45,7 +45,10 @@ class Stage:
     @property
     def tensors(self) -> tuple[str, ...]:
         """What it reads for each output: of a batch norm, the scale and the shift that were made of its ports."""
-        return tuple(f"{port}.norm" for port in self.ports[:2]) if self.name == "batch_norm" else self.ports
+        if self.name != "batch_norm":
+            return self.ports
+        number = self.ports[0].removeprefix("gamma")
+        return f"norm_scale{number}", f"norm_shift{number}"
 
     @property
     def body(self) -> Instructions:
@@ -142,4 +145,4 @@ class Epilogue:
             here = self.shape.channels(stored)[(slice(None), *spans(ranges, "g", "co"))]
         else:
             here = self.shape.outputs(stored)[spans(ranges, "n", "g", "co", "h", "w")]
-        return find_format(kernel.fmt.sum_name).load(here)
+        return kernel.find_sum_format().load(here)

@@ -42,16 +42,18 @@ def loop_order(schedule: ConvSchedule, default: Sequence[str], also: Sequence[st
     return order
 
 
-def shared_loop(schedule: ConvSchedule, order: Sequence[str], extents: Mapping[str, int], output: Operand) -> str:
+def shared_loop(schedule: ConvSchedule, plan: LoopPlan, extents: Mapping[str, int], output: Operand) -> str:
     """The loop that cores share: the one asked for, or the outermost over the output that has something to share."""
-    free = [index for index in order if index in output.strides]
+    loops = sorted(plan.order, key=lambda index: index not in plan.tile)
+    free = [index for index in loops if index in output.strides]
     if schedule.share is None or schedule.share in OPTIONAL:
         asked = [schedule.share] if schedule.share in free else []
         return str([*asked, *(index for index in free if extents[index] > 1), *free][0])
     if schedule.share not in free:
+        times = extents.get(schedule.share, 1)
         raise InputError(
-            f"schedule.share: {schedule.share} runs {extents.get(schedule.share, 1)} times, always over the same outputs, "
-            f"so cores would have to add up each other's sums; share one of {', '.join(free)}"
+            f"schedule.share: {schedule.share} runs {times} times over the same outputs, so cores would have to add up "
+            f"each other's sums; share one of {', '.join(free)}"
         )
     return schedule.share
 

@@ -61,18 +61,23 @@ class PointwiseOperator(Operator):
         check_formats(self.stages, kernel.fmt)
         passes = [self.stages] if self.fused else [(stage,) for stage in self.stages]
         source = names[self.source]
+        flat = self._is_flat(kernel, names)
         for number, stages in enumerate(passes):
             last = number == len(passes) - 1
             target = names[self.target] if last else self.scratch(f"pass{number + 1}", names)
             if not last:
                 kernel.add_scratch(target, *self.shape, fmt=kernel.formats[names[self.target]])
-            self._add_pass(kernel, names, stages, source, target)
+            self._add_pass(kernel, names, stages, source, target, flat)
             source = target
 
-    def _add_pass(self, kernel: LoopKernel, names: Names, stages: Sequence[Stage], source: str, target: str) -> None:
-        tensors = [source, target, *(names[extra.port] for extra in stage_extras(stages))]
-        views = [kernel.tensor(name) for name in dict.fromkeys(tensors)]
-        flat = all(view.is_contiguous() and view.shape == self.shape for view in views)
+    def _is_flat(self, kernel: LoopKernel, names: Names) -> bool:
+        """Whether all tensors lie in one piece and have one shape: then one loop runs over all elements."""
+        views = [kernel.tensor(names[port.name]) for port in (*self.inputs, *self.outputs)]
+        return all(view.is_contiguous() and view.shape == self.shape for view in views)
+
+    def _add_pass(
+        self, kernel: LoopKernel, names: Names, stages: Sequence[Stage], source: str, target: str, flat: bool
+    ) -> None:
         indices = ("e",) if flat else tuple(f"e{axis}" for axis in range(len(self.shape)))
         extents = {"e": prod(self.shape)} if flat else dict(zip(indices, self.shape, strict=True))
 
