@@ -146,11 +146,11 @@ def mappings(shape: ConvShape, sizes: GridSizes) -> Iterator[Mapping]:
     for e in [width for width in widths if 2 * width >= min(size["p"], sizes.columns)]:
         sets = _sets(shape.r, e, sizes)
         for q in _useful(size["c"], sizes.inputs // shape.s)[-_NEARLY_FULL:]:
-            room = (sizes.buffer - q * _rows_in(shape, e) * (shape.w_in + 2 * shape.pad)) // (e * size["q"])
-            most = min(sizes.sums, sizes.weights // (q * shape.s), room)
-            for p in _useful(size["m"], most)[-_NEARLY_FULL:]:
-                for r in _useful(_up(size["c"], q), sets):
-                    for t in _useful(_up(size["m"], p), min(sets // r, room // p))[-1:]:
+            for r in _useful(_up(size["c"], q), sets):
+                room = (sizes.buffer - q * r * _rows_in(shape, e) * (shape.w_in + 2 * shape.pad)) // (e * size["q"])
+                for t in _useful(size["m"], sets // r)[-_NEARLY_FULL:]:
+                    most = min(sizes.sums, sizes.weights // (q * shape.s), room // t)
+                    for p in _useful(size["m"], most)[-_NEARLY_FULL:]:
                         yield from _in_buffer(Mapping(shape, 1, p * t, e, p, q, r, t), sizes)
 
 
