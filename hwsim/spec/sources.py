@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import get_origin
 
 from pydantic import BaseModel
 
 from hwsim.spec.document import Node, NodePath
-from hwsim.spec.fields import PART_LISTS, Finding, did_you_mean, model_at, model_of, shown_path
+from hwsim.spec.fields import PART_LISTS, Finding, choices, did_you_mean, model_at, model_of, shown_path
 
 _STRUCTURE = frozenset(("name", "kind", "clock", "shared_by", "source", "after", "remove"))
 _NUMBER = re.compile(r"\s*[-+]?[.]?\d|\s*[.]?inf\b")
@@ -68,9 +69,22 @@ def check_sources(model: type[BaseModel], node: Node) -> Iterator[Finding]:
         if source is None or group is None:
             continue
         known = set(_declared(group))
+        tables = set(_tables(group))
         for key in source.fields:
-            if key not in known:
+            if key not in known and key.rpartition(".")[0] not in tables:
                 yield Finding((*path, "source", key), f"no such field to give a source for{did_you_mean(key, known)}")
+
+
+def _tables(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Fields whose own keys the file chooses, such as rates by number format."""
+    for name, field in model.model_fields.items():
+        if name == "source":
+            continue
+        if any(get_origin(choice) is dict for choice in choices(field.annotation)):
+            yield prefix + name
+        inner = model_of(field.annotation, None)
+        if inner is not None:
+            yield from _tables(inner, f"{prefix}{name}.")
 
 
 def _parts(node: Node) -> Iterator[tuple[NodePath, Node]]:
