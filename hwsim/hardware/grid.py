@@ -39,6 +39,13 @@ class GridCost:
         return max(self.compute_cycles + self.weight_cycles, self.buffer_cycles) + self.dram_cycles
 
 
+    def traffic(self, part: str) -> int:
+        """Values that a memory delivers and receives."""
+        return sum(count for (name, action), count in self.actions.items() if name == part and action in _MOVES)
+
+
+_MOVES = ("read", "write")
+
 Rank = Callable[[GridCost], float]
 
 _NEARLY = 1.05
@@ -69,7 +76,10 @@ class Grid:
         return GridSizes(self.unit.rows, self.unit.columns, inputs, weights, sums, buffer)
 
     def best(self, shape: ConvShape, zero_share: float = 0.0, rank: Rank | None = None) -> GridCost:
-        """Of the mappings that compute nearly as fast as any, the one with the lowest `rank`: buffer traffic if none."""
+        """Of the mappings that compute nearly as fast as any, the one with the lowest `rank`.
+
+        Without one: the least energy at the machine's prices, or the least buffer traffic if it has none.
+        """
         fitting = list(mappings(shape, self.sizes))
         if not fitting:
             raise CapacityError(
@@ -79,7 +89,7 @@ class Grid:
             )
         cycles = [float(self._busy(mapping)) for mapping in fitting]
         fast = [mapping for mapping, busy in zip(fitting, cycles, strict=True) if busy <= _NEARLY * min(cycles)]
-        return min((self.cost(mapping, zero_share) for mapping in fast), key=rank or _buffer_traffic)
+        return min((self.cost(mapping, zero_share) for mapping in fast), key=rank or self._rank)
 
     def cost(self, mapping: Mapping, zero_share: float = 0.0) -> GridCost:
         """What a mapping does; `zero_share` of the multiplications have an input of zero."""
@@ -116,6 +126,13 @@ class Grid:
             dram_cycles=self._transfer(self._dram, actions),
         )
 
+    def _rank(self, cost: GridCost) -> float:
+        if self.machine.energy is None:
+            return float(cost.traffic(self._buffer.name) if self._buffer is not None else 0)
+        prices = self.machine.energy.actions
+        named = {f"{part}.{action}": count for (part, action), count in cost.actions.items()}
+        return float(sum(prices[name].energy.picojoules * count for name, count in named.items() if name in prices))
+
     def _busy(self, mapping: Mapping) -> Fraction:
         """Cycles in which the grid computes or takes weights in."""
         return mapping.steps + Fraction(mapping.passes * mapping.pass_weights, self.unit.weight_words)
@@ -125,7 +142,7 @@ class Grid:
             return Fraction(0)
         hz = self.machine.clock_hz(part.clock)
         rate = part.bandwidth.bytes_per_cycle(hz)
-        values = actions[part.name, "read"] + actions[part.name, "write"]
+        values = sum(actions[part.name, action] for action in _MOVES)
         return Fraction(values * self.unit.bits, 8) / rate * self.clock_hz / hz if rate else Fraction(0)
 
 
@@ -161,8 +178,3 @@ def _only(machine: MachineSpec, pads: list[ScratchpadSpec], role: str) -> Scratc
             f"found {len(found)}"
         )
     return found[0]
-
-
-def _buffer_traffic(cost: GridCost) -> float:
-    buffer = cost.flow.total("buffer")
-    return float(buffer.reads + buffer.writes)
