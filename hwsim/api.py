@@ -9,6 +9,7 @@ from pathlib import Path
 from hwsim.catalog import load_machine, load_workload
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
+from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, InputError
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
@@ -70,7 +71,12 @@ def run_all(
     task = resolve_workload(workload, parameters or {}, seed)
     kernel = prepare(target, task, math=math)
     outcome = simulate(target, kernel, seed=task.seed, timeline=timeline)
-    return Run(assemble(target, task, kernel, outcome, seed=task.seed), outcome)
+
+    def again(slowed: MachineSpec) -> Outcome:
+        return simulate(slowed, prepare(slowed, task, math=False), seed=task.seed, timeline=timeline)
+
+    target, outcome, throttle = keep_within_limit(target, outcome, again)
+    return Run(assemble(target, task, kernel, outcome, seed=task.seed, throttle=throttle), outcome)
 
 
 def resolve_machine(machine: str | Path | MachineSpec, settings: Settings = ()) -> MachineSpec:

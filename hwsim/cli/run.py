@@ -17,6 +17,7 @@ from hwsim.errors import CheckFailedError, InputError
 
 if TYPE_CHECKING:
     from hwsim.api import Run
+    from hwsim.results.result import RunResult
 
 EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_tiled n=256 tile=32 --set l1.size='64 KiB'[/cyan]"
 
@@ -48,6 +49,10 @@ def run_command(
     timeline: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what held which resource when, for Perfetto.")
     ] = None,
+    energy_csv: Annotated[
+        Path | None,
+        typer.Option("--energy-csv", metavar="FILE", help="Write counts, prices, joules and sources of all actions."),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw where time and energy went: png, svg or pdf.")
     ] = None,
@@ -59,7 +64,7 @@ def run_command(
 
     given = parse_words(words or ())
     target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
-    for option, path in (("--json", target), ("--timeline", timeline), ("--plot", plot)):
+    for option, path in (("--json", target), ("--timeline", timeline), ("--energy-csv", energy_csv), ("--plot", plot)):
         _check_place(option, path)
     check_plot_file(plot)
     with spinner("simulating"):
@@ -76,12 +81,22 @@ def run_command(
         from hwsim.results.timeline import timeline_json
 
         _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}"))
+    if energy_csv is not None:
+        _write_energy(energy_csv, result)
     if plot is not None:
         from hwsim.results.plot.split import plot_split
 
         plot_split(result, plot)
     if result.verified is False:
         raise CheckFailedError(f"{result.workload}: {result.warnings[-1]}")
+
+
+def _write_energy(path: Path, result: RunResult) -> None:
+    from hwsim.results.energy_report import energy_csv
+
+    if result.energy_j is None:
+        raise InputError(f"--energy-csv {path}: {result.machine} has no energy prices")
+    _write(path, energy_csv(result))
 
 
 @dataclass(frozen=True)

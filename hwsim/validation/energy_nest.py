@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from hwsim.errors import SpecError
 from hwsim.hardware.loopnest import Accesses, Convention, Convolution, Flow, Role, Store, count_accesses
 from hwsim.spec.base import Name, Spec
-from hwsim.spec.document import read_document
-from hwsim.spec.validate import validate
+from hwsim.spec.load import load_spec_file
 from hwsim.units import EnergyField, EnergyPrice
 from hwsim.validation.table import shipped
 
@@ -75,7 +72,7 @@ class Recount:
 
 def published() -> list[PublishedSpec]:
     """All that come with hwsim, by name."""
-    return [_load(path) for path in sorted(shipped("nests").glob("*.yaml"))]
+    return [load_spec_file(PublishedSpec, path, path.name) for path in sorted(shipped("nests").glob("*.yaml"))]
 
 
 def recount(spec: PublishedSpec) -> Recount:
@@ -100,11 +97,3 @@ def _energy(store: StoreSpec, count: Accesses) -> Fraction:
         return energy.picojoules * Fraction(store.bits, store.word or store.bits)
 
     return count.reads * price(store.read) + count.writes * price(store.write)
-
-
-def _load(path: Path) -> PublishedSpec:
-    node, problems = read_document(path)
-    spec, findings = validate(PublishedSpec, node)
-    if spec is None or problems:
-        raise SpecError((*problems, *(finding.problem(node) for finding in findings)))
-    return spec
