@@ -21,6 +21,7 @@ class Tally:
     def __init__(self, element_bytes: Mapping[str, int]) -> None:
         self._element_bytes = element_bytes
         self.instructions = Instructions()
+        self.fetched = 0
         self.flops = self.macs = 0
         self.accesses = self.skipped = 0
         self.operations: Counter[tuple[str, str]] = Counter()
@@ -30,6 +31,7 @@ class Tally:
 
     def add_work(self, work: Work, core: CpuCore) -> None:
         self.instructions += core.issued(work)
+        self.fetched += core.fetched(work)
         self.flops += work.flops
         self.macs += work.macs
         for name, count in _operations(work, fused=core.unit.ports.fma > 0).items():
@@ -74,13 +76,18 @@ class Tally:
     ) -> None:
         """Everything that costs energy."""
         unit, registers = core.unit.name, core.registers.name if core.registers else None
-        ledger.post(unit, "instruction", self.instructions.total, cause=CONTROL)
+        ledger.post(unit, "instruction", self.fetched, cause=CONTROL)
         operands = {"fma": 3, "add": 2, "mul": 2, "special": 1}
         read = written = 0
+        matrix = core.unit.matrix
         for (name, fmt), count in sorted(self.operations.items()):
             ledger.post(unit, f"{name}.{fmt}", count, cause=ARITHMETIC)
-            read += count * operands[name]
-            written += count
+            if name == "fma" and matrix is not None:
+                read += count * matrix.operands // matrix.macs
+                written += count // matrix.k
+            else:
+                read += count * operands[name]
+                written += count
         if registers is not None:
             first = next(iter(levels.values()), None)
             read_bits = read * element_bits + (8 * first.bytes_written if first else 0)

@@ -18,6 +18,23 @@ class SimdSpec(Spec):
     bits: int = Field(ge=8, description="Vector width; lanes follow from the precision.", examples=[256])
 
 
+class MatrixSpec(Spec):
+    """What one multiply-add instruction does in each lane: m x n sums of k products. 1 x 1 x 4 is a dot product."""
+
+    m: int = Field(1, ge=1, description="Rows of sums.")
+    n: int = Field(1, ge=1, description="Columns of sums.")
+    k: int = Field(1, ge=1, description="Products in each sum.")
+
+    @property
+    def macs(self) -> int:
+        return self.m * self.n * self.k
+
+    @property
+    def operands(self) -> int:
+        """Values read by one instruction in a lane; m x n of them are written back."""
+        return self.m * self.k + self.k * self.n + self.m * self.n
+
+
 class PortsSpec(Spec):
     """How many operations of each class can start in one cycle."""
 
@@ -53,6 +70,13 @@ class CpuSpec(Sourced):
         examples=[256],
     )
     simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
+    matrix: MatrixSpec | None = Field(
+        None, description="Multiply-adds of one instruction in each lane; one if not given."
+    )
+    vliw: bool = Field(
+        False,
+        description="Whether all that starts in a cycle is one long instruction: fetched, decoded and priced as one.",
+    )
     ports: PortsSpec = Field(PortsSpec(), description="Operations that can start in one cycle, by class.")
     latency: OpLatencySpec = Field(OpLatencySpec(), description="Cycles from operands to result, by class.")
     overlap: Literal["none", "memory", "full"] = Field(
