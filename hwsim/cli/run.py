@@ -47,7 +47,8 @@ def run_command(
         typer.Option(min=0, metavar="N", help="For random inputs and random replacement.", show_default=False),
     ] = None,
     timeline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what held which resource when, for Perfetto.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what held which resource when, and power over time, for Perfetto."),
     ] = None,
     energy_csv: Annotated[
         Path | None,
@@ -78,9 +79,12 @@ def run_command(
     if target is not None:
         _write(target, result.to_json())
     if timeline is not None:
+        from hwsim.results.power import power_over_time
+        from hwsim.results.resolved import machine_of
         from hwsim.results.timeline import timeline_json
 
-        _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}"))
+        power = power_over_time(machine_of(result), run.outcome)
+        _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
     if energy_csv is not None:
         _write_energy(energy_csv, result)
     if plot is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hwsim.cli.console import out
-from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds, short, watts
+from hwsim.results.text import bar, counted, data, digits, joule_seconds, joules, percent, ratio, seconds, short, watts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -193,6 +193,7 @@ def _print_costs(console: Console, result: RunResult) -> None:
         return
     flops = result.work["flops"]
     each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
+    each += f", energy × delay {joule_seconds(result.edp_js)}" if result.edp_js else ""
     amount = f"[bold cyan]{joules(result.energy_j):<8}[/bold cyan]"
     console.print(f"[bold]energy[/bold]  {amount} {watts(result.power_w)} on average{each}")
     shares = {name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j}

@@ -47,7 +47,7 @@ def simulate(
         hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
     levels_before, dram_before = hierarchy.level_counters(), hierarchy.dram.counters
     links = _links(env, machine, hierarchy)
-    tally = Tally({name: max(1, view.element_bits // 8) for name, view in kernel.tensors.items()})
+    tally = Tally({name: max(1, view.element_bits // 8) for name, view in kernel.tensors.items()}, kernel.fmt.bits)
     spans: list[Span] | None = [] if timeline else None
     storage = _storage(machine, kernel)
     agents = [CoreAgent(env, n, core, hierarchy, links[n], tally, spans, storage) for n in range(cores)]
@@ -76,6 +76,7 @@ def simulate(
         stores=tally.stores,
         ledger=ledger,
         spans=tuple(spans or ()),
+        pulses=tuple(sorted((p for agent in agents for p in agent.pulses), key=lambda p: (p.start_fs, p.end_fs))),
         events=sum(events for _, events in played),
         spilled=core.spilled,
         model=hierarchy.model,

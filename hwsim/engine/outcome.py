@@ -32,6 +32,15 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Pulse:
+    """What happened between two moments, for power over time."""
+
+    start_fs: int
+    end_fs: int
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
 class TensorTraffic:
     """Elements of one tensor that were loaded and stored, and its misses in each level."""
 
@@ -80,6 +89,8 @@ class Outcome:
     """Elements that went from memory to registers and back."""
     ledger: Ledger
     spans: tuple[Span, ...]
+    pulses: tuple[Pulse, ...]
+    """What each step did, in order of time; like `spans` only where a timeline was asked for."""
     events: int
     """SimPy events that the run took."""
     spilled: int

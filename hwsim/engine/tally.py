@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
 from hwsim.engine.outcome import TensorTraffic
@@ -18,8 +18,9 @@ from hwsim.trace.work import Instructions, Work
 class Tally:
     """Counts of work and traffic. Loads and stores are counted in elements, however wide the access."""
 
-    def __init__(self, element_bytes: Mapping[str, int]) -> None:
+    def __init__(self, element_bytes: Mapping[str, int], element_bits: int = 32) -> None:
         self._element_bytes = element_bytes
+        self._element_bits = element_bits
         self.instructions = Instructions()
         self.fetched = 0
         self.flops = self.macs = 0
@@ -65,6 +66,19 @@ class Tally:
             )
             for name in names
         }
+
+    def ledger_of(self, work: Work, nests: Sequence[Nest], traffic: Sequence[Traffic], core: CpuCore) -> Ledger:
+        """What one step posts by itself."""
+        step = Tally(self._element_bytes, self._element_bits)
+        step.add_work(work, core)
+        for nest, moved in zip(nests, traffic, strict=True):
+            step.add_traffic(nest, moved)
+        levels = {
+            spec.name: sum((moved.levels[spec.name] for moved in traffic), CacheCounters()) for spec in core.caches
+        }
+        ledger = Ledger()
+        step.post(ledger, core, levels, sum((moved.dram for moved in traffic), DramCounters()), self._element_bits)
+        return ledger
 
     def post(
         self,

@@ -38,7 +38,6 @@ class GridCost:
     def cycles(self) -> Fraction:
         return max(self.compute_cycles + self.weight_cycles, self.buffer_cycles) + self.dram_cycles
 
-
     def traffic(self, part: str) -> int:
         """Values that a memory delivers and receives."""
         return sum(count for (name, action), count in self.actions.items() if name == part and action in _MOVES)

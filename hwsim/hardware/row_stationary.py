@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from hwsim.hardware.loopnest import Convolution, Store
 
-
 _NEARLY_FULL = 2
 """How many of the largest numbers of interleaved channels are looked at."""
 

@@ -40,7 +40,9 @@ def energy_by_tensor(
 def energy_rows(result: RunResult) -> Iterator[dict[str, Any]]:
     """The priced ledger, one row for each line, the dearest first."""
     lines = [
-        (cause, name, line) for cause, actions in (result.energy_by_cause or {}).items() for name, line in actions.items()
+        (cause, name, line)
+        for cause, actions in (result.energy_by_cause or {}).items()
+        for name, line in actions.items()
     ]
     for cause, name, line in sorted(lines, key=lambda each: (-each[2]["joules"], each[1])):
         component, _, action = name.partition(".")

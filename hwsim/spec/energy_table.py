@@ -174,5 +174,3 @@ def _between(low: EnergyPrice, high: EnergyPrice, share: float) -> EnergyPrice:
         raise InputError(f"there is nothing between {low} and {high}: both have to be more than 0, and of one kind")
     value = exp((1 - share) * log(low.picojoules) + share * log(high.picojoules))
     return EnergyPrice(Fraction(f"{value:.{_DIGITS}g}"), low.per)
-
-

@@ -99,7 +99,9 @@ def _nests() -> Part:
     for spec in energy_nest.published():
         found, expected = energy_nest.recount(spec), float(spec.energy.picojoules) * 1e-12
         error = relative_error(found.joules, expected)
-        detail = "; ".join([f"{found.joules * 1e6:.6f} uJ counted, {expected * 1e6:.6f} uJ published", *found.miscounted])
+        detail = "; ".join(
+            [f"{found.joules * 1e6:.6f} uJ counted, {expected * 1e6:.6f} uJ published", *found.miscounted]
+        )
         rows.append(Row(spec.what, "published by other programs", error, detail))
         met = error <= spec.tolerance and not found.miscounted
         bars.append(Bar(spec.what, f"within {spec.tolerance:.1%}", f"off by {error:.4%}", met))
