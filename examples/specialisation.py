@@ -45,15 +45,12 @@ def joules(result: hwsim.RunResult, cause: str) -> float:
 
 
 def print_ladder(results: dict[str, hwsim.RunResult]) -> None:
-    print(
-        f"{'pJ per multiply-add':22}{'all':>9}{'arithmetic':>12}{'operands':>10}{'control':>9}{'memory':>9}{'static':>9}"
-    )
+    head = f"{'arithmetic':>12}{'operands':>10}{'control':>9}{'memory':>9}{'static':>9}"
+    print(f"{'pJ per multiply-add':22}{'all':>9}{head}")
     for name, result in results.items():
         each = 1e12 / result.work["macs"]
-        causes = ("arithmetic", "operand supply", "control", "memory", "static")
-        split = "".join(
-            f"{joules(result, cause) * each:>{w}.2f}" for cause, w in zip(causes, (12, 10, 9, 9, 9), strict=True)
-        )
+        columns = {"arithmetic": 12, "operand supply": 10, "control": 9, "memory": 9, "static": 9}
+        split = "".join(f"{joules(result, cause) * each:>{width}.2f}" for cause, width in columns.items())
         print(f"{name:22}{(result.energy_j or 0) * each:>9.2f}{split}")
     first, last = (result.energy_j or 0.0 for result in (results["scalar core"], results["fixed function"]))
     print(f"scalar core to fixed function: {first / last:.0f} times less energy")

@@ -1,7 +1,7 @@
 """The power limit: a run that would draw more has the clocks of its compute units lowered until it does not.
 
-Energy per action stays what it is (the voltage is not lowered), so power falls because the same actions take longer. Memory with a
-clock of its own keeps its pace: a run that waits for DRAM loses little.
+Energy per action stays what it is (the voltage is not lowered), so power falls because the same actions take longer.
+Memory with a clock of its own keeps its pace: a run that waits for DRAM loses little.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def average_watts(machine: MachineSpec, outcome: Outcome) -> float:
 
 
 def lower_clocks(machine: MachineSpec, share: Fraction) -> MachineSpec:
-    """The machine with the clocks of its compute units, and the power of its clock trees, at a share of what they were."""
+    """The machine with the clocks of its compute units, and the power of its clock trees, at a share of theirs."""
     default = machine.clocks[0].name
     slowed = {unit.clock or default for unit in machine.compute}
     clocks = tuple(

@@ -74,7 +74,7 @@ class StepCost:
 
 
 def _in_matrices(issued: Instructions, matrix: MatrixSpec) -> Instructions:
-    """The same work with matrix instructions: operands and sums move in the pieces that they take, loops in steps of k."""
+    """The same work with matrix instructions: operands and sums move in the pieces they take, loops in steps of k."""
     piece = min(matrix.m * matrix.k, matrix.k * matrix.n)
     fewer = {"fma": matrix.macs, "load": piece, "store": matrix.m * matrix.n, "other": matrix.k}
     return replace(issued, **{name: -(-getattr(issued, name) // by) for name, by in fewer.items()})
@@ -135,7 +135,7 @@ class CpuCore:
         return issued
 
     def fetched(self, work: Work) -> int:
-        """Instructions that are fetched and decoded: of a core with long ones, as many as it needs to start all parts."""
+        """Instructions that are fetched and decoded; of a core with long ones, as many as start all the parts."""
         if not self.unit.vliw:
             return self.issued(work).total
         return ceil(max((part.cycles for part in self._slots(work)), default=ZERO))

@@ -98,7 +98,8 @@ class Grid:
         real = Fraction(shape.macs, work.macs)
         useful = round(shape.macs * (1 - zero_share)) if self.unit.gate_zeros else shape.macs
         pads = {role: pad.name for role, pad in self._pads.items()}
-        sums, inputs, weights = (flow.accesses[name, role] for name, role in _SPADS)
+        sums, inputs = flow.accesses["sums", "output"], flow.accesses["inputs", "input"]
+        weights = flow.accesses["weights", "weight"]
         in_use = Fraction(useful, shape.macs)
         actions = {
             (self.unit.name, "mac"): useful,
@@ -143,10 +144,6 @@ class Grid:
         rate = part.bandwidth.bytes_per_cycle(hz)
         values = sum(actions[part.name, action] for action in _MOVES)
         return Fraction(values * self.unit.bits, 8) / rate * self.clock_hz / hz if rate else Fraction(0)
-
-
-_SPADS = (("sums", "output"), ("inputs", "input"), ("weights", "weight"))
-"""What `row_stationary` calls the memories of an element."""
 
 
 def gated_share(inputs: Array, shape: ConvShape) -> float:

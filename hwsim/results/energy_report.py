@@ -62,7 +62,7 @@ def energy_rows(result: RunResult) -> Iterator[dict[str, Any]]:
 
 
 def energy_csv(result: RunResult) -> str:
-    """Counts, prices and sources in one table. `count` x `price` are the joules: of static power, seconds times watts."""
+    """Counts, prices and sources in one table. `count` x `price` are the energy; of static power, seconds x watts."""
     text = StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -22,7 +22,7 @@ class PowerBin:
 
 
 def power_over_time(machine: MachineSpec, outcome: Outcome, bins: int = MOST_BINS) -> tuple[PowerBin, ...]:
-    """The run in equal pieces of time; needs a run with a timeline, and a machine with prices. Their mean is the run's."""
+    """The run in equal pieces of time, whose mean is the run's power. Empty without a timeline or without prices."""
     if machine.energy is None or not outcome.pulses or not outcome.elapsed_fs:
         return ()
     joules = [0.0] * min(bins, outcome.elapsed_fs)

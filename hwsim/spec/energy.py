@@ -45,8 +45,8 @@ class EnergySpec(Spec):
     node: Nanometres = Field(description="Technology node of the prices.", examples=["45 nm"])
     table: Name | None = Field(
         None,
-        description="An energy table, found by its name in machines/energy: it prices what `actions` does not. Its node "
-        "has to be the machine's.",
+        description="An energy table, found by its name in machines/energy: it prices what `actions` does not. Its "
+        "node has to be the machine's.",
         examples=["cmos_45nm"],
     )
     instruction: Name | None = Field(

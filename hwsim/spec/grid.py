@@ -19,8 +19,8 @@ class GridSpec(Sourced):
     columns: int = Field(ge=1, description="Columns of processing elements.")
     dataflow: Literal["row_stationary"] = Field(
         "row_stationary",
-        description="row_stationary: a PE convolves one row of a kernel with one row of the input; sums run up a column "
-        "of PEs, input rows run along diagonals.",
+        description="row_stationary: a PE convolves one row of a kernel with one row of the input; sums run up a "
+        "column of PEs, input rows run along diagonals.",
     )
     bits: int = Field(16, ge=1, description="Bits of an operand, and of a sum where it is stored.")
     gate_zeros: bool = Field(

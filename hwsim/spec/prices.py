@@ -57,7 +57,8 @@ def _instructions(machine: MachineSpec, energy: EnergySpec, table: EnergyTableSp
         known = ", ".join(sorted(table.instructions)) or "none"
         near = did_you_mean(kind, table.instructions)
         raise InputError(
-            f"machine {machine.name}: energy.instruction '{kind}' is not in energy table {table.name}; it has {known}{near}"
+            f"machine {machine.name}: energy.instruction '{kind}' is not in energy table {table.name}; "
+            f"it has {known}{near}"
         )
     for unit in machine.compute:
         if isinstance(unit, CpuSpec):

@@ -1,7 +1,7 @@
 """Layers measured on the Eyeriss chip, against counts on `eyeriss` at its prices.
 
-Each layer is mapped and its actions counted; the share of zero inputs is the measured one. Time is the measured one as well, and
-beside it the simulated one. The chip was measured without its DRAM, so `dram` is left out of the energy.
+Each layer is mapped and its actions counted; the share of zero inputs is the measured one. Time is the measured one as
+well, and beside it the simulated one. The chip was measured without its DRAM, so `dram` is left out of the energy.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _LAST = "static"
 
 
 def plot_energy_stack(results: Mapping[str, RunResult], path: Path, title: str = "", *, shares: bool = False) -> None:
-    """Joules for each operation, stacked by cause and memory level; with `shares`, every bar is the whole of its run."""
+    """Joules for each operation, stacked by cause and memory level; with `shares`, each bar is the whole of a run."""
     from matplotlib.figure import Figure
 
     with plot_style():
