@@ -50,6 +50,13 @@ class SpecialSpec(Spec):
     source: str = Field(description="Where the number comes from.")
 
 
+class AreaSpec(Spec):
+    """Silicon of one unit."""
+
+    square_micrometres: Annotated[float, Field(gt=0)] = Field(description="Area.")
+    source: str = Field(description="Where the number comes from.")
+
+
 class EnergyTableSpec(Spec):
     """An energy table, as one YAML file in machines/energy describes it."""
 
@@ -62,6 +69,9 @@ class EnergyTableSpec(Spec):
     )
     operations: dict[str, PriceSpec] = Field(
         {}, description="Arithmetic by kind and number format: `add.fp32`, `mul.int8`, or `fma.fp16` if it is no sum."
+    )
+    areas: dict[str, AreaSpec] = Field(
+        {}, description="Silicon of the unit for an operation, where it is known; for the reference page, not for runs."
     )
     accumulators: dict[Name, Name] = Field(
         {}, description="Format in which products of a format are summed, where it is another."
