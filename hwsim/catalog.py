@@ -62,17 +62,23 @@ def load_machine(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Loa
 
 def load_energy_table(name: str) -> EnergyTableSpec:
     """An energy table by name, from ``./machines/energy`` or from those that come with hwsim."""
-    from hwsim.spec.energy_table import EnergyTableSpec
     from hwsim.spec.fields import did_you_mean
-    from hwsim.spec.load import load_spec_file
 
     for folder in folders("machine"):
         file = folder / ENERGY_TABLES / f"{name}{_SUFFIX}"
         if file.is_file():
-            return load_spec_file(EnergyTableSpec, file, shown(file))
+            return load_energy_table_file(file)
     known = energy_table_names()
     listed = ", ".join(known) if known else "none"
     raise CatalogError(f"there is no energy table '{name}'{did_you_mean(name, known)}; known: {listed}")
+
+
+def load_energy_table_file(file: Path) -> EnergyTableSpec:
+    """An energy table by the path of its file."""
+    from hwsim.spec.energy_table import EnergyTableSpec
+    from hwsim.spec.load import load_spec_file
+
+    return load_spec_file(EnergyTableSpec, file, shown(file))
 
 
 def energy_table_names() -> tuple[str, ...]:

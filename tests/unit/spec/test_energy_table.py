@@ -68,7 +68,7 @@ def test_published_sizes_are_exact() -> None:
 def test_estimates_say_that_they_are() -> None:
     for name in ("cmos_45nm", "cmos_7nm"):
         for operation, price in table(name).operations.items():
-            if any(word in operation for word in ("fp8", "fp6", "fp4", "int4")):
+            if any(word in operation for word in ("fp8_", "fp6_", "fp4_", "mxfp", "int4")):
                 assert price.source.startswith("assumption: not published"), operation
 
 
