@@ -64,9 +64,10 @@ wrong. `--debug`, anywhere on the line, shows Python tracebacks; `--version` pri
 after any command tells what it takes.
 """
 _TABLES = """\
-Prices that machine files use by naming a table (`energy.table`, `energy.dram`). They lie in `machines/energy/`; one of yours goes into
-`./machines/energy/`. What lies between two nodes is interpolated in the logarithms of node and energy. An empty cell is not known:
-it is never taken for 0. [Price a machine's energy](../how-to/price-energy.md) shows how to use them.
+Prices that machine files use by naming a table (`energy.table`, `energy.dram`). They lie in
+`machines/energy/`; one of yours goes into `./machines/energy/`. What lies between two nodes is interpolated
+in the logarithms of node and energy. An empty cell is not known: it is never taken for 0.
+[Price a machine's energy](../how-to/price-energy.md) shows how to use them.
 """
 _AMOUNTS = "`KB` could mean 1000 or 1024 bytes and is refused. Amounts are exact: `0.1 ns` is a tenth.\n"
 

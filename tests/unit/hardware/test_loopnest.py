@@ -40,9 +40,7 @@ def test_a_tile_is_fetched_again_when_a_loop_around_its_own_advances() -> None:
 
 def test_sums_that_leave_unfinished_come_back() -> None:
     # c outside p: each of 4 sums visits the chip 5 times, and comes back 4 times
-    flow = count_accesses(
-        Convolution({"p": 4, "c": 5}), [Store("dram", ALL, (("c", 5), ("p", 4))), Store("chip", ALL)]
-    )
+    flow = count_accesses(Convolution({"p": 4, "c": 5}), [Store("dram", ALL, (("c", 5), ("p", 4))), Store("chip", ALL)])
     assert flow.accesses["dram", "output"].writes == 20
     assert flow.accesses["dram", "output"].reads == 16
 

@@ -105,7 +105,7 @@ def test_the_controller_is_a_line_of_its_own() -> None:
 
 
 def test_a_node_that_is_not_the_tables_is_refused() -> None:
-    with pytest.raises(InputError, match="is for 45 nm, and energy.node is 7 nm; name a table of that node"):
+    with pytest.raises(InputError, match=r"is for 45 nm, and energy\.node is 7 nm; name a table of that node"):
         load_machine("course_cpu", ["energy.node=7 nm"])
 
 
