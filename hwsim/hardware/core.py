@@ -99,6 +99,11 @@ class CpuCore:
         self._machine = machine
         self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
         self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
+        self._issued: dict[Work, Instructions] = {}
+        self._busy: dict[Work, tuple[Part, ...]] = {}
+        self._waits: dict[Work, tuple[Part, ...]] = {}
+        self._rates: dict[tuple[str, int], Fraction | None] = {}
+        self._latencies: dict[str, Cycles] = {}
 
     def cost(self, work: Work, nests: Sequence[Nest], traffic: Sequence[Traffic]) -> StepCost:
         """What a step takes, given what its nests moved."""
@@ -125,6 +130,12 @@ class CpuCore:
         and stored again in every iteration of the innermost loop; a chain or, without one, loop control tells how
         many there are.
         """
+        known = self._issued.get(work)
+        if known is None:
+            known = self._issued[work] = self._issue(work)
+        return known
+
+    def _issue(self, work: Work) -> Instructions:
         iterations = work.loop_starts * work.chain.length if work.chain else work.instructions.other // 2
         spills = self._spills(iterations)
         issued = work.instructions + Instructions(load=spills.loads, store=spills.stores)
@@ -138,7 +149,7 @@ class CpuCore:
         """Instructions that are fetched and decoded; of a core with long ones, as many as start all the parts."""
         if not self.unit.vliw:
             return self.issued(work).total
-        return ceil(max((part.cycles for part in self._slots(work)), default=ZERO))
+        return ceil(max((part.cycles for part in self._units(work)), default=ZERO))
 
     def _spills(self, iterations: int) -> Spills:
         """Values that find no register, each used and changed in every iteration."""
@@ -146,21 +157,28 @@ class CpuCore:
 
     def latency_cycles(self, level: CacheSpec | DramSpec) -> Cycles:
         """Load-to-use time of a level in cycles of this core, whatever clock the level runs at."""
-        return level.latency.seconds(self._clock_of(level)) * self.clock_hz if level.latency else ZERO
+        known = self._latencies.get(level.name)
+        if known is None:
+            known = level.latency.seconds(self._clock_of(level)) * self.clock_hz if level.latency else ZERO
+            self._latencies[level.name] = known
+        return known
 
     # Compute ----------------------------------------------------------------------------------------------------------
 
     def _compute(self, work: Work, traffic: Sequence[Traffic]) -> tuple[Part, ...]:
-        parts = self._slots(work)
-        if self._near is not None:
-            parts.append(Part(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, traffic))))
-        return tuple(part for part in parts if part.cycles)
+        parts = self._busy.get(work)
+        if parts is None:
+            parts = self._busy[work] = self._units(work)
+        if self._near is None:
+            return parts
+        near = Part(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, traffic)))
+        return (*parts, near) if near.cycles else parts
 
-    def _slots(self, work: Work) -> list[Part]:
-        """Cycles that each class of instructions needs by itself, and all of them to be issued."""
+    def _units(self, work: Work) -> tuple[Part, ...]:
+        """Operations over ports, and instructions over issue slots."""
         count, ports = self.issued(work), self.unit.ports
         multipliers = max(ports.fma, ports.mul)
-        return [
+        parts = [
             Part("fma", Fraction(count.fma + count.mul, multipliers), busy=True),
             Part("add", Fraction(count.add, ports.add), busy=True),
             Part("special", Fraction(count.special, ports.special), busy=True),
@@ -168,18 +186,24 @@ class CpuCore:
             Part("store port", Fraction(count.store, ports.store)),
             Part("issue", Fraction(count.total, self.unit.issue_width)),
         ]
+        return tuple(part for part in parts if part.cycles)
 
     def _chain(self, work: Work) -> tuple[Part, ...]:
         """Each link waits for the one before; the window lets the first links of the next loop start meanwhile."""
         chain = work.chain
         if chain is None:
             return ()
+        if work not in self._waits:
+            self._waits[work] = (Part("dependency chain", self._chain_cycles(work, chain)),)
+        return self._waits[work]
+
+    def _chain_cycles(self, work: Work, chain: Chain) -> Cycles:
         loops = max(1, work.loop_starts)
         length = self._links(chain)
         per_link = Fraction(max(1, self.issued(work).total), loops * length)
         hidden = min(Fraction(length), self.unit.window / per_link) if self.unit.window > 1 else ZERO
         exposed = (length - hidden) * self._op_latency(chain)
-        return (Part("dependency chain", loops * (exposed + hidden * per_link / self.unit.issue_width)),)
+        return loops * (exposed + hidden * per_link / self.unit.issue_width)
 
     def _links(self, chain: Chain) -> int:
         """Instructions that wait for each other: a matrix instruction sums several products at once."""
@@ -260,25 +284,29 @@ class CpuCore:
         return self._rate(level, level.write_bandwidth)
 
     def _rate(self, level: CacheSpec | DramSpec, bandwidth: Bandwidth | None) -> Fraction | None:
-        hz = self._clock_of(level)
-        rate = bandwidth.bytes_per_cycle(hz) if bandwidth else None
-        return None if rate is None else rate * hz / self.clock_hz
+        """Bytes per core cycle of a bandwidth of a level."""
+        key = level.name, id(bandwidth)
+        if key not in self._rates:
+            hz = self._clock_of(level)
+            rate = bandwidth.bytes_per_cycle(hz) if bandwidth else None
+            self._rates[key] = None if rate is None else rate * hz / self.clock_hz
+        return self._rates[key]
 
     def _over(self, nbytes: int, rate: Fraction | None) -> Cycles:
-        return nbytes / rate if rate else ZERO
+        return nbytes / rate if rate and nbytes else ZERO
 
     def _row_cycles(self, dram: DramSpec, traffic: Sequence[Traffic]) -> Cycles:
         """Every activation holds its bank for a row cycle; all banks work side by side, but for their refreshes.
 
         A row stays open as long as the device demands, and at least until its column has been read.
         """
-        if dram.timing is None:
+        activates = sum(each.dram.activates for each in traffic)
+        if dram.timing is None or not activates:
             return ZERO
         hz, timing = self._machine.clock_hz(dram.clock), dram.timing
         read = timing.trcd.seconds(hz) + timing.cl.seconds(hz)
         row_cycle = max(timing.tras.seconds(hz), read) + timing.trp.seconds(hz)
         available = 1 - timing.trfc.seconds(hz) / timing.trefi.seconds(hz)
-        activates = sum(each.dram.activates for each in traffic)
         return activates * row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
 
     def _miss_cycles(

@@ -13,6 +13,7 @@ from hwsim.engine.throttle import Throttle
 from hwsim.results.result import RunResult
 from hwsim.results.text import watts
 from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import DramSpec
 from hwsim.units import format_frequency
 
 COLUMNS = ("component", "action", "cause", "count", "per", "price", "price_unit", "joules", "share", "source")
@@ -24,6 +25,8 @@ def energy_by_tensor(
     """Each level's energy, given to tensors by how often they reached it: by accesses first, then by misses above."""
     if entries is None:
         return None
+    if outcome.array is not None:
+        return _of_main_memory(entries, outcome, machine)
     spent = {entry.component for entry in entries if entry.cause == MEMORY}
     levels = [level.name for level in machine.memory if level.name in spent]
     found: dict[str, dict[str, float]] = {name: {} for name in sorted(outcome.tensors)}
@@ -35,6 +38,15 @@ def energy_by_tensor(
             if whole and count:
                 found[tensor][level] = joules * count / whole
     return found
+
+
+def _of_main_memory(entries: Sequence[Entry], outcome: Outcome, machine: MachineSpec) -> dict[str, dict[str, float]]:
+    """On an array, what is known of each tensor is what it moved to and from main memory."""
+    dram = next(level.name for level in machine.memory if isinstance(level, DramSpec))
+    joules = sum(entry.joules for entry in entries if entry.component == dram and entry.cause == MEMORY)
+    moved = {name: traffic.loads + traffic.stores for name, traffic in sorted(outcome.tensors.items())}
+    whole = sum(moved.values())
+    return {name: {dram: joules * count / whole} if count else {} for name, count in moved.items()}
 
 
 def energy_rows(result: RunResult) -> Iterator[dict[str, Any]]:
