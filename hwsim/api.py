@@ -15,9 +15,10 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
 from hwsim.mapping.chip import build_chip, find_array
-from hwsim.numerics.format import find_format
+from hwsim.numerics.format import FORMATS, find_format
 from hwsim.results.assemble import assemble
 from hwsim.results.result import RunResult
+from hwsim.spec.grid import GridSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec
@@ -103,6 +104,8 @@ def resolve_workload(
 def in_own_format(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
     """A workload that names no precision, in the first format of the machine's array that the kernel can have."""
     array = find_array(machine)
+    if isinstance(machine.compute[0], GridSpec) and "precision" not in workload.model_fields_set:
+        return with_parameters(workload, {"precision": "int16" if "int16" in FORMATS else "int8"})
     if array is None or "precision" in workload.model_fields_set:
         return workload
     for name in array.formats:
@@ -135,6 +138,8 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
 def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:
     if find_array(machine) is not None:
         build_chip(machine, workload.precision)  # refuses a format that the array does not have
+        return build_kernel(workload, seed=workload.seed, math=math)
+    if isinstance(machine.compute[0], GridSpec):
         return build_kernel(workload, seed=workload.seed, math=math)
     unit, bits = machine.cpu, find_format(workload.precision).bits
     return build_kernel(

@@ -76,7 +76,7 @@ def print_head(console: Console, result: RunResult) -> None:
 
     workload = result.resolved["workload"]
     unit = result.resolved["machine"]["compute"][0]
-    used = f"{result.work['cores']} of {counted(unit['count'], unit['name'])}"
+    used = f"{result.work['cores']} of {counted(unit.get('count', 1), unit['name'])}"
     if "array" in result.work:
         used, workload = array_words(unit), without_loops(workload)
     console.print(f"[bold]{result.workload}[/bold] on [bold]{result.machine}[/bold]: {_choices(workload)}, {used}")

@@ -12,6 +12,7 @@ from hwsim.energy import Ledger
 from hwsim.engine.agent import CoreAgent
 from hwsim.engine.array_run import simulate_array
 from hwsim.engine.clock import seconds_to_fs
+from hwsim.engine.grid_run import simulate_grid
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import Outcome, Span, StageOutcome, TensorTraffic
 from hwsim.engine.tally import Tally
@@ -23,6 +24,7 @@ from hwsim.hardware.storage import PAGE_BYTES, Storage
 from hwsim.kernels.kernel import Kernel
 from hwsim.kernels.step import Stage
 from hwsim.spec.compute import CpuSpec
+from hwsim.spec.grid import GridSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec, Level, StorageSpec
@@ -46,6 +48,8 @@ def simulate(
     """
     if isinstance(machine.compute[0], SystolicSpec):
         return simulate_array(machine, kernel, mapping, timeline=timeline)
+    if isinstance(machine.compute[0], GridSpec):
+        return simulate_grid(machine, kernel, timeline=timeline)
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
     stages = kernel.stages()
