@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any
 from hwsim.cli.array_screen import array_level_table, array_words, print_utilisation, without_loops
 from hwsim.cli.console import out
 from hwsim.cli.table import make_table
-from hwsim.results.text import bar, counted, data, digits, format_title, joules, percent, ratio, seconds, short, watts
+from hwsim.results.text import (
+    bar,
+    counted,
+    data,
+    digits,
+    format_title,
+    joule_seconds,
+    joules,
+    percent,
+    ratio,
+    seconds,
+    short,
+    watts,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +89,7 @@ def print_head(console: Console, result: RunResult) -> None:
 
     workload = result.resolved["workload"]
     unit = result.resolved["machine"]["compute"][0]
-    used = f"{result.work['cores']} of {counted(unit['count'], unit['name'])}"
+    used = f"{result.work['cores']} of {counted(unit.get('count', 1), unit['name'])}"
     if "array" in result.work:
         used, workload = array_words(unit), without_loops(workload)
     console.print(f"[bold]{result.workload}[/bold] on [bold]{result.machine}[/bold]: {_choices(workload)}, {used}")
@@ -203,6 +216,7 @@ def _print_costs(console: Console, result: RunResult) -> None:
         return
     flops = result.work["flops"]
     each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
+    each += f", energy × delay {joule_seconds(result.edp_js)}" if result.edp_js else ""
     amount = f"[bold cyan]{joules(result.energy_j):<8}[/bold cyan]"
     console.print(f"[bold]energy[/bold]  {amount} {watts(result.power_w)} on average{each}")
     shares = {name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j}

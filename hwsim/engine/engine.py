@@ -12,6 +12,7 @@ from hwsim.energy import Ledger
 from hwsim.engine.agent import CoreAgent
 from hwsim.engine.array_run import simulate_array
 from hwsim.engine.clock import seconds_to_fs
+from hwsim.engine.grid_run import simulate_grid
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import Outcome, Span, StageOutcome, TensorTraffic
 from hwsim.engine.tally import Tally
@@ -24,6 +25,7 @@ from hwsim.kernels.convert import converting_stages
 from hwsim.kernels.kernel import Kernel
 from hwsim.kernels.step import Stage
 from hwsim.spec.compute import CpuSpec
+from hwsim.spec.grid import GridSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec, Level, StorageSpec
@@ -47,6 +49,8 @@ def simulate(
     """
     if isinstance(machine.compute[0], SystolicSpec):
         return simulate_array(machine, kernel, mapping, timeline=timeline)
+    if isinstance(machine.compute[0], GridSpec):
+        return simulate_grid(machine, kernel, timeline=timeline)
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
     stages = converting_stages(kernel)
@@ -55,7 +59,7 @@ def simulate(
         hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
     levels_before, dram_before = hierarchy.level_counters(), hierarchy.dram.counters
     links = _links(env, machine, hierarchy)
-    tally = Tally({name: view.element_bytes for name, view in kernel.tensors.items()})
+    tally = Tally({name: view.element_bytes for name, view in kernel.tensors.items()}, kernel.compute_fmt.bits)
     spans: list[Span] | None = [] if timeline else None
     storage = _storage(machine, kernel)
     agents = [CoreAgent(env, n, core, hierarchy, links[n], tally, spans, storage) for n in range(cores)]
@@ -84,6 +88,7 @@ def simulate(
         stores=tally.stores,
         ledger=ledger,
         spans=tuple(spans or ()),
+        pulses=tuple(sorted((p for agent in agents for p in agent.pulses), key=lambda p: (p.start_fs, p.end_fs))),
         events=sum(events for _, events in played),
         spilled=core.spilled,
         model=hierarchy.model,

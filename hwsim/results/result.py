@@ -55,8 +55,12 @@ class RunResult:
     """The machine and the workload as they were simulated, every default filled in."""
     bounds: dict[str, Any]
     """``lower_s``: all parts overlap; ``upper_s``: none do; ``parts``: seconds that each would take alone."""
-    energy_by_cause: dict[str, dict[str, dict[str, float]]] | None
-    """The priced ledger: cause, then action, then its count and joules."""
+    energy_by_cause: dict[str, dict[str, dict[str, Any]]] | None
+    """The priced ledger: cause, then action, then its count and joules, its price, what that is per, and its source."""
+    energy_by_tensor: dict[str, dict[str, float]] | None
+    """Joules of each memory level by the tensor that was moved, in proportion to its accesses there."""
+    throttle: dict[str, Any] | None
+    """What the machine's power limit did to the clock; None where it did nothing."""
     formulas: tuple[dict[str, Any], ...]
     """Closed forms beside what was simulated, with the reason for a gap."""
     tensors: dict[str, dict[str, Any]]
@@ -121,6 +125,17 @@ class RunResult:
         """Share of the arithmetic that the cores at work could have done."""
         peak = self.work["peak_flops_per_s"]
         return float(self.work["flops_per_s"]) / peak if peak else 0.0
+
+    @property
+    def energy_per_op_pj(self) -> float | None:
+        """Picojoules for each arithmetic operation, everything counted in."""
+        flops = self.work["flops"]
+        return None if self.energy_j is None or not flops else self.energy_j / flops * 1e12
+
+    @property
+    def edp_js(self) -> float | None:
+        """Energy times delay, in joule-seconds: what a slower, thriftier run has to be better in."""
+        return None if self.energy_j is None else self.energy_j * self.time_s
 
     def __repr__(self) -> str:
         from hwsim.results.summary import summary_lines

@@ -42,12 +42,21 @@ class TileSpec(Spec):
     threads: int = Field(128, ge=32, multiple_of=32, description="Threads of a block.")
 
 
-class AttentionTileSpec(Spec):
+class AttentionKernelSpec(Spec):
     """One fused attention kernel: rows of queries that a block keeps, and keys that it takes at a time."""
 
+    name: Name = Field(description="Which implementation this is; several entries serve growing head sizes.")
+    head_dim: int = Field(ge=1, description="Largest head size that this entry serves.")
     queries: int = Field(ge=1, description="Rows of queries of a block.")
     keys: int = Field(ge=1, description="Keys and values of one step.")
     threads: int = Field(128, ge=32, multiple_of=32, description="Threads of a block.")
+    resident: int = Field(1, ge=1, description="Blocks that run on one SM at once.")
+    whole_heads: bool = Field(False, description="One block takes all queries of a head, tile after tile.")
+    math_share: Share = Field(description="Share of the tensor cores' peak rate that its products reach.")
+    softmax_share: float = Field(
+        ge=0, le=1, description="Share of the softmax's time that does not run under the products of other warps."
+    )
+    step_latency: int = Field(0, ge=0, description="Cycles of one step beyond its products and its softmax.")
 
 
 class LibrarySpec(Spec):
@@ -55,10 +64,25 @@ class LibrarySpec(Spec):
 
     tensor_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on tensor cores.")
     lane_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on the ordinary lanes.")
-    attention_tiles: tuple[AttentionTileSpec, ...] = Field((), description="Fused attention kernels.")
+    attention: tuple[AttentionKernelSpec, ...] = Field((), description="Fused attention kernels, smallest head first.")
     split_k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1,), description="Into how many parts the sum over k may be cut, each a block of its own."
     )
+    units: dict[FormatName, Literal["tensor", "lanes"]] = Field(
+        {}, description="Where matrix products of a format run, if not on tensor cores wherever there are some."
+    )
+    tensor_share: Share = Field(1.0, description="Share of the tensor cores' peak rate that a main loop reaches.")
+    lane_share: Share = Field(1.0, description="Share of the lanes' peak rate that a main loop reaches.")
+    step_latency: int = Field(
+        0,
+        ge=0,
+        description="Cycles of one step of the main loop beyond its products, where a block is alone on its SM.",
+    )
+    block_start: int = Field(
+        0, ge=0, description="Cycles from a block's start to its first product, and from its last one to its end."
+    )
+    tile_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that loads of tiles reach.")
+    stream_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that long streams reach.")
 
 
 class GpuSpec(Sourced):

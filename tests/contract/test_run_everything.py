@@ -22,7 +22,7 @@ MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml")
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
 KINDS = {name: load_machine(name).spec.compute[0].kind for name in MACHINES}
 CORES = [name for name in MACHINES if KINDS[name] == "cpu"]
-OTHERS = [name for name in MACHINES if KINDS[name] != "cpu"]
+OTHERS = [name for name in MACHINES if KINDS[name] == "systolic"]  # a grid computes convolutions and products alone
 ONE_OF_EACH_OTHER_KIND = list({KINDS[name]: name for name in reversed(OTHERS)}.values())
 SOMETIMES_REFUSED = ("pointer_chase", "sum_rows", "sum_columns")
 TYPICAL = ("matmul", "conv2d_3x3", "attention_fused", "softmax", "resnet_block")
