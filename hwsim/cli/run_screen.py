@@ -22,6 +22,7 @@ _BAR = 24
 _INDENT = " " * 17
 _MOST_CAUSES = 6
 _MOST_FORMULAS = 4
+_MOST_STAGES = 14
 _FROM = 0.001
 """Shares below this are left out of the tables."""
 
@@ -41,6 +42,9 @@ def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str
     _print_costs(console, result)
     console.print()
     console.print(level_table(result))
+    if len(result.stages) > 1:
+        console.print()
+        console.print(stage_table(result))
     console.print()
     console.print(why_table(result))
     console.print()
@@ -94,6 +98,28 @@ def level_table(result: RunResult) -> Table:
             data(moved),
             "" if per_byte is None else digits(per_byte),
         )
+    return table
+
+
+def stage_table(result: RunResult) -> Table:
+    """The operations of a chain: what each took, and the lines that it brought from main memory."""
+    cache = list(result.caches)[-1] if result.caches else None
+    table = make_table(
+        "operation", "time", "share", "", "operations", *([f"{cache} misses"] if cache else []), left=(0, 3)
+    )
+    for stage in result.stages[:_MOST_STAGES]:
+        share = stage["time_s"] / result.time_s if result.time_s else 0.0
+        misses = sum(traffic["misses"].get(cache, 0) for traffic in stage["tensors"].values())
+        far = [f"{misses:,}"] if cache else []
+        table.add_row(
+            stage["name"], seconds(stage["time_s"]), percent(share, 1), _bar(share, "cyan"), f"{stage['flops']:,}", *far
+        )
+    rest = result.stages[_MOST_STAGES:]
+    if rest:
+        time_s = sum(stage["time_s"] for stage in rest)
+        share = time_s / result.time_s if result.time_s else 0.0
+        flops = sum(stage["flops"] for stage in rest)
+        table.add_row(f"{len(rest)} more", seconds(time_s), percent(share, 1), _bar(share, "cyan"), f"{flops:,}", "")
     return table
 
 

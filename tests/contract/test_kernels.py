@@ -94,8 +94,9 @@ def test_without_math_the_steps_are_the_same(spec):
 def test_blocks_may_run_in_any_order(spec):
     forward, _ = run(spec, cores=4)
     backward = build_kernel(spec, cores=4)
-    for block in reversed(backward.blocks()):
-        list(block.steps())
+    for stage in backward.stages():
+        for block in reversed(stage.blocks):
+            list(block.steps())
     np.testing.assert_array_equal(forward.output, backward.output)
 
 
