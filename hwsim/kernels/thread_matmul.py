@@ -226,7 +226,9 @@ def _tensor(problem: Problem, tiles: Tiles) -> ThreadProgram:
         WarpAccess("Bs", "shared", b, piece, times=tiles.wn // 16 * deep),
     )
     tid = _threads(tiles.threads)
-    store = WarpAccess("C", "global", tid * piece, piece, write=True, times=tiles.bm * tiles.bn * size // piece // tiles.threads)
+    store = WarpAccess(
+        "C", "global", tid * piece, piece, write=True, times=tiles.bm * tiles.bn * size // piece // tiles.threads
+    )
     results = tiles.wm * tiles.wn // WARP
     return ThreadProgram(
         "tensor", _grid(problem, tiles, rows_first=False), tiles.threads, results + 2 * BASE_REGISTERS,
@@ -307,7 +309,11 @@ def _copy_tiles(problem: Problem, tiles: Tiles, size: int) -> tuple[WarpAccess, 
         y, x = np.divmod(tid * each, columns)
         times = max(1, rows * columns * size // (piece * tiles.threads))
         lanes = y * pitch + x * size
-        found.append(WarpAccess(tensor, "global", lanes, piece, times=times, stride=rows // times * pitch, step=step, block=block))
+        found.append(
+            WarpAccess(
+                tensor, "global", lanes, piece, times=times, stride=rows // times * pitch, step=step, block=block
+            )
+        )
     return tuple(found)
 
 

@@ -49,13 +49,21 @@ def touched(lanes: NDArray[np.int64], nbytes: int, unit: int) -> NDArray[np.int6
 def wavefronts(shared: Scratchpad, lanes: NDArray[np.int64], nbytes: int) -> int:
     """Passes through the banks that an instruction takes.
 
-    Lanes of 4 bytes go together; of 8 bytes in two halves and of 16 bytes in four quarters of the warp. In each pass a
+    Lanes of 4 bytes go together; of 8 bytes in two halves and of 16 bytes in four quarters of the warp. Two neighbouring
+    parts go together where each lane wants the same as the lane beside it, or as the second beside it. In each pass a
     bank delivers one word, to as many lanes as ask for it.
     """
     width = shared.spec.bank_width
     together = max(1, len(lanes) * width // max(nbytes, width))
+    if together < len(lanes) and _in_pairs(lanes):
+        together *= 2
     groups = (lanes[first : first + together] for first in range(0, len(lanes), together))
     return sum(shared.wavefronts(group.tolist(), nbytes) for group in groups)
+
+
+def _in_pairs(lanes: NDArray[np.int64]) -> bool:
+    number = np.arange(len(lanes))
+    return any(bool((lanes == lanes[number ^ bit]).all()) for bit in (1, 2))
 
 
 def _shared(device: Device, access: WarpAccess) -> Request:
