@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hwsim.cli.run_screen import formula_table, make_table, print_head, screen, stage_table, why_table, wrapped
+from hwsim.cli.run_screen import formula_table, print_head, screen, stage_table, why_table, wrapped
+from hwsim.cli.table import make_table
 from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds
 
 if TYPE_CHECKING:

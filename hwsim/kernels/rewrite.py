@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hwsim.kernels.conv_epilogue import EPSILON
 from hwsim.kernels.graph import Columns, Derived, Graph
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.chain import BatchNormStep, ChainStep, ConvStep, MatmulStep, PointwiseStep, Rewrite, ScaleStep
@@ -94,10 +95,9 @@ def _difference(before: Graph, after: Graph, inputs: Mapping[str, Array]) -> flo
 def _folded(graph: Graph, conv: ConvStep, norm: BatchNormStep) -> Graph:
     weight, bias = f"{norm.name}_weight", f"{norm.name}_bias"
     weight_shape = graph.shapes()[conv.inputs[1]]
-    epsilon = norm.epsilon
 
     def scale(gamma: Array, variance: Array) -> Array:
-        return np.asarray(gamma / np.sqrt(variance + epsilon))
+        return np.asarray(gamma / np.sqrt(variance + EPSILON))
 
     def fold_weight(w: Array, gamma: Array, variance: Array) -> Array:
         return np.asarray(w * scale(gamma, variance)[:, None, None, None])

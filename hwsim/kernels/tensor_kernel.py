@@ -9,7 +9,7 @@ import numpy as np
 from hwsim.errors import ShapeError
 from hwsim.kernels.data import make_input
 from hwsim.kernels.kernel import Kernel, Setting
-from hwsim.numerics.format import Array, Format
+from hwsim.numerics.format import Array, Format, find_format
 from hwsim.trace.view import TensorView
 
 
@@ -42,14 +42,23 @@ class TensorKernel(Kernel):
         positive: bool = False,
         fmt: Format | None = None,
         halo: Sequence[int] = (),
+        below: int = 0,
     ) -> TensorView:
-        """Memory for an input, filled with the given values or with random ones; a halo around it is zero."""
-        fmt = fmt or self.fmt
+        """Memory for an input, filled with the given values or with random ones; a halo around it is zero.
+
+        With `below` it holds positions in a table, as whole numbers of 32 bits. They have values also without math:
+        what is loaded depends on them.
+        """
+        fmt = find_format("int32") if below else fmt or self.fmt
         view = self._allocate(name, shape, fmt, halo, ld)
-        if self.setting.math:
+        if self.setting.math or below:
             number = len(self._inputs)
             given = self._given.get(name)
-            self.arrays[name][...] = make_input(self.setting.seed, number, name, shape, fmt, given, positive)
+            values = make_input(self.setting.seed, number, name, shape, fmt, given, positive, below)
+            if self.setting.math:
+                self.arrays[name][...] = values
+            else:
+                self.arrays[name] = values
         self._inputs.append(name)
         return view
 

@@ -21,6 +21,10 @@ class Advice:
 def advise(result: RunResult, bound: Bound | None = None) -> Advice:
     """The first change that fits, from what costs most to what is merely interesting."""
     bound = bound or explain_bound(result)
+    if "array" in result.work:
+        from hwsim.results.array_advice import advise_array
+
+        return advise_array(result, bound)
     machine = machine_of(result)
     schedule = result.resolved["workload"].get("schedule", {})
     cores, idle = result.work["cores"], machine.compute[0].count - result.work["cores"]

@@ -14,8 +14,8 @@ from typing import get_origin
 
 from pydantic import BaseModel
 
-from hwsim.spec.document import Node, NodePath
-from hwsim.spec.fields import PART_LISTS, Finding, choices, did_you_mean, model_at, model_of, shown_path
+from hwsim.spec.document import Node
+from hwsim.spec.fields import Finding, choices, did_you_mean, model_at, model_of, shown_path
 
 _STRUCTURE = frozenset(("name", "kind", "clock", "shared_by", "source", "after", "remove"))
 _NUMBER = re.compile(r"\s*[-+]?[.]?\d|\s*[.]?inf\b")
@@ -69,29 +69,10 @@ def check_sources(model: type[BaseModel], node: Node) -> Iterator[Finding]:
         if source is None or group is None:
             continue
         known = set(_declared(group))
-        tables = set(_tables(group))
+        free = tuple(f"{name}." for name, field in group.model_fields.items() if _is_free(field.annotation))
         for key in source.fields:
-            if key not in known and key.rpartition(".")[0] not in tables:
+            if key not in known and not key.startswith(free):
                 yield Finding((*path, "source", key), f"no such field to give a source for{did_you_mean(key, known)}")
-
-
-def _tables(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Fields whose own keys the file chooses, such as rates by number format."""
-    for name, field in model.model_fields.items():
-        if name == "source":
-            continue
-        if any(get_origin(choice) is dict for choice in choices(field.annotation)):
-            yield prefix + name
-        inner = model_of(field.annotation, None)
-        if inner is not None:
-            yield from _tables(inner, f"{prefix}{name}.")
-
-
-def _parts(node: Node) -> Iterator[tuple[NodePath, Node]]:
-    for key in PART_LISTS:
-        parts = node.fields.get(key)
-        for index, part in enumerate(parts.items if parts is not None else ()):
-            yield (key, index), part
 
 
 def _numbers(group: Node, prefix: str) -> Iterator[str]:
@@ -126,6 +107,11 @@ def _strays(part: Node, covered: Mapping[str, Node | None]) -> dict[str, Node]:
         for key, text in (source.fields.items() if source is not None else ())
         if not any(number == key or number.startswith(f"{key}.") for number in covered)
     }
+
+
+def _is_free(annotation: object) -> bool:
+    """Whether a field is a group with names of the user's own, such as number formats."""
+    return any(get_origin(choice) is dict for choice in choices(annotation))
 
 
 def _declared(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

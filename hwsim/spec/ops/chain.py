@@ -71,7 +71,6 @@ class BatchNormStep(ChainStep):
     """Inputs: x [n, c, …], gamma [c], beta [c], mean [c], variance [c]."""
 
     op: Literal["batch_norm"] = Field(description="Normalisation by known mean and variance of each channel.")
-    epsilon: float = Field(1e-5, gt=0, description="Added to the variance.")
 
 
 class PoolStep(ChainStep):
