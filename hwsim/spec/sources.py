@@ -75,6 +75,13 @@ def check_sources(model: type[BaseModel], node: Node) -> Iterator[Finding]:
                 yield Finding((*path, "source", key), f"no such field to give a source for{did_you_mean(key, known)}")
 
 
+def _parts(node: Node) -> Iterator[tuple[NodePath, Node]]:
+    for key in PART_LISTS:
+        parts = node.fields.get(key)
+        for index, part in enumerate(parts.items if parts is not None else ()):
+            yield (key, index), part
+
+
 def _numbers(group: Node, prefix: str) -> Iterator[str]:
     for key, child in group.fields.items():
         if not prefix and key in _STRUCTURE:
