@@ -14,8 +14,8 @@ from typing import get_origin
 
 from pydantic import BaseModel
 
-from hwsim.spec.document import Node
-from hwsim.spec.fields import Finding, choices, did_you_mean, model_at, model_of, shown_path
+from hwsim.spec.document import Node, NodePath
+from hwsim.spec.fields import PART_LISTS, Finding, choices, did_you_mean, model_at, model_of, shown_path
 
 _STRUCTURE = frozenset(("name", "kind", "clock", "shared_by", "source", "after", "remove"))
 _NUMBER = re.compile(r"\s*[-+]?[.]?\d|\s*[.]?inf\b")
