@@ -34,6 +34,11 @@ TIMING = {"cuda_graph": "graph", "cuda_event": "stream", "reported": "graph", "w
 HOST_US = {"gemm": 21.0, "softmax": 12.0, "layernorm": 45.0, "gelu": 45.0, "add": 21.0}
 """Host time of one call in the wall-clock rows: LLMCompass, hardware_model/compute_module.py, measured there on A100."""
 
+LAYER_TIMED = "trt_flow_"
+"""TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
+QUANTIZES = frozenset(("sglang_sgl_kernel_fp8_scaled_mm",))
+"""Implementations that round activations to 8 bits, row by row, before they multiply."""
+
 GRAPH_COPIES = 6
 """Matrix products of the graph rows take turns with so many weights."""
 FLASH_FLOOR_US = 300.0
@@ -108,6 +113,8 @@ def modelled_seconds(model: GpuModel, row: MeasuredKernel) -> float:
     timing = row.record["timing"]
     if timing not in TIMING:
         raise row.wrong("timing", f"{timing!r} is not one of {', '.join(TIMING)}")
+    if row.record["impl"].startswith(LAYER_TIMED):
+        timing = "cuda_event"
     if timing == "wall_clock":
         return sum(cost.seconds for cost in kernels) + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
     scale = BACKWARD if row.record["pass"] == "fwd_bwd" else 1.0
@@ -123,7 +130,10 @@ def _gemm(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:
     fits = held < model.device.l2.size
     graph = row.record["timing"] == "cuda_graph"
     warm_weights = GRAPH_COPIES * shape.n * shape.k * weights < model.device.l2.size if graph else fits
-    return (model.gemm(shape, row.precision, GemmBytes(size, weights, output, fits, warm_weights)),)
+    product = model.gemm(shape, row.precision, GemmBytes(size, weights, output, fits, warm_weights))
+    if row.record["impl"] in QUANTIZES:
+        return model.quantize(shape.m, shape.k, "bf16", row.precision), product
+    return (product,)
 
 
 def _conv(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:

@@ -69,7 +69,8 @@ class Device:
 
     @cached_property
     def l2_rate(self) -> float:
-        return self._rate(self.l2)
+        """Bytes per cycle that tiles reach."""
+        return self._rate(self.l2) * self.sm.library.l2_bandwidth
 
     @cached_property
     def sm_rate(self) -> float:

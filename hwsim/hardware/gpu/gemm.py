@@ -110,17 +110,25 @@ def plans(
 ) -> Iterator[Plan]:
     """Every way in which the library could compute the product."""
     library = device.sm.library
-    tiles = (tile,) if tile else library.tensor_tiles if unit == "tensor" else library.lane_tiles
-    if not tiles:
-        raise InputError(f"{device.machine.name} lists no {unit} tiles in {device.sm.name}.library")
-    for each in tiles:
+    for each in (tile,) if tile else library_tiles(device, precision, unit):
         footprint = tile_footprint(each, data)
         if tile is not None:
             check_block(device, footprint, _tile_name(each), lambda: _largest_fitting(device, data, each))
         held = occupancy(device, footprint, _tile_name(each))
         for parts in (split,) if split else library.split_k:
-            if split or _worth_splitting(device, shape, each, parts, held.blocks):
+            if split or parts == 1 or _worth_splitting(device, shape, each, parts, held.blocks):
                 yield _plan(device, shape, precision, unit, data, each, parts, held)
+
+
+def library_tiles(device: Device, precision: str, unit: str) -> tuple[TileSpec, ...]:
+    """The library's kernels for a format: those made for its width, or those made for no width in particular."""
+    library = device.sm.library
+    listed = library.tensor_tiles if unit == "tensor" else library.lane_tiles
+    bits = round(8 * element_bytes(precision))
+    tiles = tuple(tile for tile in listed if tile.bits == bits) or tuple(tile for tile in listed if tile.bits is None)
+    if not tiles:
+        raise InputError(f"{device.machine.name} lists no {unit} tiles for {precision} in {device.sm.name}.library")
+    return tiles
 
 
 def tile_footprint(tile: TileSpec, data: GemmBytes) -> Footprint:
@@ -132,8 +140,8 @@ def tile_footprint(tile: TileSpec, data: GemmBytes) -> Footprint:
 
 def _worth_splitting(device: Device, shape: GemmShape, tile: TileSpec, parts: int, resident: int) -> bool:
     """A sum is split while its parts keep some steps, and only to fill SMs that would be idle."""
-    if parts == 1:
-        return True
+    if not tile.split:
+        return False
     steps = ceil(shape.k / tile.k)
     blocks = shape.batch * ceil(shape.m / tile.m) * ceil(shape.n / tile.n)
     return steps >= LEAST_STEPS * parts and blocks * (parts - 1) < 2 * device.count * resident
@@ -154,13 +162,14 @@ def _plan(
     count = shape.batch * rows * columns * parts
     steps = ceil(ceil(shape.k / parts) / tile.k)
     share = library.tensor_share if unit == "tensor" else library.lane_share
-    step_bytes = tile.k * (min(tile.m, shape.m) * data.a + min(tile.n, shape.n) * data.b)
+    a_step, b_step = tile.k * min(tile.m, shape.m) * data.a, tile.k * min(tile.n, shape.n) * data.b
+    shared = max(a_step, b_step) * (1 - 1 / library.multicast)
     output = shape.batch * shape.m * shape.n
     block = BlockCost(
         steps=steps,
         step_math=tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share),
         step_latency=library.step_latency,
-        l2_bytes=steps * step_bytes,
+        l2_bytes=steps * (a_step + b_step - shared),
         dram_bytes=_dram_read_bytes(device, shape, data, tile, held.blocks, parts) / count,
         write_bytes=output * (parts * SUM_BYTES if parts > 1 else data.out) / count,
         start_cycles=library.block_start,

@@ -39,6 +39,8 @@ class RowKernel:
     """Exponentials per element."""
     operations: float = 2.0
     """Other operations per element."""
+    to: str | None = None
+    """Format of the results; as the operands if not given."""
 
 
 def elementwise(
@@ -84,15 +86,22 @@ def layernorm(device: Device, rows: int, columns: int, precision: str) -> Kernel
     return rowwise(device, rows, columns, precision, RowKernel("layernorm", 2, 128, 2, operations=6.0))
 
 
+def quantize(device: Device, rows: int, columns: int, precision: str, to: str) -> KernelCost:
+    """Rows scaled by their largest element and rounded to a narrower format: one pass to find it, one to round."""
+    kernel = RowKernel("quantize", 2, 128, 2, operations=2.0, to=to)
+    return rowwise(device, rows, columns, precision, kernel)
+
+
 def rowwise(device: Device, rows: int, columns: int, precision: str, kernel: RowKernel) -> KernelCost:
     """A kernel that takes rows one by one, so many at a time as the SMs hold."""
     _check(rows * columns)
     row_bytes = columns * element_bytes(precision)
+    out_bytes = columns * element_bytes(kernel.to or precision)
     held = occupancy(device, Footprint(max(kernel.threads, 128), 32, 0))
     at_once = held.blocks * max(1, 128 // kernel.threads)
-    missed = _missed(device, min(rows, at_once * device.count) * 2 * row_bytes)
-    moved = rows * row_bytes * (2 + (kernel.passes - 1) * missed)
-    through_l2 = rows * row_bytes * (1 + kernel.passes)
+    missed = _missed(device, min(rows, at_once * device.count) * (row_bytes + out_bytes))
+    moved = rows * (row_bytes * (1 + (kernel.passes - 1) * missed) + out_bytes)
+    through_l2 = rows * (row_bytes * kernel.passes + out_bytes)
     waves = ceil(rows / (at_once * device.count))
     operations = rows * columns
     parts = {
