@@ -11,15 +11,18 @@ from hwsim.catalog import load_machine, load_workload
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
 from hwsim.errors import CapacityError, InputError
+from hwsim.hardware.gpu.device import Device
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
 from hwsim.mapping.chip import build_chip, find_array
 from hwsim.numerics.format import find_format
 from hwsim.results.assemble import assemble
 from hwsim.results.result import RunResult
+from hwsim.spec.gpu import GpuSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec
+from hwsim.spec.ops.attention import AttentionWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.units import format_bytes
@@ -72,7 +75,7 @@ def run_all(
     task = resolve_workload(workload, parameters or {}, seed)
     task = in_own_format(target, task)
     kernel = prepare(target, task, math=math)
-    outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping)
+    outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
     return Run(assemble(target, task, kernel, outcome, seed=task.seed), outcome)
 
 
@@ -94,9 +97,19 @@ def resolve_workload(
 
 
 def in_own_format(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
-    """A workload that names no precision, in the first format of the machine's array that the kernel can have."""
+    """A workload that names no precision, in the first format of the machine's array that the kernel can have.
+
+    On a GPU it stays as it is, but for fused attention, which the library has on tensor cores alone.
+    """
+    if "precision" in workload.model_fields_set:
+        return workload
+    unit = machine.compute[0]
+    if isinstance(unit, GpuSpec):
+        fused = isinstance(workload, AttentionWorkload) and workload.schedule.variant == "fused"
+        halves = [name for name in ("fp16", "bf16") if name in unit.tensor]
+        return with_parameters(workload, {"precision": halves[0]}) if fused and halves else workload
     array = find_array(machine)
-    if array is None or "precision" in workload.model_fields_set:
+    if array is None:
         return workload
     for name in array.formats:
         chosen = with_parameters(workload, {"precision": name})
@@ -128,6 +141,9 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
 def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:
     if find_array(machine) is not None:
         build_chip(machine, workload.precision)  # refuses a format that the array does not have
+        return build_kernel(workload, seed=workload.seed, math=math)
+    if isinstance(machine.compute[0], GpuSpec):
+        Device.of(machine).unit_for(workload.precision)  # refuses a format that the GPU does not have
         return build_kernel(workload, seed=workload.seed, math=math)
     unit, bits = machine.cpu, find_format(workload.precision).bits
     return build_kernel(

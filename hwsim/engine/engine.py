@@ -12,6 +12,7 @@ from hwsim.energy import Ledger
 from hwsim.engine.agent import CoreAgent
 from hwsim.engine.array_run import simulate_array
 from hwsim.engine.clock import seconds_to_fs
+from hwsim.engine.gpu_run import simulate_gpu
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import Outcome, Span, StageOutcome, TensorTraffic
 from hwsim.engine.tally import Tally
@@ -23,10 +24,12 @@ from hwsim.hardware.storage import PAGE_BYTES, Storage
 from hwsim.kernels.kernel import Kernel
 from hwsim.kernels.step import Stage
 from hwsim.spec.compute import CpuSpec
+from hwsim.spec.gpu import GpuSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec, Level, StorageSpec
 from hwsim.spec.systolic import SystolicSpec
+from hwsim.spec.threads import ThreadSchedule
 from hwsim.units import Bandwidth, Latency
 
 
@@ -38,14 +41,17 @@ def simulate(
     timeline: bool = False,
     hierarchy: Hierarchy | None = None,
     mapping: MappingSpec | None = None,
+    threads: ThreadSchedule | None = None,
 ) -> Outcome:
     """Compute a kernel for real while its accesses are replayed and its time passes.
 
     A run starts with cold caches, unless it is given the hierarchy that an earlier run left behind. `mapping` is for
-    machines with arrays, whose tiles are moved by software.
+    machines with arrays, whose tiles are moved by software; `threads` for matrix products written by hand for a GPU.
     """
     if isinstance(machine.compute[0], SystolicSpec):
         return simulate_array(machine, kernel, mapping, timeline=timeline)
+    if isinstance(machine.compute[0], GpuSpec):
+        return simulate_gpu(machine, kernel, threads, timeline=timeline)
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
     stages = kernel.stages()

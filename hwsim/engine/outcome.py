@@ -108,6 +108,8 @@ class Outcome:
     """Wall time of the replay and of the real math; for benchmarks, never part of a result."""
     array: dict[str, Any] | None = None
     """How a systolic array was used: its cycles and tiles; None for other machines."""
+    gpu: dict[str, Any] | None = None
+    """The launches of a GPU and how they fill it; None for other machines."""
 
     @property
     def cycles(self) -> int:

@@ -1,8 +1,8 @@
 """The ladder of matrix products on a GPU: what every thread loads, multiplies and stores, rung by rung.
 
 The rungs are those of S. Boehm, "How to Optimize a CUDA Matmul Kernel for cuBLAS-like Performance" (2022). Matrices are
-row-major. Of the compiler two things are assumed: neighbouring words that a thread needs in the same iteration are loaded
-together, up to four; and so are those of four iterations of an unrolled loop, where a thread has registers to spare.
+row-major. Of the compiler two things are assumed: neighbouring words that a thread needs in the same iteration are
+loaded together, up to four; and so are those of four iterations of an unrolled loop, where a thread has registers left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.errors import InputError
-from hwsim.spec.ops.threads import ThreadSchedule
+from hwsim.spec.threads import ThreadSchedule
 from hwsim.trace.threads import Space, ThreadProgram, WarpAccess
 
 WARP = 32
@@ -37,7 +37,11 @@ class Problem:
     n: int
     k: int
     fmt: str = "fp32"
-    element_bytes: int = WORD
+    bits: int = 32
+
+    @property
+    def element_bytes(self) -> int:
+        return self.bits // 8
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,20 @@ DEFAULTS: Mapping[str, Tiles] = {
 
 def make_program(problem: Problem, schedule: ThreadSchedule) -> ThreadProgram:
     """What the threads do; raises where tiles do not divide each other."""
-    default = DEFAULTS[schedule.kernel]
-    asked = {name: getattr(schedule, name) for name in ("bm", "bn", "bk", "tm", "tn", "wm", "wn")}
-    tiles = Tiles(**{name: value if value is not None else getattr(default, name) for name, value in asked.items()})
+    needed = (8, 16) if schedule.kernel == "tensor" else (32,)
+    if problem.bits not in needed:
+        widths = " or ".join(map(str, needed))
+        raise InputError(f"threads.kernel={schedule.kernel} is written for {widths} bits, found {problem.fmt}")
+    tiles = find_tiles(schedule)
     _check(tiles, schedule.kernel)
     return _MAKERS[schedule.kernel](problem, tiles)
+
+
+def find_tiles(schedule: ThreadSchedule) -> Tiles:
+    """The tiles of a schedule, with what the rung is known for where it says nothing."""
+    default = DEFAULTS[schedule.kernel]
+    asked = {name: getattr(schedule, name) for name in ("bm", "bn", "bk", "tm", "tn", "wm", "wn")}
+    return Tiles(**{name: value if value is not None else getattr(default, name) for name, value in asked.items()})
 
 
 def _check(tiles: Tiles, kernel: str) -> None:

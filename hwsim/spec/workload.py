@@ -12,6 +12,7 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.mapping import MappingSpec
+from hwsim.spec.threads import ThreadSchedule
 
 Precision = Literal["fp64", "fp32", "fp16", "bf16", "int32", "int8"]
 
@@ -27,6 +28,9 @@ class WorkloadSpec(Spec):
     precision: Precision = Field("fp32", description="Number format of the tensors.")
     seed: int = Field(0, ge=0, description="Seed of the random inputs.")
     mapping: MappingSpec = Field(MappingSpec(), description="Tiles on a machine with arrays; others do not read it.")
+    threads: ThreadSchedule = Field(
+        ThreadSchedule(), description="How a matrix product is written for a GPU; others do not read it."
+    )
 
     loops: ClassVar[tuple[str, ...]] = ()
     """Loops that a schedule may cut, where their names are not those of the sizes."""

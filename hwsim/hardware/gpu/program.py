@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from hwsim.hardware.gpu.block import BlockCost, waves_of
-from hwsim.hardware.gpu.cost import KernelCost, bound_of, finish, parts_of
+from hwsim.hardware.gpu.block import MATH, BlockCost, waves_of
+from hwsim.hardware.gpu.cost import ISSUE, MEMORY_UNIT, KernelCost, bound_of, finish, parts_of
 from hwsim.hardware.gpu.device import Device
 from hwsim.hardware.gpu.occupancy import Footprint, Occupancy, occupancy
 from hwsim.hardware.gpu.power import Activity
@@ -36,6 +36,11 @@ class StepParts:
     @property
     def busy(self) -> float:
         return max(self.fma, self.memory, self.issue)
+
+    @property
+    def unit(self) -> str:
+        """What holds the SM longest."""
+        return max((self.fma, MATH), (self.memory, MEMORY_UNIT), (self.issue, ISSUE))[1]
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ def program_cost(device: Device, program: ThreadProgram, most_sectors: int = MOS
     activity = Activity(program.fma_total, program.unit, program.fmt, moved)
     seconds, full_clock, power = finish(device, cycles, activity)
     parts = parts_of(waves)
+    parts[step.unit] = parts.pop(MATH)
     cost = KernelCost(
         name=program.name,
         seconds=seconds,

@@ -49,9 +49,9 @@ def touched(lanes: NDArray[np.int64], nbytes: int, unit: int) -> NDArray[np.int6
 def wavefronts(shared: Scratchpad, lanes: NDArray[np.int64], nbytes: int) -> int:
     """Passes through the banks that an instruction takes.
 
-    Lanes of 4 bytes go together; of 8 bytes in two halves and of 16 bytes in four quarters of the warp. Two neighbouring
-    parts go together where each lane wants the same as the lane beside it, or as the second beside it. In each pass a
-    bank delivers one word, to as many lanes as ask for it.
+    Lanes of 4 bytes go together; of 8 bytes in two halves and of 16 bytes in four quarters of the warp. Two
+    neighbouring parts go together where each lane wants the same as the lane beside it, or as the second beside it. In
+    each pass a bank delivers one word, to as many lanes as ask for it.
     """
     width = shared.spec.bank_width
     together = max(1, len(lanes) * width // max(nbytes, width))

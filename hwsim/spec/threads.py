@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hwsim.spec.base import Spec
-from hwsim.spec.ops.common import Extent
 
+Extent = Annotated[int, Field(ge=1)]
 Rung = Literal[
     "library", "naive", "coalesced", "shared", "register_1d", "register_2d", "vectorised", "warp_tiled", "tensor"
 ]
