@@ -61,6 +61,7 @@ class AttentionKernelSpec(Spec):
         ge=0, le=1, description="Share of the softmax's time that does not run under the products of other warps."
     )
     step_latency: int = Field(0, ge=0, description="Cycles of one step beyond its products and its softmax.")
+    block_start: int = Field(0, ge=0, description="Cycles of a block before its first and after its last step.")
 
 
 class LibrarySpec(Spec):

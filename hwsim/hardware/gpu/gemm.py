@@ -56,6 +56,8 @@ class GemmBytes:
     warm_b: bool = False
     a_bytes: float | None = None
     """Bytes of A in memory where they are not m x k elements, as for the input of a convolution."""
+    gather: float = 0.0
+    """Integer operations on the lanes for each element of A that is loaded, where it has to be searched for."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,10 @@ def gemm(
     data: GemmBytes | None = None,
     tile: TileSpec | None = None,
     split: int | None = None,
+    unit: str | None = None,
 ) -> KernelCost:
     """The cost of a matrix product: with the library's best tile and split, or with those that are given."""
-    unit = device.unit_for(precision)
+    unit = unit or device.unit_for(precision)
     size = element_bytes(precision)
     data = data or GemmBytes(size, size, size if size >= 2 else 2)
     follow_up = device.launch_seconds("graph") * device.clock_hz
@@ -167,7 +170,7 @@ def _plan(
     output = shape.batch * shape.m * shape.n
     block = BlockCost(
         steps=steps,
-        step_math=tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share),
+        step_math=tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share) + _gather(device, data, tile),
         step_latency=library.step_latency,
         l2_bytes=steps * (a_step + b_step - shared),
         dram_bytes=_dram_read_bytes(device, shape, data, tile, held.blocks, parts) / count,
@@ -179,6 +182,11 @@ def _plan(
     if parts > 1:
         reduction = library.block_start + output * (parts * SUM_BYTES + data.out) / device.l2_rate
     return Plan(tile, parts, count, held, block, waves_of(device, block, count, held.blocks), reduction)
+
+
+def _gather(device: Device, data: GemmBytes, tile: TileSpec) -> float:
+    """Cycles of one step in which the lanes work out where the elements of A lie."""
+    return data.gather * tile.m * tile.k / device.fma_rate("int32", "lanes") if data.gather else 0.0
 
 
 def _dram_read_bytes(
