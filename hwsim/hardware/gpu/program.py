@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from hwsim.hardware.gpu.block import MATH, BlockCost, waves_of
+from hwsim.hardware.gpu.block import LATENCY, MATH, BlockCost, waves_of
 from hwsim.hardware.gpu.cost import ISSUE, MEMORY_UNIT, KernelCost, bound_of, finish, parts_of
 from hwsim.hardware.gpu.device import Device
 from hwsim.hardware.gpu.occupancy import Footprint, Occupancy, occupancy
@@ -104,7 +104,7 @@ def program_cost(device: Device, program: ThreadProgram, most_sectors: int = MOS
         blocks=program.blocks,
         resident=held.blocks,
         waves=program.blocks / (device.count * held.blocks),
-        bound=bound_of(parts, power),
+        bound=bound_of(_exposed(parts, step.unit), power),
         parts=parts,
         activity=activity,
         l2_bytes=program.blocks * traffic.l2_bytes,
@@ -113,6 +113,11 @@ def program_cost(device: Device, program: ThreadProgram, most_sectors: int = MOS
         occupancy=held,
     )
     return ProgramCost(cost, step, requests, traffic, held)
+
+
+def _exposed(parts: dict[str, float], unit: str) -> dict[str, float]:
+    """The same parts, with the wait of a block alone counted without the work that it waits between."""
+    return {**parts, LATENCY: max(0.0, parts[LATENCY] - parts[unit])}
 
 
 def _step(
