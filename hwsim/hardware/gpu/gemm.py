@@ -23,6 +23,8 @@ OTHER_REGISTERS = 56
 """Registers of a thread beside its sums: operands under way, addresses, counters."""
 SUM_BYTES = 4
 """Sums are kept and exchanged in 32 bits."""
+EQUAL = 0.03
+"""Estimates that differ by less are taken as equal."""
 LEAST_STEPS = 2
 """Steps of the main loop that a part of a split sum has at least."""
 
@@ -94,12 +96,17 @@ def gemm(
     unit = unit or device.unit_for(precision)
     size = element_bytes(precision)
     data = data or GemmBytes(size, size, size if size >= 2 else 2)
-    follow_up = device.launch_seconds("graph") * device.clock_hz
-    plan = min(
-        plans(device, shape, precision, unit, data, tile, split),
-        key=lambda plan: plan.cycles + (plan.launches - 1) * follow_up,
-    )
+    plan = best_plan(device, list(plans(device, shape, precision, unit, data, tile, split)))
     return _cost(device, shape, precision, unit, plan)
+
+
+def best_plan(device: Device, options: list[Plan]) -> Plan:
+    """The quickest; among those that are as good as equal, the largest tile, which moves the fewest bytes."""
+    follow_up = device.launch_seconds("graph") * device.clock_hz
+    cycles = [plan.cycles + (plan.launches - 1) * follow_up for plan in options]
+    limit = min(cycles) * (1 + EQUAL)
+    good = [plan for plan, needed in zip(options, cycles, strict=True) if needed <= limit]
+    return max(good, key=lambda plan: (plan.tile.m * plan.tile.n, -plan.split, -plan.cycles))
 
 
 def plans(

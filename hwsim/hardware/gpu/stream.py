@@ -21,6 +21,8 @@ LANE_FORMAT = "fp32"
 """What element-wise arithmetic is done in."""
 KEPT_SHARE = 0.75
 """Share of the L2 up to which a working set is kept whole; beyond it, hits fade until the set is as large as the L2."""
+PHASE_TRIPS = 2
+"""How often the latency of memory passes in one phase of a row: once for the loads, once for folding and waiting."""
 THREADS = 256
 
 
@@ -107,13 +109,13 @@ def rowwise(device: Device, rows: int, columns: int, precision: str, kernel: Row
     parts = {
         DRAM: moved / device.stream_rate,
         L2: through_l2 / device.l2_rate,
-        LATENCY: waves * kernel.phases * device.memory_latency,
+        LATENCY: waves * kernel.phases * PHASE_TRIPS * device.memory_latency / held.blocks,
         SPECIAL: operations
         * (kernel.special / device.sm.special + kernel.operations / _lanes(device))
         / min(device.count, ceil(rows / max(1, 128 // kernel.threads))),
         START: float(device.sm.library.block_start),
     }
-    cycles = max(value for name, value in parts.items() if name != START) + parts[START]
+    cycles = max(parts[DRAM], parts[L2], parts[SPECIAL]) + parts[LATENCY] + parts[START]
     activity = Activity(operations * kernel.operations, "lanes", LANE_FORMAT, moved, operations * kernel.special)
     blocks = ceil(rows / max(1, 128 // kernel.threads))
     name = f"{kernel.name} {precision}"
