@@ -92,6 +92,8 @@ class CpuCore:
         self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
         self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
         self._issued: dict[Work, Instructions] = {}
+        self._busy: dict[Work, tuple[Part, ...]] = {}
+        self._waits: dict[Work, tuple[Part, ...]] = {}
         self._rates: dict[tuple[str, int], Fraction | None] = {}
         self._latencies: dict[str, Cycles] = {}
 
@@ -146,6 +148,16 @@ class CpuCore:
     # Compute ----------------------------------------------------------------------------------------------------------
 
     def _compute(self, work: Work, traffic: Sequence[Traffic]) -> tuple[Part, ...]:
+        parts = self._busy.get(work)
+        if parts is None:
+            parts = self._busy[work] = self._units(work)
+        if self._near is None:
+            return parts
+        near = Part(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, traffic)))
+        return (*parts, near) if near.cycles else parts
+
+    def _units(self, work: Work) -> tuple[Part, ...]:
+        """Operations over ports, and instructions over issue slots."""
         count, ports = self.issued(work), self.unit.ports
         multipliers = max(ports.fma, ports.mul)
         parts = [
@@ -156,8 +168,6 @@ class CpuCore:
             Part("store port", Fraction(count.store, ports.store)),
             Part("issue", Fraction(count.total, self.unit.issue_width)),
         ]
-        if self._near is not None:
-            parts.append(Part(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, traffic))))
         return tuple(part for part in parts if part.cycles)
 
     def _chain(self, work: Work) -> tuple[Part, ...]:
@@ -165,11 +175,16 @@ class CpuCore:
         chain = work.chain
         if chain is None:
             return ()
+        if work not in self._waits:
+            self._waits[work] = (Part("dependency chain", self._chain_cycles(work, chain)),)
+        return self._waits[work]
+
+    def _chain_cycles(self, work: Work, chain: Chain) -> Cycles:
         loops = max(1, work.loop_starts)
         per_link = Fraction(max(1, self.issued(work).total), loops * chain.length)
         hidden = min(Fraction(chain.length), self.unit.window / per_link) if self.unit.window > 1 else ZERO
         exposed = (chain.length - hidden) * self._op_latency(chain)
-        return (Part("dependency chain", loops * (exposed + hidden * per_link / self.unit.issue_width)),)
+        return loops * (exposed + hidden * per_link / self.unit.issue_width)
 
     def _load_chain(self, work: Work, traffic: Sequence[Traffic]) -> tuple[Part, ...]:
         """Loads whose addresses come from the load before: each waits for the level that has its line."""

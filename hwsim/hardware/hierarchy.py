@@ -147,7 +147,7 @@ class Hierarchy:
         return Traffic(
             levels={name: CacheCounters.of(row) for name, row in zip(names, rows, strict=True)},
             dram=DramCounters.of(self.dram.counts - mark.dram),
-            misses={name: tuple(int(n) for n in row) for name, row in zip(names, causes, strict=True)},
+            misses={name: tuple(row.tolist()) for name, row in zip(names, causes, strict=True)},
             accesses=accesses,
             skipped=skipped,
         )

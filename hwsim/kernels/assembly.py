@@ -147,7 +147,7 @@ class Assembly:
             return before, inner + more, last
         load = self._touches(output, inner_runs, write=False) if operation.accumulates else []
         store = self._touches(output, inner_runs, write=True)
-        has_sum = operation.continues or self._has_earlier_sum(output)
+        has_sum = self._has_earlier_sum(output)
         if self._index in output.strides:
             return before, inner + (load if has_sum else []) + more + store, last
         if plan.accumulate == "memory":

@@ -15,9 +15,12 @@ from hwsim.spec.ops.attention import AttentionSchedule
 
 MATRIX_READS = {"plain": 6, "rows": 4, "online": 5}
 MATRIX_WRITES = {"plain": 3, "rows": 2, "online": 2}
-"""How often the elements of S and P come from memory and go there. Plain: S is allocated, read for the maximum and again
-for the exponentials; P is allocated, read for the division and again for P V. Rows: neither is read again while its row
-is worked on. Online: S is read for maximum and sum and again for the result; P is allocated and read for P V."""
+"""How often the elements of S and P come from memory and go there.
+
+Plain: S is allocated, read for the maximum and again for the exponentials; P is allocated, read for the division and
+again for P V. Rows: neither is read again while its rows are worked on. Online: S is read for maximum and sum, and
+again for the result; P is allocated, and read for P V.
+"""
 
 
 def key_passes(shape: AttentionShape, br: int) -> int:

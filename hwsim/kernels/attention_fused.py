@@ -206,7 +206,7 @@ class FusedLoops:
         extents = self.shape.extents(last)
         return self.kernel.make_loop(
             name, extents, reads, write, body, compute, plan=self._plan(tuple(extents)),
-            accumulates=accumulates, late=late, late_body=late_body, stores=stores,
+            accumulates=accumulates, late=late, late_body=late_body, stores=stores, continues=False,
         )  # fmt: skip
 
     def _rows_loop(

@@ -79,7 +79,7 @@ def count_tiles(
     if output is not None:
         written = [replace(tile, write=True) for tile in _tiles_of(output, loops, plan.order, cuts, bits)]
         around = any(index not in output.strides for index in _around(output, loops))
-        if operation.accumulates and (around or operation.continues or is_resumed(operation, ranges)):
+        if operation.accumulates and (around or is_resumed(operation, ranges)):
             tiles += [replace(tile, write=False) for tile in written]
         tiles += written
     return tuple(tiles)

@@ -137,14 +137,14 @@ class LoopKernel(TensorKernel):
         late: Sequence[Operand] = (),
         late_body: Instructions = NOTHING,
         stores: Sequence[Operand] = (),
-        continues: bool = False,
+        continues: bool | None = None,
         follows: Mapping[str, tuple[str, int]] | None = None,
     ) -> Loop:
         """A loop nest to be added, or to be put into a loop over tiles.
 
         `late` operands and `late_body` finish an output value in its register before it is stored: this needs an order
         in which a sum is completed there. `stores` are further results of the loop; with `continues` the output already
-        holds a sum to which the loop adds.
+        holds a sum to which the loop adds, also in the first tile; without (False) it never does.
         """
         operation = LoopOperation(tuple(reads), write, accumulates, tuple(late), tuple(stores), continues)
         if plan is None:

@@ -107,8 +107,9 @@ class LoopOperation:
     accumulates: bool = True
     late: tuple[Operand, ...] = ()
     stores: tuple[Operand, ...] = ()
-    continues: bool = False
-    """Whether the output holds a sum from before the loop, to which the loop adds."""
+    continues: bool | None = None
+    """Whether the output holds a sum from before the loop, to which the loop adds; if not said, it does where some
+    index that is summed over does not begin at 0."""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -121,6 +122,8 @@ def is_resumed(operation: LoopOperation, ranges: Mapping[str, Range]) -> bool:
     output = operation.output
     if output is None or not operation.accumulates:
         return False
+    if operation.continues is not None:
+        return operation.continues
     return any(first > 0 for index, (first, _) in ranges.items() if index not in output.strides)
 
 

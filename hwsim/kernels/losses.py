@@ -152,7 +152,7 @@ class MseOperator(Operator):
         loss = names[self.loss]
         indices = [f"x{axis}" for axis in range(len(self.shape))]
         share = 1 / prod(self.shape)
-        kernel.begin_phase("loss")
+        kernel.begin_phase(self.scratch("loss", names))
 
         def compute(ranges: Ranges) -> None:
             here = part(ranges, *indices)
@@ -174,7 +174,7 @@ class MseOperator(Operator):
         )
         kernel.add(loop)
         kernel.shared_index = ""
-        kernel.begin_phase("gradient")
+        kernel.begin_phase(self.scratch("gradient", names))
         self._gradient.emit(kernel, names)
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:

@@ -42,7 +42,7 @@ class SequenceOperator(Operator):
             fmt = find_format(kernel.fmt.sum_name) if port.wide else kernel.fmt
             kernel.add_scratch(tensors[port.name], *port.shape, fmt=fmt, halo=port.halo)
         for part, own in self.parts:
-            kernel.begin_phase(part.name)
+            kernel.begin_phase(self.scratch(part.name, names))
             part.emit(kernel, {port: tensors[tensor] for port, tensor in own.items()})
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:

@@ -150,7 +150,7 @@ class StrassenOperator(Operator):
         rows, columns = target.shape
         reads = [at(matrix.view, "i", "j") for matrix, _ in terms]
         body = Instructions(add=len(terms) - 1)
-        kernel.begin_phase(name)
+        self._wait(kernel)
         extents = {"i": rows, "j": columns}
         vector = self.schedule.vector
         kernel.add_loop(name, extents, reads, at(target.view, "i", "j"), body, compute, vector=vector)
@@ -171,12 +171,16 @@ class StrassenOperator(Operator):
                 else:
                     accumulate(c.array[here], product, c.fmt)
 
-        kernel.begin_phase("product")
+        self._wait(kernel)
         order = {index: extents[index] for index in plan.order}
         reads = [at(a.view, "i", "k"), at(b.view, "k", "j")]
         write = at(c.view, "i", "j")
         kernel.add_loop("product", order, reads, write, MULTIPLY_ADD, compute, plan=plan, accumulates=True)
         kernel.shared_index = "i"
+
+    def _wait(self, kernel: LoopKernel) -> None:
+        """All cores have done what comes before; to whoever reads the result it is still the same operation."""
+        kernel.begin_phase(kernel.program[-1].name)
 
     def _matrix(self, kernel: LoopKernel, name: str) -> Matrix:
         array = kernel.arrays[name] if kernel.setting.math else None

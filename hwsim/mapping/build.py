@@ -30,8 +30,8 @@ class Mapped:
     places: Places
 
 
-def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None) -> Mapped:
-    """Every loop of a kernel, in order."""
+def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None, buffers: int = 2) -> Mapped:
+    """Every loop of a kernel, in order; with one buffer, no transfer overlaps with work."""
     items = program_of(chip, kernel)
     assert isinstance(kernel, LoopKernel)
     stages = [phase.name or kernel.name for phase in kernel.program for _ in phase.items]
@@ -39,7 +39,7 @@ def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None) -> 
     places = find_places(chip, kernel, items, keep=asked.keep == "auto")
     passes = []
     for number, (item, stage) in enumerate(zip(items, stages, strict=True)):
-        passes.append(_shortened(chip, _map(chip, item, number, places, asked)))
+        passes.append(_shortened(chip, _map(chip, item, number, places, asked, buffers)))
         passes[-1].stage = stage
     return Mapped(tuple(passes), places)
 
@@ -53,11 +53,13 @@ def program_of(chip: Chip, kernel: Kernel) -> list[Item]:
     return [item for phase in kernel.program for item in phase.items]
 
 
-def _map(chip: Chip, item: Item, number: int, places: Places, asked: MappingSpec) -> Pass:
+def _map(chip: Chip, item: Item, number: int, places: Places, asked: MappingSpec, buffers: int) -> Pass:
     if not isinstance(item, Loop):
-        return map_fused(chip, item, number, places)
+        return map_fused(chip, item, number, places, buffers)
     view = gemm_view(item)
-    return map_vector(chip, item, number, places) if view is None else map_product(chip, view, number, places, asked)
+    if view is None:
+        return map_vector(chip, item, number, places, buffers)
+    return map_product(chip, view, number, places, asked, buffers)
 
 
 def _shortened(chip: Chip, whole: Pass) -> Pass:

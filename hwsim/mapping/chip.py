@@ -45,6 +45,11 @@ class Chip:
         return max(found, key=lambda pad: pad.size, default=None)
 
     @property
+    def overlaps(self) -> bool:
+        """Whether any scratchpad has room for a tile that comes while another one is used."""
+        return any(pad.buffers == 2 for pad in self.scratchpads)
+
+    @property
     def scratchpads(self) -> list[ScratchpadSpec]:
         return [level for level in self.machine.memory if isinstance(level, ScratchpadSpec)]
 

@@ -24,7 +24,7 @@ from hwsim.units import format_bytes
 Piece = tuple[tuple[str, int, int], ...]
 
 
-def map_fused(chip: Chip, item: TileLoop, number: int, places: Places) -> Pass:
+def map_fused(chip: Chip, item: TileLoop, number: int, places: Places, buffers: int = 2) -> Pass:
     """Each loop of each tile is a step that needs the one before."""
     tracker = _Tracker(chip, places, number)
     views: dict[int, GemmView | None] = {}
@@ -37,7 +37,7 @@ def map_fused(chip: Chip, item: TileLoop, number: int, places: Places) -> Pass:
     _check_room(chip, places, number, tracker.largest, item)
     on_chip = {pad.name for pad in chip.scratchpads}
     still = {places.producer(name, number) for name in tracker.read if places.level[name] in on_chip}
-    depth = (chip.keeper or chip.pads["output"]).buffers
+    depth = min(buffers, (chip.keeper or chip.pads["output"]).buffers)
     name = " + ".join(dict.fromkeys(step.name for step in steps))
     return Pass(
         number=number,

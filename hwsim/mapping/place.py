@@ -49,7 +49,7 @@ def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -
     """Activations stay at home as long as they fit, weights in main memory, what lies between on the chip if asked."""
     places = Places()
     uses = [_uses(item) for item in items]
-    results = set(getattr(kernel, "results", ()))
+    results = {*getattr(kernel, "results", ()), *_unread(uses)}
     for number, (reads, writes) in enumerate(uses):
         for name in (*reads, *writes):
             first, _ = places.lives.get(name, (number, number))
@@ -113,6 +113,14 @@ def _uses(item: Item) -> tuple[set[str], set[str]]:
             if operation.continues:
                 reads.add(operation.output.tensor)
     return reads, writes
+
+
+def _unread(uses: Sequence[tuple[set[str], set[str]]]) -> set[str]:
+    """What is written and then read by no later item: an answer, whatever it is called."""
+    found: set[str] = set()
+    for reads, writes in uses:
+        found = (found - reads) | writes
+    return found
 
 
 def _readers(name: str, uses: Sequence[tuple[set[str], set[str]]]) -> list[int]:

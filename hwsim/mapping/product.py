@@ -11,11 +11,12 @@ from math import prod
 from hwsim.hardware.systolic import ALONG, GemmShape
 from hwsim.kernels.loops import Operand
 from hwsim.mapping.chip import ROLES, Chip, Role
+from hwsim.mapping.choice import RELEVANT, ROW, TILE, WHOLE, Choice, Storage
 from hwsim.mapping.cut import Cut, cut_to
 from hwsim.mapping.footprint import footprint
 from hwsim.mapping.gemm import GemmView
 from hwsim.mapping.place import Places, room
-from hwsim.mapping.search import RELEVANT, ROW, WHOLE, Choice, Search, Storage
+from hwsim.mapping.search import Search
 from hwsim.mapping.step import NEVER, Ahead, ArrayWork, Counts, Move, Pass, TileStep
 from hwsim.mapping.vector import cycles_for, operations
 from hwsim.numerics.format import find_format
@@ -34,7 +35,7 @@ class Tile:
     box: Mapping[str, int]
 
 
-def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: MappingSpec) -> Pass:
+def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: MappingSpec, buffers: int = 2) -> Pass:
     """Choose tiles, and write down what each of them loads, computes and stores."""
     extents = view.loop.extents
     roles: dict[Role, Operand] = {"input": view.input, "weight": view.weight, "output": view.output}
@@ -42,7 +43,7 @@ def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: 
     batches = prod(extents[index] for index in view.batch)
     sum_bits = find_format(chip.sum_format).bits
     search = Search(chip, view, extents, storage, room(chip, places, number), sum_bits, batches)
-    choice = search.choose(asked)
+    choice = search.choose(asked, buffers)
     walk = _Walk(chip, view, search, choice, number, places)
     steps = list(walk.steps())
     return Pass(
@@ -84,7 +85,7 @@ def _ahead(chip: Chip, search: Search, choice: Choice, together: int) -> Ahead:
         pad = chip.pads[role]
         first, second, _ = RELEVANT[role]
         copies = min(choice.buffers, pad.buffers)
-        if copies == 2 and len([r for r in ROLES if chip.pads[r] is pad]) == 1:
+        if copies == 2 and search.alone(role):
             one = search.bytes_of(role, choice.cuts[first], choice.cuts[second]) * together
             copies = max(copies, search.room[pad.name] // max(1, one))
         whole = choice.pieces[role] == WHOLE and search.batches == together
@@ -103,6 +104,9 @@ class _Walk:
         self.batches = cut_to({i: search.extents[i] for i in view.batch}, self._together())
         self.together = self.batches.size
         self._bytes: dict[tuple[object, ...], int] = {}
+        self._pieces: Counter[Role] = Counter()
+        self._last: dict[Role, tuple[int, ...]] = {}
+        self._batch = 0
         self._shapes: Counter[tuple[GemmShape, int, bool]] = Counter()
         self._works: dict[tuple[GemmShape, int], tuple[ArrayWork, ArrayWork]] = {}
 
@@ -123,6 +127,7 @@ class _Walk:
         order = self.choice.order
         before: tuple[int, ...] | None = None
         for batch in _tiles(self.batches):
+            self._batch = batch.number
             for corner in product(*(self.tiles[name] for name in order)):
                 here = dict(zip(order, corner, strict=True))
                 stationary = (batch.number, *self._stationary(here))
@@ -208,7 +213,19 @@ class _Walk:
             key += (here[first].number, here[second].number)
         if key not in self._bytes:
             self._bytes[key] = self._new_bytes(role, here)
-        return self._move(role, batch * self._bytes[key])
+        return replace(self._move(role, batch * self._bytes[key]), piece=self._piece(role, here))
+
+    def _piece(self, role: Role, here: Mapping[str, Tile]) -> int:
+        """The number of the piece that a tile belongs to: a new one replaces an old one in the scratchpad."""
+        first, second, other = RELEVANT[role]
+        outer = min((first, second), key=self.choice.order.index)
+        around = here[other].number if self.choice.outside(role) else 0
+        tiles = {TILE: (here[first].number, here[second].number), ROW: (here[outer].number,), WHOLE: ()}
+        key = (self._batch, around, *tiles[self.choice.pieces[role]])
+        if self._last.get(role) != key:
+            self._last[role] = key
+            self._pieces[role] += 1
+        return self._pieces[role] - 1
 
     def _piecewise(self, role: Role) -> bool:
         """Whether neighbouring tiles share bytes, and lie in the scratchpad together, so that these come once."""

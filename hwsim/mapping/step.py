@@ -27,6 +27,8 @@ class Move:
     """How often the DMA engine has to be set up."""
     store: bool = False
     """Towards the level behind."""
+    piece: int = -1
+    """Which piece of its operand in the scratchpad it is a part of; -1 where each step has its own."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class TileStep:
 
 @dataclass(frozen=True)
 class Ahead:
-    """How many tiles before its own a transfer may begin, and how many pieces of output there is room for."""
+    """How many pieces of each operand there is room for: one less of them can be under way before they are needed."""
 
     input: int = 1
     weight: int = 1
