@@ -11,11 +11,12 @@ from hwsim.catalog import load_machine, load_workload
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
 from hwsim.errors import CapacityError, InputError
+from hwsim.hardware.formats import choose_format, lanes_of
 from hwsim.hardware.gpu.device import Device
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
 from hwsim.mapping.chip import build_chip, find_array
-from hwsim.numerics.format import find_format
+from hwsim.numerics.datapath import find_datapath
 from hwsim.results.assemble import assemble
 from hwsim.results.result import RunResult
 from hwsim.spec.gpu import GpuSpec
@@ -140,19 +141,21 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
 
 def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:
     if find_array(machine) is not None:
-        build_chip(machine, workload.precision)  # refuses a format that the array does not have
+        build_chip(machine, find_datapath(workload.precision).a.name)  # refuses a format that the array does not have
         return build_kernel(workload, seed=workload.seed, math=math)
     if isinstance(machine.compute[0], GpuSpec):
-        Device.of(machine).unit_for(workload.precision)  # refuses a format that the GPU does not have
+        Device.of(machine).unit_for(find_datapath(workload.precision).a.name)  # refuses a format that it does not have
         return build_kernel(workload, seed=workload.seed, math=math)
-    unit, bits = machine.cpu, find_format(workload.precision).bits
+    unit = machine.cpu
+    compute = choose_format(unit, find_datapath(workload.precision).a, convert=workload.convert)
     return build_kernel(
         workload,
         seed=workload.seed,
-        lanes=max(1, unit.simd.bits // bits) if unit.simd else 1,
+        lanes=lanes_of(unit, compute),
         cores=cores,
         math=math,
         line_bytes=machine.caches[0].line if machine.caches else 64,
+        compute=compute.name,
     )
 
 

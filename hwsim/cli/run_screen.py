@@ -10,7 +10,7 @@ from hwsim.cli.array_screen import array_level_table, array_words, print_utilisa
 from hwsim.cli.console import out
 from hwsim.cli.gpu_screen import gpu_level_table, gpu_words, launch_table, program_words
 from hwsim.cli.table import make_table
-from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds, short, watts
+from hwsim.results.text import bar, counted, data, digits, format_title, joules, percent, ratio, seconds, short, watts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,7 +78,7 @@ def screen() -> Console:
 
 
 def print_head(console: Console, result: RunResult) -> None:
-    from hwsim.results.summary import verdict
+    from hwsim.results.summary import accuracy, verdict
 
     workload = result.resolved["workload"]
     unit = result.resolved["machine"]["compute"][0]
@@ -91,6 +91,8 @@ def print_head(console: Console, result: RunResult) -> None:
     good = {True: ("green", "✓"), False: ("bold red", "✗"), None: ("yellow", "–")}
     style, mark = good[result.verified]
     console.print(f"{mark} {verdict(result)}", style=style)
+    if words := accuracy(result):
+        console.print(f"  {words}")
 
 
 def level_table(result: RunResult) -> Table:
@@ -260,7 +262,18 @@ def _choices(workload: dict[str, Any]) -> str:
         for name, value in chosen.items()
         if value is True or (value not in _OFF and (name, value) not in _USUAL)
     ]
-    return " ".join([*shown, workload["precision"]])
+    return " ".join([*shown, *_number_choices(workload)])
+
+
+def _number_choices(workload: dict[str, Any]) -> list[str]:
+    """The precision, and what else is said about numbers."""
+    names = {
+        field: format_title(workload[field]) for field in ("precision", "accumulate") if workload[field] is not None
+    }
+    usual = {"chunk": None, "scale": "none", "distribution": "uniform"}
+    others = {name: workload[name] for name, default in usual.items() if workload.get(name, default) != default}
+    said = {**{name: text for name, text in names.items() if name != "precision"}, **others}
+    return [names["precision"], *(f"{name}={value}" for name, value in said.items())]
 
 
 def _amount(value: float) -> str:

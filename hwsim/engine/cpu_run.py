@@ -1,4 +1,4 @@
-"""The run of a kernel on CPU cores: build the machine, let its cores take the kernel's blocks, collect what happened."""
+"""The run of a kernel on CPU cores: they take its blocks, replay its accesses, and wait for each other."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hwsim.hardware.build import build_hierarchy
 from hwsim.hardware.core import CpuCore
 from hwsim.hardware.hierarchy import Hierarchy
 from hwsim.hardware.storage import PAGE_BYTES, Storage
+from hwsim.kernels.convert import converting_stages
 from hwsim.kernels.kernel import Kernel
 from hwsim.kernels.step import Stage
 from hwsim.spec.compute import CpuSpec
@@ -38,13 +39,13 @@ def simulate_cores(
     """Compute a kernel for real while its accesses are replayed and its time passes; cold caches unless given."""
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
-    stages = kernel.stages()
+    stages = converting_stages(kernel)
     cores = min(max(len(stage.blocks) for stage in stages), kernel.workers, core.unit.count) or 1
     if hierarchy is None:
         hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
     levels_before, dram_before = hierarchy.level_counters(), hierarchy.dram.counters
     links = _links(env, machine, hierarchy)
-    tally = Tally({name: max(1, view.element_bits // 8) for name, view in kernel.tensors.items()})
+    tally = Tally({name: view.element_bytes for name, view in kernel.tensors.items()})
     spans: list[Span] | None = [] if timeline else None
     storage = _storage(machine, kernel)
     agents = [CoreAgent(env, n, core, hierarchy, links[n], tally, spans, storage) for n in range(cores)]
@@ -53,7 +54,7 @@ def simulate_cores(
     levels = {name: counters - levels_before[name] for name, counters in hierarchy.level_counters().items()}
     dram = hierarchy.dram.counters - dram_before
     ledger = Ledger()
-    tally.post(ledger, core, levels, dram, kernel.fmt.bits)
+    tally.post(ledger, core, levels, dram, kernel.compute_fmt.bits)
     if storage is not None:
         pages = storage.staged_pages
         ledger.post(storage.spec.name, "read", pages, bits=8 * PAGE_BYTES * pages)

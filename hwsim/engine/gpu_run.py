@@ -117,7 +117,7 @@ def _fs(seconds: float) -> int:
 
 
 def _stored_bytes(kernel: LoopKernel, launch: Launch) -> float:
-    return sum(written * kernel.tensors[name].element_bits / 8 for name, (_, written) in launch.tensors.items())
+    return float(sum(kernel.tensors[name].element_bits * written / 8 for name, (_, written) in launch.tensors.items()))
 
 
 def _tensors(launches: Sequence[Launch]) -> dict[str, TensorTraffic]:

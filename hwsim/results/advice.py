@@ -67,8 +67,7 @@ def _padding(result: RunResult) -> Advice | None:
     if crowding is None:
         return None
     facts = result.tensors[crowding.tensor]
-    element_bytes = facts["bytes"] // facts["elements"]
-    ld = crowding.better_row_bytes // element_bytes
+    ld = crowding.better_row_bytes * facts["elements"] // facts["bytes"]
     return _change({"ld": str(ld)}, f"rows a line longer, so that columns of {crowding.tensor} use all sets")
 
 

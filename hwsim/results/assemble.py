@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from math import fsum, prod
+from math import ceil, fsum, prod
 from typing import Any
 
 from hwsim import __version__
@@ -17,7 +17,7 @@ from hwsim.results.accelerator_work import accelerator_work
 from hwsim.results.attribution import in_cycles
 from hwsim.results.formula import compare_formulas, rows_of
 from hwsim.results.result import Counts, RunResult
-from hwsim.results.verify import verify
+from hwsim.results.verify import Check, verify
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec
 from hwsim.spec.render import as_data
@@ -28,7 +28,8 @@ NO_MATH = "ran without math: the answer was not computed, so it could not be che
 
 def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outcome: Outcome, *, seed: int) -> RunResult:
     """Check the answer, price the energy, and put everything where it can be found."""
-    verified, error = verify(kernel) if kernel.setting.math else (None, None)
+    check = verify(kernel, workload, seed) if kernel.setting.math else None
+    verified, error = (check.verified, check.error) if check is not None else (None, None)
     entries = _priced(machine, outcome)
     time_s = outcome.elapsed_fs / FEMTOSECONDS
     energy_j = None if entries is None else fsum(entry.joules for entry in entries)
@@ -49,6 +50,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
     if verified is False and error is not None:
         warnings.append(
             f"the answer is wrong: its error is {error.max_rel:.2e}, and rounding explains {kernel.tolerance:.2e}"
+            f"{_range_words(kernel, check)}"
         )
     tensors = _tensors(kernel, outcome)
     return RunResult(
@@ -66,6 +68,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
         work=_work(machine, kernel, outcome),
         intensity=intensity,
         error=error,
+        numeric=None if check is None else check.report,
         attribution=in_cycles(outcome.agents, outcome.clock_hz),
         peak_memory_bytes=kernel.space.peak_bytes,
         warnings=tuple(warnings),
@@ -86,6 +89,14 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
         },
         output=kernel.output if kernel.setting.math else None,
     )
+
+
+def _range_words(kernel: Kernel, check: Check | None) -> str:
+    """Numbers beyond the range of their format are no fault of the computation."""
+    if check is None or not check.report.saturated:
+        return ""
+    share = 100 * check.report.saturated
+    return f"; {share:.2g} % of the numbers are beyond the range of {kernel.fmt.name}: a wider format, or a scale"
 
 
 def _priced(machine: MachineSpec, outcome: Outcome) -> tuple[Entry, ...] | None:
@@ -117,7 +128,7 @@ def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, A
     unit = machine.cpu
     core = CpuCore(machine, unit)
     cores = len(outcome.agents)
-    peak = core.peak_flops_per_cycle(kernel.fmt.bits) * core.clock_hz * cores
+    peak = float(core.peak_flops_per_cycle(kernel.compute_fmt) * core.clock_hz * cores)
     seconds = Fraction(outcome.elapsed_fs, FEMTOSECONDS)
     return {
         "flops": outcome.flops,
@@ -137,7 +148,7 @@ def _intensity(kernel: Kernel, outcome: Outcome, memory: dict[str, Counts]) -> d
     first = next(iter(memory.values()))
     touched = first.bytes_read + first.bytes_written
     levels = {name: counts.bytes_read + counts.bytes_written for name, counts in memory.items()}
-    elements = touched / kernel.fmt.element_bytes
+    elements = float(touched / kernel.fmt.element_bytes)
     return {
         "element": outcome.flops / elements if elements else None,
         "byte": outcome.flops / touched if touched else None,
@@ -154,7 +165,7 @@ def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, dict[str, Any]]:
         rows, row_bytes = (row_counts.get(name), row_lengths.get(name))
         found[name] = {
             "elements": elements,
-            "bytes": elements * view.element_bits // 8 if view is not None else 0,
+            "bytes": ceil(elements * view.element_bytes) if view is not None else 0,
             "loads": traffic.loads,
             "stores": traffic.stores,
             "misses": dict(traffic.misses),
