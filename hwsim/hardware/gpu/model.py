@@ -59,6 +59,10 @@ class GpuModel:
     def layernorm(self, rows: int, columns: int, precision: str) -> KernelCost:
         return stream.layernorm(self.device, rows, columns, precision)
 
+    def quantize(self, rows: int, columns: int, precision: str, to: str) -> KernelCost:
+        """Rows rounded to a narrower format, each with its own scale."""
+        return stream.quantize(self.device, rows, columns, precision, to)
+
     def elementwise(self, elements: int, precision: str, reads: int = 1, writes: int = 1) -> KernelCost:
         return stream.elementwise(self.device, elements, precision, reads, writes)
 
