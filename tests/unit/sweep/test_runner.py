@@ -153,7 +153,7 @@ def test_a_kernel_of_ones_own_is_swept_in_this_process_and_not_kept(tmp_path: Pa
 
 
 def test_executors_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(InputError, match="not one of .*; did you mean 'processes'"):
+    with pytest.raises(InputError, match=r"not one of .*; did you mean 'processes'"):
         hwsim.sweep(n=[16], executor="proceses")
     with pytest.raises(InputError, match="at least 1"):
         hwsim.sweep(n=[16], jobs=0)
