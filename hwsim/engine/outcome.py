@@ -39,6 +39,25 @@ class TensorTraffic:
     stores: int = 0
     misses: dict[str, int] = field(default_factory=dict)
 
+    def __sub__(self, earlier: TensorTraffic) -> TensorTraffic:
+        """What was moved since."""
+        misses = {level: count - earlier.misses.get(level, 0) for level, count in self.misses.items()}
+        return TensorTraffic(self.loads - earlier.loads, self.stores - earlier.stores, misses)
+
+    @property
+    def moved(self) -> bool:
+        return bool(self.loads or self.stores)
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """What one stage of a kernel took and moved; the next one began when it was done."""
+
+    name: str
+    elapsed_fs: int
+    flops: int
+    tensors: dict[str, TensorTraffic]
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -52,6 +71,7 @@ class Outcome:
     levels: dict[str, CacheCounters]
     dram: DramCounters
     tensors: dict[str, TensorTraffic]
+    stages: tuple[StageOutcome, ...]
     instructions: Instructions
     flops: int
     macs: int

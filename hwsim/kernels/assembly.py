@@ -85,6 +85,7 @@ class Assembly:
             parallel=parallel,
             loads=sum(times for touch, times in counts if not touch.write),
             stores=sum(times for touch, times in counts if touch.write),
+            operands=tuple(p.touch.operand for p in placed),
         )
 
     @property
@@ -95,7 +96,7 @@ class Assembly:
     def is_even(self, extent: int) -> bool:
         """Whether the innermost loop moves every operand in equal steps of one iteration."""
         operation = self.lowering.operation
-        operands = [*operation.inputs, *([operation.output] if operation.output else [])]
+        operands = [*operation.inputs, *operation.late, *([operation.output] if operation.output else [])]
         return all(self._index not in op.far or op.far[self._index][0] >= extent for op in operands)
 
     @property
@@ -142,7 +143,8 @@ class Assembly:
             return before, inner + (load if has_sum else []) + store, []
         if plan.accumulate == "memory":
             return before, load + inner + store, []
-        return (load if has_sum else []) + before, inner, store
+        late = [touch for operand in operation.late for touch in self._touches(operand, inner_runs, write=False)]
+        return (load if has_sum else []) + before, inner, late + store
 
     def _touches(self, operand: Operand, inner_runs: list[Run], write: bool) -> list[_Touch]:
         """All copies of an access; a vector that does not lie in one piece is touched lane by lane."""
@@ -191,12 +193,14 @@ class Assembly:
         first = [_Placed(touch, self._level_of(touch.operand), False) for touch in before]
         body = [_Placed(touch, len(self.lowering.levels) - 1, False) for touch in inner]
         edge = [_Placed(touch, len(self.lowering.levels) - 2, True) for touch in rest]
-        last = [_Placed(touch, self._level_of(touch.operand), True) for touch in after]
+        output = self.lowering.operation.output
+        stored = self._level_of(output) if output is not None else -1
+        last = [_Placed(touch, stored, True) for touch in after]
         return [
             *sorted(first, key=lambda p: p.level),
             *body,
             *edge,
-            *sorted(last, key=lambda p: -p.level),
+            *last,
         ]
 
     def _access(self, placed: _Placed) -> Access:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hwsim.errors import InputError
 from hwsim.kernels.elementwise import Elementwise
@@ -15,18 +16,27 @@ from hwsim.kernels.stream_read import StreamRead
 from hwsim.kernels.sum2d import Sum2d
 from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
-from hwsim.spec.operation import (
-    ChaseWorkload,
-    ElementwiseWorkload,
-    FormulaWorkload,
-    FusedWorkload,
-    MatmulWorkload,
-    PythonWorkload,
-    StreamWorkload,
-    SumWorkload,
-    ViewWorkload,
-)
+from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
+from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
+from hwsim.spec.ops.matmul import MatmulWorkload
+from hwsim.spec.ops.own import FormulaWorkload, PythonWorkload
+from hwsim.spec.ops.probe import ChaseWorkload, StreamWorkload
 from hwsim.spec.workload import WorkloadSpec
+
+Inputs = Mapping[str, Array] | None
+
+KERNELS: dict[type[WorkloadSpec], Callable[[Any, Setting, Inputs], Kernel]] = {
+    MatmulWorkload: Matmul,
+    ElementwiseWorkload: Elementwise,
+    FusedWorkload: Elementwise,
+    SumWorkload: Sum2d,
+    ViewWorkload: ViewReader,
+    ChaseWorkload: lambda workload, setting, _: PointerChase(workload, setting),
+    StreamWorkload: StreamRead,
+    FormulaWorkload: FormulaKernel,
+    PythonWorkload: lambda workload, setting, _: make_own_kernel(workload, setting),
+}
+"""What makes the kernel of each kind of workload."""
 
 
 def build_kernel(
@@ -37,29 +47,13 @@ def build_kernel(
     cores: int = 1,
     math: bool = True,
     line_bytes: int = 64,
-    inputs: Mapping[str, Array] | None = None,
+    inputs: Inputs = None,
 ) -> Kernel:
     """The kernel of a workload, for a machine with `lanes` elements in a vector and `cores` cores.
 
     `inputs` replaces random tensors by given ones, by name.
     """
-    setting = Setting(seed, lanes, cores, math, line_bytes)
-    match workload:
-        case MatmulWorkload():
-            return Matmul(workload, setting, inputs)
-        case ElementwiseWorkload() | FusedWorkload():
-            return Elementwise(workload, setting, inputs)
-        case SumWorkload():
-            return Sum2d(workload, setting, inputs)
-        case ViewWorkload():
-            return ViewReader(workload, setting, inputs)
-        case ChaseWorkload():
-            return PointerChase(workload, setting)
-        case StreamWorkload():
-            return StreamRead(workload, setting, inputs)
-        case FormulaWorkload():
-            return FormulaKernel(workload, setting, inputs)
-        case PythonWorkload():
-            return make_own_kernel(workload, setting)
-        case _:
-            raise InputError(f"there is no kernel for op '{workload.op}'")
+    make = KERNELS.get(type(workload))
+    if make is None:
+        raise InputError(f"there is no kernel for op '{workload.op}'")
+    return make(workload, Setting(seed, lanes, cores, math, line_bytes), inputs)

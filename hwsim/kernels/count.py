@@ -18,14 +18,14 @@ def count_work(
     pieces: Sequence[Piece],
     body: Instructions,
     *,
-    points: int,
-    flops_per_point: int,
-    macs_per_point: int = 0,
+    flops: int,
+    macs: int = 0,
+    late: Instructions | None = None,
     lanes: int = 1,
     fmt: str = "fp32",
     sums_lanes: bool = False,
 ) -> Work:
-    """What the Nests compute. `body` is the arithmetic of one point of the loops.
+    """What the Nests compute. `body` is the arithmetic of one point of the loops, `late` that of one stored value.
 
     `sums_lanes` says that the lanes of a vector hold partial sums, to be added up after the loop.
     """
@@ -39,9 +39,11 @@ def count_work(
     if sums_lanes and lanes > 1:
         folds = sum(piece.starts * piece.parallel for piece in pieces) * (lanes.bit_length() - 1)
         moved += Instructions(add=folds, other=folds)
+    if late is not None:
+        moved += late.scaled(sum(piece.stores for piece in pieces))
     return Work(
-        flops=points * flops_per_point,
-        macs=points * macs_per_point,
+        flops=flops,
+        macs=macs,
         instructions=body.scaled(runs) + moved,
         lanes=lanes,
         fmt=fmt,
@@ -69,7 +71,7 @@ def count_tiles(
     loops = [index for index in plan.order if index in plan.tile]
     cuts = {index: _cuts(ranges[index][1], plan.tile.get(index)) for index in plan.order}
     tiles: list[Tile] = []
-    for operand in operation.inputs:
+    for operand in (*operation.inputs, *operation.late):
         tiles += _tiles_of(operand, loops, plan.order, cuts, bits)
     output = operation.output
     if output is not None:

@@ -15,7 +15,7 @@ from hwsim.kernels.loops import LoopPlan, Operand
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.operation import FormulaSchedule, FormulaWorkload
+from hwsim.spec.ops.own import FormulaSchedule, FormulaWorkload
 from hwsim.trace.view import TensorView
 
 
@@ -55,7 +55,7 @@ class FormulaKernel(LoopKernel):
         target = self.formula.output
         here = tuple(slice(ranges[index][0], sum(ranges[index])) for index in target.indices)
         for cut in self._summed_tiles(ranges):
-            values = self._value(cut, {name: self.fmt.load(array) for name, array in self._inputs().items()})
+            values = self._value(cut, {name: self.fmt.load(array) for name, array in self._read_arrays().items()})
             if self.formula.accumulates:
                 accumulate(self.arrays[target.tensor][here], values, self.sum_fmt)
             else:
@@ -72,7 +72,7 @@ class FormulaKernel(LoopKernel):
         for combination in product(*cuts):
             yield dict(combination)
 
-    def _inputs(self) -> dict[str, Array]:
+    def _read_arrays(self) -> dict[str, Array]:
         return {name: array for name, array in self.arrays.items() if name != self.formula.output.tensor}
 
     def _value(self, ranges: Ranges, inputs: Mapping[str, Array]) -> Array:
@@ -90,7 +90,7 @@ class FormulaKernel(LoopKernel):
 
     def _reference(self) -> Array:
         whole = {index: (0, size) for index, size in self.sizes.items()}
-        return self._value(whole, {name: array.astype(np.float64) for name, array in self._inputs().items()})
+        return self._value(whole, {name: array.astype(np.float64) for name, array in self._read_arrays().items()})
 
 
 def _term_value(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hwsim.errors import InputError
-from hwsim.kernels.step import Block
+from hwsim.kernels.step import Block, Stage
 from hwsim.numerics.format import Array, Format
 from hwsim.trace.space import AddressSpace
 from hwsim.trace.view import TensorView
@@ -45,7 +45,7 @@ class Setting:
 
 
 class Kernel(ABC):
-    """Blocks may run in any order, and on different cores. Together they compute `output`, once."""
+    """The blocks of a stage may run in any order, and on different cores. Together they compute `output`, once."""
 
     name: str
     fmt: Format
@@ -63,8 +63,16 @@ class Kernel(ABC):
         self.arrays: dict[str, Array] = {}
 
     @abstractmethod
+    def stages(self) -> Sequence[Stage]:
+        """The independent pieces, stage by stage; walking their steps does the math."""
+
     def blocks(self) -> Sequence[Block]:
-        """The independent pieces; walking their steps does the math."""
+        """The blocks of all stages, in an order in which one core could take them."""
+        return [block for stage in self.stages() for block in stage.blocks]
+
+    def answers(self) -> Iterator[tuple[str, Array, Array]]:
+        """Each computed tensor that is an answer: its name, its values, and its reference in float64."""
+        yield "output", self.output, self.reference()
 
     @property
     def workers(self) -> int:

@@ -25,8 +25,8 @@ class Operand:
     element_bytes: int
     strides: Mapping[str, int]
     far: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """For tensors stored block by block: elements in a block, and bytes from one block to the next, by
-    index."""
+    """For tensors stored block by block: elements in a block, and bytes from one block to the next, by index. Scratch
+    space for one tile is a block with no distance to the next."""
 
     def distance(self, index: str, position: int) -> int:
         """Bytes from the first element to the one at a position of an index."""
@@ -40,7 +40,12 @@ class Operand:
     def has_neighbours(self, index: str, count: int) -> bool:
         """Whether `count` elements along an index lie side by side, wherever a vector begins."""
         block = self.far.get(index, (0, 0))[0]
-        return self.strides[index] == self.element_bytes and (not block or block % count == 0)
+        whole = not block or block % count == 0 or self.is_local(index)
+        return self.strides[index] == self.element_bytes and whole
+
+    def is_local(self, index: str) -> bool:
+        """Whether every tile of an index finds the same memory: scratch space that is used over and over."""
+        return index in self.far and self.far[index][1] == 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,14 @@ class LoopPlan:
         unroll = self.unroll.get(index, 1)
         return max(unroll, self.lanes) if index == self.vector and index == self.order[-1] else unroll
 
+    def completes(self, operation: LoopOperation) -> bool:
+        """Whether each output value is finished in a register: all sums run inside the loops of the output, uncut."""
+        output = operation.output
+        if output is None or self.accumulate == "memory" or self.order[-1] in output.strides:
+            return False
+        summed = [index for index in self.order if index not in output.strides]
+        return self.order[-len(summed) :] == tuple(summed) and not any(index in self.tile for index in summed)
+
     def runs(self, index: str, count: int) -> list[Run]:
         """`count` iterations of an index as vectors and single elements."""
         lanes = self.lanes if index == self.vector else 1
@@ -70,11 +83,15 @@ class LoopPlan:
 
 @dataclass(frozen=True)
 class LoopOperation:
-    """``output += f(inputs)`` for each point of the loops, or ``output = …`` where nothing is added up."""
+    """``output += f(inputs)`` for each point of the loops, or ``output = …`` where nothing is added up.
+
+    `late` operands are loaded when an output value is finished, just before it is stored: a bias, a residual.
+    """
 
     inputs: tuple[Operand, ...]
     output: Operand | None
     accumulates: bool = True
+    late: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,3 +113,5 @@ class Piece:
     parallel: int
     loads: int
     stores: int
+    operands: tuple[Operand, ...] = ()
+    """The operand behind each access of the nest."""

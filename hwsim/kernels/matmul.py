@@ -10,12 +10,13 @@ from hwsim.errors import ShapeError
 from hwsim.kernels.data import make_input
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, part
-from hwsim.kernels.loops import LoopPlan, Operand
+from hwsim.kernels.loops import Operand
 from hwsim.kernels.matmul_formula import matmul_formulas
+from hwsim.kernels.matmul_plan import count_matmul_registers, make_matmul_plan
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate, dot
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.operation import MatmulWorkload
+from hwsim.spec.ops.matmul import MatmulWorkload
 
 
 class Matmul(LoopKernel):
@@ -27,8 +28,9 @@ class Matmul(LoopKernel):
         self.schedule = workload.schedule
         self.extents = {"i": workload.m, "j": workload.sizes.n, "k": workload.k}
         self.sum_fmt = find_format(self.fmt.sum_name)
-        self.plan = self._make_plan()
-        self.registers_needed = self._count_registers()
+        transposed = self.schedule.b_layout == "jk"
+        self.plan = make_matmul_plan(self.schedule, self.extents, setting.lanes, b_transposed=transposed)
+        self.registers_needed = count_matmul_registers(self.plan)
         a, b, c = self._place("A", "ik"), self._place("B", self.schedule.b_layout), self._place("C", "ij")
         body = Instructions(fma=1)
         order = {index: self.extents[index] for index in self.plan.order}
@@ -61,23 +63,6 @@ class Matmul(LoopKernel):
     def _reference(self) -> Array:
         return np.asarray(self.arrays["A"].astype(np.float64) @ self.arrays["B"].astype(np.float64))
 
-    def _make_plan(self) -> LoopPlan:
-        """The loops; a tile that is larger than its extent is cut down to it."""
-        s = self.schedule
-        asked = {"i": s.tile or s.b1, "j": s.tile or s.b2, "k": s.tile_k or s.tile}
-        lanes = self.setting.lanes if s.vector else 1
-        columns = s.v2 or (1 if s.v1 == 1 or not s.vector else 2 if s.b_layout == "jk" else 2 * lanes)
-        unroll = {"i": s.v1, "j": columns, "k": s.v3}
-        vector = "j" if columns > 1 and s.b_layout == "kj" else s.order[-1]
-        return LoopPlan(
-            order=tuple(s.order),
-            tile={index: min(size, self.extents[index]) for index, size in asked.items() if size},
-            unroll={index: min(size, self.extents[index]) for index, size in unroll.items() if size > 1},
-            vector=vector if lanes > 1 else None,
-            lanes=lanes,
-            accumulate=s.accumulate,
-        )
-
     def _place(self, name: str, indices: str) -> Operand:
         """A matrix in memory: row after row or, if packed, block after block."""
         fmt = self.sum_fmt if name == "C" else self.fmt
@@ -100,12 +85,6 @@ class Matmul(LoopKernel):
         if self.schedule.tiled:
             return self.plan.tile.get(index, self.extents[index])
         return self.plan.step(index)
-
-    def _count_registers(self) -> int:
-        """v1*v3 values of A, v2*v3 of B and v1*v2 of C; a vector of them takes one register."""
-        lanes = {index: self.plan.lanes if index == self.plan.vector else 1 for index in "ijk"}
-        v1, v2, v3 = (-(-self.plan.unroll.get(index, 1) // lanes[index]) for index in "ijk")
-        return v1 * v3 + v2 * v3 + v1 * v2
 
     def _make_arrays(self, given: Mapping[str, Array]) -> None:
         if "A" in given and "B" in given:

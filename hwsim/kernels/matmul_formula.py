@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loops import LoopPlan
 from hwsim.numerics.format import Format, find_format
-from hwsim.spec.operation import MatmulWorkload
+from hwsim.spec.ops.matmul import MatmulWorkload
 
 
 def matmul_formulas(workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format) -> tuple[Formula, ...]:

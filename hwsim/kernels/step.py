@@ -14,7 +14,7 @@ from math import prod
 from hwsim.trace.nest import Nest
 from hwsim.trace.work import Chain, ChainOp, Instructions, Work
 
-__all__ = ["Block", "Chain", "ChainOp", "Instructions", "Step", "Tile", "Work"]
+__all__ = ["Block", "Chain", "ChainOp", "Instructions", "Stage", "Step", "Tile", "Work"]
 
 
 @dataclass(frozen=True)
@@ -54,3 +54,11 @@ class Block:
 
     index: int
     steps: Callable[[], Iterator[Step]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Blocks that may run at the same time, in any order; the next stage begins when all of them are done."""
+
+    name: str
+    blocks: tuple[Block, ...]

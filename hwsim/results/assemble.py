@@ -9,7 +9,7 @@ from typing import Any
 
 from hwsim import __version__
 from hwsim.energy import Entry
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome
 from hwsim.hardware.core import CpuCore
 from hwsim.kernels.kernel import Kernel
 from hwsim.results.attribution import in_cycles
@@ -75,6 +75,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
         energy_by_cause=_by_cause(entries),
         formulas=compare_formulas(machine, kernel, outcome, memory, intensity),
         tensors=tensors,
+        stages=tuple(_stage(stage, outcome.clock_hz) for stage in outcome.stages),
         replay={
             "model": outcome.model,
             "accesses": outcome.accesses,
@@ -156,6 +157,16 @@ def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, dict[str, Any]]:
             "row_bytes": row_bytes,
         }
     return found
+
+
+def _stage(stage: StageOutcome, clock_hz: int) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "cycles": -(-stage.elapsed_fs * clock_hz // FEMTOSECONDS),
+        "time_s": stage.elapsed_fs / FEMTOSECONDS,
+        "flops": stage.flops,
+        "tensors": {name: asdict(traffic) for name, traffic in sorted(stage.tensors.items())},
+    }
 
 
 def _dram_name(machine: MachineSpec) -> str:

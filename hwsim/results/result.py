@@ -59,6 +59,9 @@ class RunResult:
     """Closed forms beside what was simulated, with the reason for a gap."""
     tensors: dict[str, dict[str, Any]]
     """Loads, stores, distinct bytes and misses per level of each tensor."""
+    stages: tuple[dict[str, Any], ...]
+    """One after the other: name, cycles, operations, and what each tensor moved meanwhile. A chain has one for each
+    operation, or for each group of fused ones."""
     replay: dict[str, Any]
     """How the accesses were replayed: ``model``, ``accesses``, and those ``skipped`` because they repeat."""
     output: Array | None = field(default=None, compare=False)
@@ -71,6 +74,7 @@ class RunResult:
         data["error"] = _error_data(self.error)
         data["warnings"] = list(self.warnings)
         data["formulas"] = [dict(each) for each in self.formulas]
+        data["stages"] = [dict(each) for each in self.stages]
         return data
 
     def to_json(self) -> str:
@@ -89,6 +93,7 @@ class RunResult:
         values["error"] = _error_from(data["error"])
         values["warnings"] = tuple(data["warnings"])
         values["formulas"] = tuple(data["formulas"])
+        values["stages"] = tuple(data["stages"])
         return cls(**values)
 
     @classmethod

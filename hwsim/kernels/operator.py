@@ -1,0 +1,122 @@
+"""Operator: one operation on named tensors, to be run alone or as a part of a chain.
+
+An operator says which tensors it needs (`inputs`) and makes (`outputs`), gives its answer in float64 (`reference`), and
+adds its loops and its math to a LoopKernel (`emit`). `OperatorKernel` is a kernel of one operator.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hwsim.kernels.kernel import Formula, Setting
+from hwsim.kernels.loop_kernel import LoopKernel
+from hwsim.numerics.format import Array, Format, find_format
+from hwsim.spec.ops.common import ParallelSchedule
+from hwsim.spec.workload import WorkloadSpec
+
+Names = Mapping[str, str]
+"""The tensor of the kernel behind each port of an operator."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor that an operator reads or writes."""
+
+    name: str
+    shape: tuple[int, ...]
+    halo: tuple[int, ...] = ()
+    """Zeros around it that the operator reads too, so many on each side of each axis: the padding of a convolution."""
+    wide: bool = False
+    """Whether it holds sums, in the format that a sum of products is kept in."""
+    positive: bool = False
+    """Whether random values must not be negative: variances, and sums that must not cancel."""
+
+
+class Operator(ABC):
+    """What is computed, as loops with their math. Knows no machine; `kernel.setting` has lanes and cores."""
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    """What it makes; the main result last."""
+    registers_needed: int = 1
+
+    @abstractmethod
+    def emit(self, kernel: LoopKernel, names: Names) -> None:
+        """Add scratch space and loops to a kernel that already holds the tensors of all ports.
+
+        Views are `kernel.tensor(names[port])`, values `kernel.arrays[names[port]]`, both without the halo;
+        `kernel.padded(names[port], halo)` has them with it.
+        """
+
+    @abstractmethod
+    def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """Each output in float64, from all inputs in float64, both by port, by other means than `emit` uses."""
+
+    def tolerance(self, fmt: Format) -> float:
+        """Largest error, relative to the largest element of the reference, that rounding explains."""
+        return 8 * fmt.roundoff
+
+    def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
+        return ()
+
+    def scratch(self, name: str, names: Names) -> str:
+        """The name of a scratch tensor of this operator: its own, told apart from others by the output's."""
+        output = self.outputs[-1].name
+        return name if names[output] == output else f"{names[output]}.{name}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """How an operator runs alone: name, precision, cores, and the values that the user gives."""
+
+    name: str
+    precision: str
+    parallel: ParallelSchedule
+    given: Mapping[str, Array] = field(default_factory=dict)
+
+
+class OperatorKernel(LoopKernel):
+    """A kernel of one operator, whose tensors are called as its ports are."""
+
+    def __init__(self, operator: Operator, run: Run, setting: Setting) -> None:
+        super().__init__(run.name, find_format(run.precision), setting, run.parallel, run.given)
+        self.operator = operator
+        self.sum_fmt = find_format(self.fmt.sum_name)
+        for port in operator.inputs:
+            fmt = self.sum_fmt if port.wide else self.fmt
+            self.add_input(port.name, *port.shape, halo=port.halo, positive=port.positive, fmt=fmt)
+        for port in operator.outputs:
+            self.add_result(port.name, *port.shape, fmt=self.sum_fmt if port.wide else self.fmt, halo=port.halo)
+        self.results = [port.name for port in operator.outputs]
+        self.registers_needed = operator.registers_needed
+        operator.emit(self, {port.name: port.name for port in (*operator.inputs, *operator.outputs)})
+
+    @property
+    def tolerance(self) -> float:
+        return self.operator.tolerance(self.fmt)
+
+    def formulas(self) -> tuple[Formula, ...]:
+        return self.operator.formulas(self.setting, self.fmt)
+
+    def answers(self) -> Iterator[tuple[str, Array, Array]]:
+        self._need_math("answer")
+        references = self._references()
+        for name in self.results:
+            yield name, self.arrays[name], references[name]
+
+    def _reference(self) -> Array:
+        return self._references()[self.result]
+
+    def _references(self) -> dict[str, Array]:
+        wide = {port.name: self.arrays[port.name].astype(np.float64) for port in self.operator.inputs}
+        return self.operator.reference(wide)
+
+
+def run_of(workload: WorkloadSpec, schedule: ParallelSchedule, given: Mapping[str, Array] | None) -> Run:
+    """How a workload runs that is one operator."""
+    return Run(workload.name, workload.precision, schedule, given or {})
