@@ -60,7 +60,7 @@ def run_command(
     given = parse_words(words or ())
     target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
     for option, path in (("--json", target), ("--timeline", timeline), ("--plot", plot)):
-        _check_place(option, path)
+        check_place(option, path)
     check_plot_file(plot)
     with spinner("simulating"):
         run = _run(given, settings or (), seed, not no_math, timeline is not None)
@@ -142,7 +142,7 @@ def _run(given: Words, settings: Sequence[str], seed: int | None, math: bool, ti
     return run_all(machine, workload, math=math, timeline=timeline)
 
 
-def _check_place(option: str, path: Path | None) -> None:
+def check_place(option: str, path: Path | None) -> None:
     """A place that cannot be written is found out before the work, not after it."""
     if path is None:
         return

@@ -1,7 +1,7 @@
 """How large a square tile may be before something no longer fits: for marks in plots and for searches.
 
 Capacity: three tiles (of A, B and C) in a cache, 3·tile² elements. Conflicts: rows of a matrix are a fixed
-distance apart, so the lines of a tile fall into some sets only; tiles of A and B together must not need more ways than a set has.
+distance apart, so the lines of a tile fall into some sets only; no set may get more lines of A and B than it has ways.
 """
 
 from __future__ import annotations

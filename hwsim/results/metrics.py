@@ -109,4 +109,6 @@ def write(name: str, value: Any) -> str:
         return rate(value, "FLOP")
     if unit == "J·s" or name.startswith("error"):
         return f"{value:.2e}".replace("e-0", "e-") + (f" {unit}" if unit else "")
-    return short(value) if isinstance(value, int) else digits(value)
+    if abs(value) >= 1e4 or isinstance(value, int):
+        return short(value)
+    return digits(value)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hwsim.energy import STATIC
 from hwsim.results.energy_split import energy_split
 from hwsim.results.plot.file import save_plot
-from hwsim.results.plot.style import TEXT, look_of, plot_style
+from hwsim.results.plot.style import FAINT, TEXT, look_of, plot_style
 from hwsim.results.result import RunResult
 from hwsim.results.text import data, joules
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ORDER = ("arithmetic", "operand supply", "control", "l1", "l2", "l3", "dram")
 
 
 def plot_energy(runs: Mapping[str, RunResult], path: Path | None = None, title: str = "") -> Figure:
-    """Joules of each run by what they went into; static power last."""
-    splits = {name: energy_split(result) for name, result in runs.items()}
-    names = [*ORDER, *(part for split in splits.values() for part in split if part not in (*ORDER, "static")), "static"]
-    parts = [part for part in dict.fromkeys(names) if any(split.get(part) for split in splits.values())]
+    """Joules of each run by what they went into. Static power times time would hide all else: it is written beside."""
     from matplotlib.figure import Figure
 
+    splits = {name: energy_split(result) for name, result in runs.items()}
+    names = [*ORDER, *(part for split in splits.values() for part in split)]
+    parts = [part for part in dict.fromkeys(names) if part != STATIC and any(s.get(part) for s in splits.values())]
     with plot_style():
         figure = Figure(figsize=(8.4, 1.4 + 0.42 * len(runs)), layout="constrained")
         axes = figure.subplots()
@@ -38,13 +38,18 @@ def plot_energy(runs: Mapping[str, RunResult], path: Path | None = None, title: 
                 edgecolor="white", linewidth=0.4, label=part,
             )  # fmt: skip
             ends = [end + width for end, width in zip(ends, widths, strict=True)]
-        for row, total in enumerate(ends):
-            axes.annotate(
-                joules(total), (total, row), (5, 0), textcoords="offset points", va="center", fontweight="bold"
-            )
-        _finish(axes, list(runs), max(ends, default=0.0), joules)
-        axes.set_title(title or "Energy")
-        figure.legend(loc="outside lower center", ncols=min(8, len(parts)), frameon=False, fontsize=9)
+        beside: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
+        for row, (total, split) in enumerate(zip(ends, splits.values(), strict=True)):
+            own = axes.annotate(joules(total), (total, row), (5, 0), fontweight="bold", **beside)
+            if STATIC in split:
+                words = f"+ {joules(split[STATIC])} static"
+                axes.annotate(words, (1, 0.5), (5, 0), xycoords=own, color=FAINT, **beside)
+        axes.set_yticks(range(len(runs)), list(runs), color=TEXT)
+        axes.invert_yaxis()
+        axes.set_xlim(0, (max(ends, default=0.0) or 1.0) * 1.4)
+        axes.xaxis.set_major_formatter(lambda value, _: joules(value))
+        axes.set_title(f"{title}: dynamic energy" if title else "Dynamic energy")
+        figure.legend(loc="outside lower center", ncols=min(8, len(parts) or 1), frameon=False, fontsize=9)
         if path is not None:
             save_plot(figure, path)
     return figure
@@ -96,10 +101,3 @@ def plot_traffic(runs: Mapping[str, RunResult], path: Path | None = None, title:
         if path is not None:
             save_plot(figure, path)
     return figure
-
-
-def _finish(axes: Axes, names: Sequence[str], most: float, written: object) -> None:
-    axes.set_yticks(range(len(names)), names, color=TEXT)
-    axes.invert_yaxis()
-    axes.set_xlim(0, (most or 1.0) * 1.16)
-    axes.xaxis.set_major_formatter(lambda value, _: joules(value))

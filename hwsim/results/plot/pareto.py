@@ -52,7 +52,7 @@ def plot_pareto(
                     [dot.x for dot, _ in chosen], [dot.y for dot, _ in chosen], s=[size for _, size in chosen],
                     color=looks[group].colour, marker=looks[group].marker, alpha=0.95 if front else 0.3,
                     edgecolors="white", linewidths=0.7, zorder=4 if front else 2,
-                    label=group if front or not any(dot.front for dot, _ in own) else None,
+                    label=group if chosen and (front or not any(dot.front for dot, _ in own)) else None,
                 )  # fmt: skip
         for values, setter in (([d.x for d in dots], axes.set_xscale), ([d.y for d in dots], axes.set_yscale)):
             if values and min(values) > 0 and max(values) / min(values) > 8:
@@ -102,9 +102,9 @@ def _draw_front(axes: Axes, front: Sequence[Dot]) -> None:
 
 
 def _sizes(dots: Sequence[Dot]) -> list[float]:
-    """Areas between 30 and 260, by the logarithm of the third metric; zero is smallest."""
+    """Areas between 30 and 170, by the logarithm of the third metric; zero is smallest."""
     values = [dot.third for dot in dots if dot.third]
     if not values or max(values) == min(values):
         return [55.0] * len(dots)
     low, high = log10(min(values)), log10(max(values))
-    return [30.0 if not dot.third else 50 + 210 * (log10(dot.third) - low) / (high - low) for dot in dots]
+    return [30.0 if not dot.third else 40 + 130 * (log10(dot.third) - low) / (high - low) for dot in dots]
