@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hwsim import __version__
-from hwsim.cli import check, compare, explain, export, ladder, replay, run, schema, show, sweep, validate, welcome
+from hwsim.cli import check, compare, explain, export, ladder, replay, run, schema, show, sweep, tune, validate, welcome
 from hwsim.cli import list as list_
 from hwsim.cli.console import print_error
 from hwsim.errors import HwsimError, InputError
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLE)(run.run_command)
 app.command("explain", epilog=explain.EXAMPLE)(explain.explain_command)
 app.command("sweep", epilog=sweep.EXAMPLE)(sweep.sweep_command)
+app.command("tune", epilog=tune.EXAMPLE)(tune.tune_command)
 app.command("compare", epilog=compare.EXAMPLE)(compare.compare_command)
 app.command("ladder", epilog=ladder.EXAMPLE)(ladder.ladder_command)
 app.command("export", epilog=export.EXAMPLE)(export.export_command)

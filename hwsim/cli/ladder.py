@@ -55,7 +55,9 @@ def ladder_command(
     by_machine = story_tasks(story, chosen, changes, settings or ())
     with spinner("simulating"):
         runs = {machine: run_tasks(tasks) for machine, tasks in by_machine.items()}
-    rows = {(machine, step): result for machine, steps in runs.items() for step, result in steps.items()}
+    rows: dict[tuple[str, ...], RunResult] = {
+        (machine, step): result for machine, steps in runs.items() for step, result in steps.items()
+    }
     if json_file == "-":
         print_json(comparison_data(rows, ("machine", "step")))
     else:

@@ -23,7 +23,7 @@ def print_sweep(results: ResultSet, tally: Tally, kept: str) -> None:
     console = screen()
     shown = columns(results)
     if len(results) <= _FEW:
-        console.print(point_table(results, _narrow(shown)))
+        console.print(point_table(results, narrow(shown)))
     if results.done:
         console.print(best_table(results, shown))
     console.print(_how_it_went(results, tally, kept), style="dim", soft_wrap=True)
@@ -38,7 +38,7 @@ def columns(results: ResultSet) -> list[str]:
     return [name for name in wanted if any(row.metrics.get(name) is not None for row in results.done)]
 
 
-def _narrow(shown: list[str]) -> list[str]:
+def narrow(shown: list[str]) -> list[str]:
     """What fits beside the axes: the first level's lines and the furthest level's bytes stand for all."""
     fills = [name for name in shown if name.endswith(".fills")][:1]
     far = [name for name in shown if name.endswith(".bytes")][-1:]

@@ -60,7 +60,7 @@ def sort_words(words: Sequence[str]) -> Names:
     from hwsim.api import DEFAULT_MACHINE, DEFAULT_WORKLOAD
 
     names = [word for word in words if "=" not in word]
-    parameters = _pairs([word for word in words if "=" in word], "write an axis as name=values, such as tile=8..256:x2")
+    parameters = pairs([word for word in words if "=" in word], "write an axis as name=values, such as tile=8..256:x2")
     if len(names) > 2:
         raise InputError(
             f"'{names[2]}': machines, then workloads are expected, each with commas between; axes are name=values"
@@ -91,7 +91,7 @@ def make_request(words: Sequence[str], settings: Iterable[str] | None, seed: int
             raise InputError(f"{files[0]} says all about its sweep; give nothing else, or change the file")
         return load_sweep(Path(files[0]))
     given = sort_words(words)
-    fields = _pairs(list(settings or ()), "write a field as path=values, such as l2.size=256KiB,1MiB")
+    fields = pairs(list(settings or ()), "write a field as path=values, such as l2.size=256KiB,1MiB")
     return requests.make_request(given.machines, given.workloads, given.parameters, fields, seed, math)
 
 
@@ -113,7 +113,7 @@ def follow(news: Iterable[Finished], total: int, doing: str) -> Tally:
     return tally
 
 
-def _pairs(words: Sequence[str], how: str) -> dict[str, str]:
+def pairs(words: Sequence[str], how: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")

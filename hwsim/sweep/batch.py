@@ -1,4 +1,4 @@
-"""A list of named runs, each with its own machine, workload and parameters: what comparisons and stories are made of."""
+"""A list of named runs, each with its own machine, workload and parameters: for comparisons and stories."""
 
 from __future__ import annotations
 

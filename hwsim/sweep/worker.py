@@ -18,9 +18,14 @@ def run_job(job: Job) -> str:
     """
     data = json.loads(job.workload)
     workload = workload_model(data.get("op")).model_validate(data, strict=False)
-    result = run_all(_machine(job.machine), workload, math=job.math).result.to_dict()
+    result = run_all(machine_of_job(job), workload, math=job.math).result.to_dict()
     result["resolved"] = {"workload": result["resolved"]["workload"]}
     return json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def machine_of_job(job: Job) -> MachineSpec:
+    """The machine of a job; jobs of a sweep share a few."""
+    return _machine(job.machine)
 
 
 @lru_cache(maxsize=64)
