@@ -10,7 +10,22 @@ from typing import Annotated
 import typer
 
 from hwsim import __version__
-from hwsim.cli import check, compare, explain, export, ladder, replay, run, schema, show, sweep, tune, validate, welcome
+from hwsim.cli import (
+    check,
+    compare,
+    explain,
+    export,
+    ladder,
+    replay,
+    roofline,
+    run,
+    schema,
+    show,
+    sweep,
+    tune,
+    validate,
+    welcome,
+)
 from hwsim.cli import list as list_
 from hwsim.cli.console import print_error
 from hwsim.errors import HwsimError, InputError
@@ -32,6 +47,7 @@ app.command("sweep", epilog=sweep.EXAMPLE)(sweep.sweep_command)
 app.command("tune", epilog=tune.EXAMPLE)(tune.tune_command)
 app.command("compare", epilog=compare.EXAMPLE)(compare.compare_command)
 app.command("ladder", epilog=ladder.EXAMPLE)(ladder.ladder_command)
+app.command("roofline", epilog=roofline.EXAMPLE)(roofline.roofline_command)
 app.command("export", epilog=export.EXAMPLE)(export.export_command)
 app.command("list", epilog=list_.EXAMPLE)(list_.list_command)
 app.command("show", epilog=show.EXAMPLE)(show.show_command)

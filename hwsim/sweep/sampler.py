@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 TRIALS = 120
 """Simulated points, where no budget is given."""
 
-FIRST = 400
-"""Random combinations that are estimated to start from."""
+FIRST, FIRST_S = 200, 15.0
+"""Random combinations that are estimated to start from, as many as so many seconds allow."""
 
 Choice = tuple[int, ...]
 
@@ -39,7 +40,10 @@ def _starts(tuner: _Tuner) -> list[Choice]:
     random = np.random.default_rng(0)
     sizes = [len(axis.values) for axis in tuner.request.all_axes]
     tried: dict[Choice, float] = {}
+    started = monotonic()
     for number in range(FIRST):
+        if monotonic() - started > FIRST_S and tried:
+            break
         tuner.watch("estimating", number, FIRST)
         choice = tuple(int(random.integers(size)) for size in sizes)
         if choice not in tried:

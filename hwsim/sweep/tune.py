@@ -39,6 +39,9 @@ LARGE = 3000
 SHARE = 3
 """One in so many of the feasible combinations is simulated."""
 
+REFUSED = float("inf")
+"""The cost of a schedule that turns out not to be possible."""
+
 Watcher = Callable[[str, int, int], None]
 
 
@@ -176,7 +179,7 @@ class _Tuner:
             self.watch("estimating", number, len(points))
             guesses.append((self.guess(point), number, point))
         guesses.sort(key=lambda guess: guess[:2])
-        self.simulate([point for _, _, point in guesses], most)
+        self.simulate([point for cost, _, point in guesses if cost < REFUSED], most)
         if not self.estimated:
             return "no estimate for this machine: in the order of the grid"
         return "the best by estimate were simulated"
@@ -184,7 +187,11 @@ class _Tuner:
     def guess(self, point: Point) -> float:
         """The cost of a point by estimate; the same for all where there is none."""
         assert point.job is not None, "only feasible points are estimated"
-        found = estimate(*specs(point.job))
+        try:
+            found = estimate(*specs(point.job))
+        except InputError as error:
+            self.pruned[str(error).splitlines()[0]] += 1
+            return REFUSED
         if found is None:
             return 0.0
         self.estimated += 1
