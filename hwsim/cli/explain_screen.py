@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hwsim.cli.run_screen import formula_table, make_table, print_head, screen, why_table, wrapped
-from hwsim.results.text import bar, counted, digits, joules, percent, ratio, seconds
+from hwsim.cli.run_screen import formula_table, print_head, screen, stage_table, why_table, wrapped
+from hwsim.cli.table import make_table
+from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +38,10 @@ def print_explanation(result: RunResult, pressure: Pressure | None, loaded: Mapp
         if name:
             console.print(name, style="dim")
         console.print(table)
+    if len(result.stages) > 1:
+        _section(console, "What each operation took")
+        console.print(stage_table(result))
+        _print_edges(console, result)
     _section(console, "What a miss costs")
     console.print(_penalty_table(result))
     _section(console, "Which tensor misses, and how often its values are used")
@@ -102,7 +107,7 @@ def _penalty_table(result: RunResult) -> Table:
     from hwsim.spec.memory import CacheSpec, DramSpec
 
     machine = machine_of(result)
-    core = CpuCore(machine, machine.compute[0])
+    core = CpuCore(machine, machine.cpu)
     levels = [level for level in machine.memory if isinstance(level, CacheSpec | DramSpec)]
     table = make_table("level", "latency", "cycles", "than the level before", "than the first")
     clocks = [machine.clock_hz(level.clock) if level.clock else core.clock_hz for level in levels]
@@ -144,6 +149,26 @@ def _tensor_table(result: RunResult, loaded: Mapping[str, float]) -> Table:
             digits((facts["loads"] + facts["stores"]) / misses[0]) if misses and misses[0] else "",
         )
     return table
+
+
+def _print_edges(console: Console, result: RunResult) -> None:
+    """What operations leave in memory for each other."""
+    from hwsim.results.edges import find_edges
+
+    edges = find_edges(result)
+    if not edges:
+        return
+    _section(console, "What operations leave in memory for each other")
+    table = make_table(
+        "tensor", "made by", "read by", "size", "loads", *(f"{name} misses" for name in result.caches), left=(0, 1, 2)
+    )
+    for edge in edges:
+        misses = [f"{edge.misses.get(name, 0):,}" for name in result.caches]
+        table.add_row(edge.tensor, edge.producer, edge.consumer, data(edge.bytes), f"{edge.loads:,}", *misses)
+    console.print(table)
+    wrapped(
+        console, "", "Fusing two operations takes the tensor between them out of memory (schedule.fuse).", style="dim"
+    )
 
 
 def _print_pressure(console: Console, pressure: Pressure) -> None:

@@ -10,6 +10,7 @@ import simpy
 
 from hwsim.energy import Ledger
 from hwsim.engine.agent import CoreAgent
+from hwsim.engine.array_run import simulate_array
 from hwsim.engine.clock import seconds_to_fs
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import Outcome, Span, StageOutcome, TensorTraffic
@@ -23,7 +24,9 @@ from hwsim.kernels.kernel import Kernel
 from hwsim.kernels.step import Stage
 from hwsim.spec.compute import CpuSpec
 from hwsim.spec.machine import MachineSpec
+from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec, Level, StorageSpec
+from hwsim.spec.systolic import SystolicSpec
 from hwsim.units import Bandwidth, Latency
 
 
@@ -34,11 +37,15 @@ def simulate(
     seed: int = 0,
     timeline: bool = False,
     hierarchy: Hierarchy | None = None,
+    mapping: MappingSpec | None = None,
 ) -> Outcome:
     """Compute a kernel for real while its accesses are replayed and its time passes.
 
-    A run starts with cold caches, unless it is given the hierarchy that an earlier run left behind.
+    A run starts with cold caches, unless it is given the hierarchy that an earlier run left behind. `mapping` is for
+    machines with arrays, whose tiles are moved by software.
     """
+    if isinstance(machine.compute[0], SystolicSpec):
+        return simulate_array(machine, kernel, mapping, timeline=timeline)
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
     stages = kernel.stages()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hwsim.energy import Ledger
-from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.trace.work import Instructions
 
 FEMTOSECONDS = 10**15
@@ -44,6 +46,11 @@ class TensorTraffic:
         misses = {level: count - earlier.misses.get(level, 0) for level, count in self.misses.items()}
         return TensorTraffic(self.loads - earlier.loads, self.stores - earlier.stores, misses)
 
+    def __add__(self, more: TensorTraffic) -> TensorTraffic:
+        levels = self.misses.keys() | more.misses.keys()
+        misses = {level: self.misses.get(level, 0) + more.misses.get(level, 0) for level in sorted(levels)}
+        return TensorTraffic(self.loads + more.loads, self.stores + more.stores, misses)
+
     @property
     def moved(self) -> bool:
         return bool(self.loads or self.stores)
@@ -58,6 +65,13 @@ class StageOutcome:
     flops: int
     tensors: dict[str, TensorTraffic]
 
+    def __add__(self, more: StageOutcome) -> StageOutcome:
+        """Both, one after the other, under the name of the first."""
+        names = [*self.tensors, *(name for name in more.tensors if name not in self.tensors)]
+        nothing = TensorTraffic()
+        tensors = {name: self.tensors.get(name, nothing) + more.tensors.get(name, nothing) for name in names}
+        return StageOutcome(self.name, self.elapsed_fs + more.elapsed_fs, self.flops + more.flops, tensors)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -68,7 +82,7 @@ class Outcome:
     agents: tuple[AgentTime, ...]
     parts: dict[str, int]
     """Femtoseconds that each part of the work would take alone, the busiest core's: units, ports, chain, each link."""
-    levels: dict[str, CacheCounters]
+    levels: Mapping[str, CacheCounters | ScratchpadCounters]
     dram: DramCounters
     tensors: dict[str, TensorTraffic]
     stages: tuple[StageOutcome, ...]
@@ -92,6 +106,8 @@ class Outcome:
     walk_seconds: float
     math_seconds: float
     """Wall time of the replay and of the real math; for benchmarks, never part of a result."""
+    array: dict[str, Any] | None = None
+    """How a systolic array was used: its cycles and tiles; None for other machines."""
 
     @property
     def cycles(self) -> int:

@@ -91,6 +91,9 @@ class CpuCore:
         self._machine = machine
         self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
         self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
+        self._issued: dict[Work, Instructions] = {}
+        self._rates: dict[tuple[str, int], Fraction | None] = {}
+        self._latencies: dict[str, Cycles] = {}
 
     def cost(self, work: Work, nests: Sequence[Nest], traffic: Sequence[Traffic]) -> StepCost:
         """What a step takes, given what its nests moved."""
@@ -115,6 +118,12 @@ class CpuCore:
         Without fused multiply-add, two for one. A value that has no register is loaded and stored again in every
         iteration of the innermost loop; a chain or, without one, loop control tells how many there are.
         """
+        known = self._issued.get(work)
+        if known is None:
+            known = self._issued[work] = self._issue(work)
+        return known
+
+    def _issue(self, work: Work) -> Instructions:
         iterations = work.loop_starts * work.chain.length if work.chain else work.instructions.other // 2
         spills = self._spills(iterations)
         issued = work.instructions + Instructions(load=spills.loads, store=spills.stores)
@@ -128,7 +137,11 @@ class CpuCore:
 
     def latency_cycles(self, level: CacheSpec | DramSpec) -> Cycles:
         """Load-to-use time of a level in cycles of this core, whatever clock the level runs at."""
-        return level.latency.seconds(self._clock_of(level)) * self.clock_hz if level.latency else ZERO
+        known = self._latencies.get(level.name)
+        if known is None:
+            known = level.latency.seconds(self._clock_of(level)) * self.clock_hz if level.latency else ZERO
+            self._latencies[level.name] = known
+        return known
 
     # Compute ----------------------------------------------------------------------------------------------------------
 
@@ -232,25 +245,29 @@ class CpuCore:
         return self._rate(level, level.write_bandwidth)
 
     def _rate(self, level: CacheSpec | DramSpec, bandwidth: Bandwidth | None) -> Fraction | None:
-        hz = self._clock_of(level)
-        rate = bandwidth.bytes_per_cycle(hz) if bandwidth else None
-        return None if rate is None else rate * hz / self.clock_hz
+        """Bytes per core cycle of a bandwidth of a level."""
+        key = level.name, id(bandwidth)
+        if key not in self._rates:
+            hz = self._clock_of(level)
+            rate = bandwidth.bytes_per_cycle(hz) if bandwidth else None
+            self._rates[key] = None if rate is None else rate * hz / self.clock_hz
+        return self._rates[key]
 
     def _over(self, nbytes: int, rate: Fraction | None) -> Cycles:
-        return nbytes / rate if rate else ZERO
+        return nbytes / rate if rate and nbytes else ZERO
 
     def _row_cycles(self, dram: DramSpec, traffic: Sequence[Traffic]) -> Cycles:
         """Every activation holds its bank for a row cycle; all banks work side by side, but for their refreshes.
 
         A row stays open as long as the device demands, and at least until its column has been read.
         """
-        if dram.timing is None:
+        activates = sum(each.dram.activates for each in traffic)
+        if dram.timing is None or not activates:
             return ZERO
         hz, timing = self._machine.clock_hz(dram.clock), dram.timing
         read = timing.trcd.seconds(hz) + timing.cl.seconds(hz)
         row_cycle = max(timing.tras.seconds(hz), read) + timing.trp.seconds(hz)
         available = 1 - timing.trfc.seconds(hz) / timing.trefi.seconds(hz)
-        activates = sum(each.dram.activates for each in traffic)
         return activates * row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
 
     def _miss_cycles(

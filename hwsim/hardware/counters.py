@@ -98,6 +98,22 @@ class DramCounters(Counters):
         return self.row_misses + self.row_conflicts
 
 
+@dataclass(frozen=True)
+class ScratchpadCounters(Counters):
+    """A memory that software fills: elements and bytes on the compute unit's side, and what was moved in and out."""
+
+    reads: int = 0
+    writes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    bytes_filled: int = 0
+    """Brought in from the level behind."""
+    bytes_drained: int = 0
+    """Taken out to the level behind."""
+    peak_bytes: int = 0
+    """The most that lay in it."""
+
+
 (READS, WRITES, READ_MISSES, WRITE_MISSES, WRITEBACKS, PREFETCHES, PREFETCH_READS, PREFETCH_HITS,
  SECTOR_MISSES, BACK_INVALIDATIONS, CLEAN_VICTIMS, BYTES_READ, BYTES_WRITTEN, BYTES_FETCHED, BYTES_EVICTED,
 ) = range(CacheCounters.width())  # fmt: skip

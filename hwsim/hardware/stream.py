@@ -97,6 +97,7 @@ class StreamCaches:
             ping=np.zeros(0, np.uint64),
             pong=np.zeros(0, np.uint64),
         )
+        self._endless = bool((geometry[:, POLICY] == INFINITE).any())
         self._buffer = np.zeros(0, np.uint64)
         self._make_room(BUFFER_EVENTS)
 
@@ -145,7 +146,7 @@ class StreamCaches:
                 return 0
         packed = pack_nest(nest, self.grain)
         self._make_room(packed.buffer_events)
-        self.reserve(lines_touched(nest, self.grain))
+        self._reserve_for(nest)
         cursor = begin(packed)
         sets, limit = self.run_limit(chain)
         record = tap if tap is not None else np.zeros(0, np.uint64)
@@ -162,7 +163,7 @@ class StreamCaches:
         packed = pack_nest(passes.nest, self.grain)
         room = 4 * passes.length + packed.buffer_events
         self._make_room(room)
-        self.reserve(lines_touched(passes.nest, self.grain))
+        self._reserve_for(passes.nest)
         cursor = begin(packed)
         columns = CacheCounters.width() + MAX_ACCESSES
         walk_passes(
@@ -207,7 +208,7 @@ class StreamCaches:
     def reserve(self, lines: int) -> None:
         """Keep the hash table of every infinite level at most half full when `lines` more lines arrive."""
         geometry = self.levels.geometry
-        if not (geometry[:, POLICY] == INFINITE).any():
+        if not self._endless:
             return
         parts = []
         for row in geometry:
@@ -222,6 +223,10 @@ class StreamCaches:
             parts.append(old)
         geometry[:, OFFSET] = np.cumsum([0, *(len(part) for part in parts[:-1])])
         self.levels = self.levels._replace(tags=np.concatenate(parts))
+
+    def _reserve_for(self, nest: Nest) -> None:
+        if self._endless:
+            self.reserve(lines_touched(nest, self.grain))
 
     def contents(self, instance: int) -> list[list[tuple[int, bool]]]:
         """The lines of each set with their dirty bit, in the order of the policy."""

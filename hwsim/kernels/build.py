@@ -6,35 +6,53 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hwsim.errors import InputError
+from hwsim.kernels.attention import make_attention
+from hwsim.kernels.attention_backward import make_attention_backward
+from hwsim.kernels.chain import ChainKernel
+from hwsim.kernels.conv_kernel import make_batch_norm, make_conv, make_pool
 from hwsim.kernels.elementwise import Elementwise
 from hwsim.kernels.formula import FormulaKernel
 from hwsim.kernels.kernel import Kernel, Setting
 from hwsim.kernels.matmul import Matmul
+from hwsim.kernels.operator_build import OPERATORS, operator_kernel
 from hwsim.kernels.own import make_own_kernel
 from hwsim.kernels.pointer_chase import PointerChase
+from hwsim.kernels.softmax import make_softmax
 from hwsim.kernels.stream_read import StreamRead
 from hwsim.kernels.sum2d import Sum2d
 from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
+from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
+from hwsim.spec.ops.chain import ChainWorkload
+from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
 from hwsim.spec.ops.matmul import MatmulWorkload
 from hwsim.spec.ops.own import FormulaWorkload, PythonWorkload
 from hwsim.spec.ops.probe import ChaseWorkload, StreamWorkload
+from hwsim.spec.ops.softmax import SoftmaxWorkload
 from hwsim.spec.workload import WorkloadSpec
 
 Inputs = Mapping[str, Array] | None
 
 KERNELS: dict[type[WorkloadSpec], Callable[[Any, Setting, Inputs], Kernel]] = {
     MatmulWorkload: Matmul,
+    ConvWorkload: make_conv,
+    PoolWorkload: make_pool,
+    BatchNormWorkload: make_batch_norm,
     ElementwiseWorkload: Elementwise,
     FusedWorkload: Elementwise,
     SumWorkload: Sum2d,
     ViewWorkload: ViewReader,
     ChaseWorkload: lambda workload, setting, _: PointerChase(workload, setting),
     StreamWorkload: StreamRead,
+    ChainWorkload: ChainKernel,
     FormulaWorkload: FormulaKernel,
+    SoftmaxWorkload: make_softmax,
+    AttentionWorkload: make_attention,
+    AttentionBackwardWorkload: make_attention_backward,
     PythonWorkload: lambda workload, setting, _: make_own_kernel(workload, setting),
+    **dict.fromkeys(OPERATORS, operator_kernel),
 }
 """What makes the kernel of each kind of workload."""
 

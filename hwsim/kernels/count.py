@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Range
+from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Range, is_resumed
 from hwsim.kernels.step import Chain, Instructions, Tile, Work
 
 LOOP_OVERHEAD = 2
@@ -40,7 +40,7 @@ def count_work(
         folds = sum(piece.starts * piece.parallel for piece in pieces) * (lanes.bit_length() - 1)
         moved += Instructions(add=folds, other=folds)
     if late is not None:
-        moved += late.scaled(sum(piece.stores for piece in pieces))
+        moved += late.scaled(sum(piece.results for piece in pieces))
     return Work(
         flops=flops,
         macs=macs,
@@ -73,10 +73,13 @@ def count_tiles(
     tiles: list[Tile] = []
     for operand in (*operation.inputs, *operation.late):
         tiles += _tiles_of(operand, loops, plan.order, cuts, bits)
+    for operand in operation.stores:
+        tiles += [replace(tile, write=True) for tile in _tiles_of(operand, loops, plan.order, cuts, bits)]
     output = operation.output
     if output is not None:
         written = [replace(tile, write=True) for tile in _tiles_of(output, loops, plan.order, cuts, bits)]
-        if operation.accumulates and any(index not in output.strides for index in _around(output, loops)):
+        around = any(index not in output.strides for index in _around(output, loops))
+        if operation.accumulates and (around or operation.continues or is_resumed(operation, ranges)):
             tiles += [replace(tile, write=False) for tile in written]
         tiles += written
     return tuple(tiles)

@@ -10,7 +10,7 @@ import numpy as np
 from hwsim.errors import InputError
 from hwsim.kernels.formula_text import FormulaText, Reference, Term, formula_error, parse_formula
 from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loop_kernel import LoopKernel, Ranges
+from hwsim.kernels.loop_kernel import LoopKernel, Ranges, vector_lanes
 from hwsim.kernels.loops import LoopPlan, Operand
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
@@ -27,13 +27,14 @@ class FormulaKernel(LoopKernel):
         self.formula = parse_formula(workload.formula)
         self.sizes = _checked_sizes(self.formula, workload.sizes)
         self.sum_fmt = find_format(self.fmt.sum_name)
-        plan = _make_plan(self.formula, self.sizes, workload.schedule, setting)
+        _check_schedule(self.formula, workload.schedule)
         for name, shape in _shapes(self.formula, self.sizes).items():
             self.add_input(name, *shape)
         target = self.formula.output
         self.add_result(target.tensor, *(self.sizes[index] for index in target.indices), fmt=self.sum_fmt)
         reads = [_operand(self.tensors[ref.tensor], ref) for ref in self.formula.references]
         write = _operand(self.tensors[target.tensor], target)
+        plan = _make_plan(self.formula, self.sizes, workload.schedule, setting, [*reads, write])
         extents = {index: self.sizes[index] for index in plan.order}
         body = _body(self.formula)
         summed = self.formula.accumulates
@@ -157,7 +158,7 @@ def _shapes(formula: FormulaText, sizes: Mapping[str, int]) -> dict[str, tuple[i
     return shapes
 
 
-def _make_plan(formula: FormulaText, sizes: Mapping[str, int], schedule: FormulaSchedule, setting: Setting) -> LoopPlan:
+def _check_schedule(formula: FormulaText, schedule: FormulaSchedule) -> None:
     order = schedule.order or formula.indices
     if sorted(order) != sorted(formula.indices):
         needed = ", ".join(formula.indices)
@@ -166,12 +167,24 @@ def _make_plan(formula: FormulaText, sizes: Mapping[str, int], schedule: Formula
         for index in cuts:
             if index not in formula.indices:
                 raise InputError(f"schedule.{field}: {index} does not appear in the formula {formula.text}")
-    lanes = setting.lanes if schedule.vector else 1
+
+
+def _make_plan(
+    formula: FormulaText,
+    sizes: Mapping[str, int],
+    schedule: FormulaSchedule,
+    setting: Setting,
+    operands: Sequence[Operand],
+) -> LoopPlan:
+    order = schedule.order or formula.indices
+    inner = order[-1]
+    extent = min(schedule.tile.get(inner, sizes[inner]), sizes[inner])
+    lanes = vector_lanes(setting.lanes, inner, extent, operands) if schedule.vector else 1
     return LoopPlan(
         order=tuple(order),
         tile={index: min(size, sizes[index]) for index, size in schedule.tile.items()},
         unroll={index: min(size, sizes[index]) for index, size in schedule.unroll.items() if size > 1},
-        vector=order[-1] if lanes > 1 else None,
+        vector=inner if lanes > 1 else None,
         lanes=lanes,
     )
 

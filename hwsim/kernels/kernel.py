@@ -17,10 +17,10 @@ from hwsim.trace.view import TensorView
 class Formula:
     """A closed form of the course, to be set beside what was simulated.
 
-    `compare` names the simulated number: ``loads``, ``stores``, ``loads.A`` (one tensor), ``l1.fills``
-    (lines brought into a level), ``dram.bytes_read``, ``intensity.element``, ``intensity.byte`` or ``time_s``. A time
-    needs a machine: `value` is then 0, and `far` and `near` are the bytes that the formula moves from main memory and
-    from the first cache.
+    `compare` names the simulated number: ``loads``, ``stores``, ``loads.A`` (one tensor), ``l1.fills`` (lines brought
+    into a level), ``dram.bytes_read``, ``flops``, ``macs``, ``bytes.A`` (memory of a tensor), ``intensity.element``,
+    ``intensity.byte`` or ``time_s``. A time needs a machine: `value` is then 0, and `far` and `near` are the bytes that
+    the formula moves from main memory and from the first cache.
     """
 
     name: str
@@ -102,6 +102,11 @@ class Kernel(ABC):
 
     def formulas(self) -> tuple[Formula, ...]:
         return ()
+
+    def bytes_of(self, tensor: str) -> int | None:
+        """Memory of a tensor; of scratch space, what one core has. None if there is no such tensor."""
+        view = self.tensors.get(tensor)
+        return None if view is None else view.size * view.element_bits // 8
 
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and cannot have an effect."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.kernels.grain import cut_steps, split_work
+from hwsim.kernels.grain import cut_steps, most_shares, split_work
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range
 from hwsim.kernels.program import (
@@ -29,7 +29,7 @@ from hwsim.kernels.program import (
     walk,
 )
 from hwsim.kernels.step import Block, Instructions, Stage, Step
-from hwsim.kernels.template import Template, make_template, template_key
+from hwsim.kernels.template import NOWHERE, Template, make_template, template_key
 from hwsim.kernels.tensor_kernel import TensorKernel
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.common import ParallelSchedule
@@ -59,6 +59,8 @@ class LoopKernel(TensorKernel):
         """The answer by other means, for a kernel of your own: NumPy in float64 on `arrays`."""
         self._parallel = parallel or ParallelSchedule()
         self._templates: dict[tuple[object, ...], Template] = {}
+        self._private: dict[str, int] = {}
+        """Bytes of the tensors of which each share has its own."""
 
     @property
     def loops(self) -> list[Loop]:
@@ -84,6 +86,9 @@ class LoopKernel(TensorKernel):
     @property
     def useful_flops(self) -> int:
         return sum(loop.flops(ranges) for phase in self.program for loop, ranges, _ in walk(phase.items, {}))
+
+    def bytes_of(self, tensor: str) -> int | None:
+        return self._private.get(tensor) or super().bytes_of(tensor)
 
     def begin_phase(self, name: str = "") -> None:
         """What follows needs what all cores have done before."""
@@ -131,20 +136,23 @@ class LoopKernel(TensorKernel):
         accumulates: bool = False,
         late: Sequence[Operand] = (),
         late_body: Instructions = NOTHING,
+        stores: Sequence[Operand] = (),
+        continues: bool = False,
         follows: Mapping[str, tuple[str, int]] | None = None,
     ) -> Loop:
         """A loop nest to be added, or to be put into a loop over tiles.
 
         `late` operands and `late_body` finish an output value in its register before it is stored: this needs an order
-        in which a sum is completed there.
+        in which a sum is completed there. `stores` are further results of the loop; with `continues` the output already
+        holds a sum to which the loop adds.
         """
+        operation = LoopOperation(tuple(reads), write, accumulates, tuple(late), tuple(stores), continues)
         if plan is None:
             order = tuple(extents)
-            operands = [*reads, *late, *([write] if write is not None else [])]
-            lanes = _vector_lanes(self.setting.lanes, order[-1], extents[order[-1]], operands) if vector else 1
+            operands = operation.operands
+            lanes = vector_lanes(self.setting.lanes, order[-1], extents[order[-1]], operands) if vector else 1
             plan = LoopPlan(order, vector=order[-1] if lanes > 1 else None, lanes=lanes)
         sums_lanes = accumulates and write is not None and plan.vector not in (None, *write.strides)
-        operation = LoopOperation(tuple(reads), write, accumulates, tuple(late))
         assert not (late or late_body.total) or plan.completes(operation), f"{name}: no value is finished in a register"
         return Loop(name, extents, operation, plan, body, compute, sums_lanes, late_body, follows or {})
 
@@ -166,14 +174,23 @@ class LoopKernel(TensorKernel):
         self._check_given()
         return [Stage(phase.name or self.name, tuple(self._blocks(phase))) for phase in self.program]
 
+    def add_private(self, name: str, *shape: int, fmt: Format | None = None) -> TensorView:
+        """Scratch space that no two cores share: a copy for each Block. Its values are up to the loops that use it."""
+        cores = 1 if self._parallel.parallel == "none" else self._parallel.cores or self.setting.cores
+        copies = most_shares(cores, self._parallel.split)
+        view = self.space.allocate(name, (copies, *shape), fmt or self.fmt)
+        self.tensors[name] = view
+        self._private[name] = view.byte_stride(0)
+        return view.slice(0)
+
     def _blocks(self, phase: Phase) -> list[Block]:
         if self.workers == 1 or not phase.shared_index:
-            return [Block(0, lambda: self._steps(phase, {}))]
+            return [Block(0, lambda: self._steps(phase, {}, 0))]
         index = phase.shared_index
         assert all(item.moves_with(index) for item in phase.items), f"{index} does not move all of {phase.name}"
 
         def block(number: int, share: Range) -> Block:
-            return Block(number, lambda: self._steps(phase, {index: share}))
+            return Block(number, lambda: self._steps(phase, {index: share}, number))
 
         return [block(number, share) for number, share in enumerate(self._shares(phase))]
 
@@ -182,20 +199,22 @@ class LoopKernel(TensorKernel):
         extent, unit = extent_of(phase.items, phase.shared_index), unit_of(phase.items, phase.shared_index)
         return split_work(extent, self.workers, unit, self._parallel.split)
 
-    def _steps(self, phase: Phase, share: Ranges) -> Iterator[Step]:
+    def _steps(self, phase: Phase, share: Ranges, number: int) -> Iterator[Step]:
+        shared = self.workers > 1 and bool(phase.shared_index)
+        private = {name: number * copy_bytes for name, copy_bytes in self._private.items()} if number else NOWHERE
         for loop, ranges, tiled in walk(phase.items, share):
-            for cut in cut_steps(loop.plan, ranges, fine=self.workers > 1 and not tiled):
+            for cut in cut_steps(loop.plan, ranges, fine=shared and not tiled):
                 if self.setting.math:
                     loop.compute(cut)
-                yield self._step(loop, cut)
+                yield self._step(loop, cut, private)
 
-    def _step(self, loop: Loop, ranges: Ranges) -> Step:
+    def _step(self, loop: Loop, ranges: Ranges, private: Mapping[str, int]) -> Step:
         key = template_key(loop, ranges)
         template = self._templates.get(key)
         if template is None:
             bits = {name: view.element_bits for name, view in self.tensors.items()}
             template = self._templates[key] = make_template(loop, ranges, self.fmt.name, bits)
-        return template.at(ranges)
+        return template.at(ranges, private)
 
     def _reference(self) -> Array:
         if self.expected is None:
@@ -203,7 +222,7 @@ class LoopKernel(TensorKernel):
         return np.asarray(self.expected(), np.float64)
 
 
-def _vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operand]) -> int:
+def vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operand]) -> int:
     """The widest vector whose body can be described: one that is gathered takes an access for each of its lanes."""
 
     def accesses(width: int) -> int:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hwsim.trace.nest import Nest
 
 Range = tuple[int, int]
@@ -13,6 +16,14 @@ Range = tuple[int, int]
 
 Run = tuple[int, int]
 """Offset and width of one access along an index: a vector, or a single element."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Where an operand is found for each position of an index: bytes from its base, looked up in a table."""
+
+    index: str
+    offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,8 @@ class Operand:
     far: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """For tensors stored block by block: elements in a block, and bytes from one block to the next, by index. Scratch
     space for one tile is a block with no distance to the next."""
+    gather: Gather | None = None
+    """For rows that are looked up; the operand has a stride of zero along that index."""
 
     def distance(self, index: str, position: int) -> int:
         """Bytes from the first element to the one at a position of an index."""
@@ -86,12 +99,29 @@ class LoopOperation:
     """``output += f(inputs)`` for each point of the loops, or ``output = …`` where nothing is added up.
 
     `late` operands are loaded when an output value is finished, just before it is stored: a bias, a residual.
+    `stores` are results beside the output: stored in the innermost loop if that moves them, else after it.
     """
 
     inputs: tuple[Operand, ...]
     output: Operand | None
     accumulates: bool = True
     late: tuple[Operand, ...] = ()
+    stores: tuple[Operand, ...] = ()
+    continues: bool = False
+    """Whether the output holds a sum from before the loop, to which the loop adds."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Everything that is touched."""
+        return (*self.inputs, *self.late, *self.stores, *([self.output] if self.output is not None else []))
+
+
+def is_resumed(operation: LoopOperation, ranges: Mapping[str, Range]) -> bool:
+    """Whether the output already holds a part of its sums: some index that is summed over does not begin at 0."""
+    output = operation.output
+    if output is None or not operation.accumulates:
+        return False
+    return any(first > 0 for index, (first, _) in ranges.items() if index not in output.strides)
 
 
 @dataclass(frozen=True)
@@ -113,5 +143,7 @@ class Piece:
     parallel: int
     loads: int
     stores: int
+    results: int
+    """Stores of the output alone."""
     operands: tuple[Operand, ...] = ()
     """The operand behind each access of the nest."""

@@ -12,7 +12,7 @@ from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, part
 from hwsim.kernels.loops import Operand
 from hwsim.kernels.matmul_formula import matmul_formulas
-from hwsim.kernels.matmul_plan import count_matmul_registers, make_matmul_plan
+from hwsim.kernels.matmul_plan import count_matmul_registers, cut_sums, make_matmul_plan
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate, dot
 from hwsim.numerics.format import Array, find_format
@@ -50,10 +50,8 @@ class Matmul(LoopKernel):
     def _compute(self, ranges: Ranges) -> None:
         """The real product over a range, added up along k in the schedule's tiles."""
         rows, columns = part(ranges, "i", "j")
-        first, extent = ranges["k"]
-        tile = min(self.plan.tile.get("k", extent), extent)
-        for start in range(first, first + extent, tile):
-            inner = slice(start, min(start + tile, first + extent))
+        for cut in cut_sums(self.plan, ranges):
+            (inner,) = part(cut, "k")
             product = dot(self.arrays["A"][rows, inner], self.arrays["B"][inner, columns], self.fmt)
             accumulate(self.arrays["C"][rows, columns], product, self.sum_fmt)
 

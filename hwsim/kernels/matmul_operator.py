@@ -11,7 +11,7 @@ import numpy as np
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, TileLoop, at, part
 from hwsim.kernels.loops import LoopOperation, LoopPlan
-from hwsim.kernels.matmul_plan import count_matmul_registers, make_matmul_plan
+from hwsim.kernels.matmul_plan import count_matmul_registers, cut_sums, make_matmul_plan
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.program import Item, Loop
 from hwsim.kernels.stage import (
@@ -140,10 +140,7 @@ class MatmulOperator(Operator):
                 values = run_stages(kernel, names, late, self.c_indices, product, ranges)
                 kernel.arrays[target][here] = wide.store(values)
                 return
-            first, extent = ranges["k"]
-            tile = min(plan.tile.get("k", extent), extent)
-            for start in range(first, first + extent, tile):
-                inner = {**ranges, "k": (start, min(tile, first + extent - start))}
+            for inner in cut_sums(plan, ranges):
                 accumulate(kernel.arrays[target][here], self._dot(kernel, names, inner), wide)
 
         return kernel.make_loop(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from hwsim.kernels.loops import LoopPlan
+from hwsim.kernels.program import Ranges
 from hwsim.spec.ops.matmul import ProductSchedule
 
 
@@ -40,3 +41,11 @@ def count_matmul_registers(plan: LoopPlan) -> int:
     lanes = {index: plan.lanes if index == plan.vector else 1 for index in "ijk"}
     v1, v2, v3 = (-(-plan.unroll.get(index, 1) // lanes[index]) for index in "ijk")
     return v1 * v3 + v2 * v3 + v1 * v2
+
+
+def cut_sums(plan: LoopPlan, ranges: Ranges) -> Iterator[Ranges]:
+    """A range, cut along k at the tiles of the schedule: sums are rounded there, in that order."""
+    first, extent = ranges["k"]
+    tile = min(plan.tile.get("k", extent), extent)
+    for start in range(first, first + extent, tile):
+        yield {**ranges, "k": (start, min(tile, first + extent - start))}

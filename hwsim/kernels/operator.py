@@ -34,6 +34,10 @@ class Port:
     """Whether it holds sums, in the format that a sum of products is kept in."""
     positive: bool = False
     """Whether random values must not be negative: variances, and sums that must not cancel."""
+    below: int = 0
+    """For positions in a table: they are whole numbers from 0 up to this."""
+    over: str = ""
+    """The input whose memory an output takes when the operator runs alone: an update in place."""
 
 
 class Operator(ABC):
@@ -89,12 +93,16 @@ class OperatorKernel(LoopKernel):
         self.sum_fmt = find_format(self.fmt.sum_name)
         for port in operator.inputs:
             fmt = self.sum_fmt if port.wide else self.fmt
-            self.add_input(port.name, *port.shape, halo=port.halo, positive=port.positive, fmt=fmt)
+            self.add_input(port.name, *port.shape, halo=port.halo, positive=port.positive, fmt=fmt, below=port.below)
+        self._names = {port.name: port.over or port.name for port in (*operator.inputs, *operator.outputs)}
         for port in operator.outputs:
-            self.add_result(port.name, *port.shape, fmt=self.sum_fmt if port.wide else self.fmt, halo=port.halo)
-        self.results = [port.name for port in operator.outputs]
+            if not port.over:
+                self.add_result(port.name, *port.shape, fmt=self.sum_fmt if port.wide else self.fmt, halo=port.halo)
+        updated = [port.over for port in operator.outputs if port.over] if setting.math else []
+        self._before = {name: self.arrays[name].copy() for name in updated}
+        self.results = [self._names[port.name] for port in operator.outputs]
         self.registers_needed = operator.registers_needed
-        operator.emit(self, {port.name: port.name for port in (*operator.inputs, *operator.outputs)})
+        operator.emit(self, self._names)
 
     @property
     def tolerance(self) -> float:
@@ -106,15 +114,15 @@ class OperatorKernel(LoopKernel):
     def answers(self) -> Iterator[tuple[str, Array, Array]]:
         self._need_math("answer")
         references = self._references()
-        for name in self.results:
-            yield name, self.arrays[name], references[name]
+        for port in self.operator.outputs:
+            yield port.name, self.arrays[self._names[port.name]], references[port.name]
 
     def _reference(self) -> Array:
-        return self._references()[self.result]
+        return self._references()[self.operator.outputs[-1].name]
 
     def _references(self) -> dict[str, Array]:
-        wide = {port.name: self.arrays[port.name].astype(np.float64) for port in self.operator.inputs}
-        return self.operator.reference(wide)
+        inputs = {port.name: self.arrays[port.name] for port in self.operator.inputs} | self._before
+        return self.operator.reference({name: values.astype(np.float64) for name, values in inputs.items()})
 
 
 def run_of(workload: WorkloadSpec, schedule: ParallelSchedule, given: Mapping[str, Array] | None) -> Run:

@@ -96,6 +96,7 @@ POINTWISE: Mapping[str, Pointwise] = {
         Pointwise("gelu", 0, Instructions(fma=2, mul=3, special=1), _gelu, check=_gelu_by_exp),
         Pointwise("silu", 0, Instructions(add=1, special=2), _silu, check=lambda x: x * _sigmoid_by_tanh(x)),
         Pointwise("scale_shift", 2, Instructions(fma=1), lambda x, scale, shift: x * scale + shift),
+        Pointwise("scale_add", 1, Instructions(fma=1), lambda x, y, c: c * x + y, constant=True),
         Pointwise("add_scaled", 1, Instructions(fma=1), lambda x, y, c: x + c * y, constant=True),
         Pointwise("relu_backward", 1, Instructions(mul=1), lambda d, x: d * (x > 0)),
         Pointwise("gelu_backward", 1, Instructions(fma=4, mul=6, special=1), _gelu_backward),

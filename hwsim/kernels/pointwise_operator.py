@@ -28,7 +28,7 @@ class PointwiseOperator(Operator):
     """Y = stages(X), element by element. An extra may be X itself.
 
     `fused` runs all stages on a value while it is in a register; otherwise each is a pass of its own, with tensors in
-    memory between them.
+    memory between them. `in_place` puts Y where X was.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class PointwiseOperator(Operator):
         vector: bool = True,
         fused: bool = True,
         wide: bool = False,
+        in_place: bool = False,
         ports: tuple[str, str] = ("X", "Y"),
         name: str = "",
     ) -> None:
@@ -53,25 +54,30 @@ class PointwiseOperator(Operator):
         extras = stage_ports(self.stages, self.shape, known=(self.source,))
         positive = any(stage.op in ("log", "sqrt") for stage in self.stages)
         self.inputs = (Port(self.source, self.shape, wide=wide, positive=positive), *extras)
-        self.outputs = (Port(self.target, self.shape, wide=wide),)
+        self.outputs = (Port(self.target, self.shape, wide=wide, over=self.source if in_place else ""),)
         self.registers_needed = 2 + len(extras)
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
         check_formats(self.stages, kernel.fmt)
         passes = [self.stages] if self.fused else [(stage,) for stage in self.stages]
         source = names[self.source]
+        flat = self._is_flat(kernel, names)
         for number, stages in enumerate(passes):
             last = number == len(passes) - 1
             target = names[self.target] if last else self.scratch(f"pass{number + 1}", names)
             if not last:
                 kernel.add_scratch(target, *self.shape, fmt=kernel.formats[names[self.target]])
-            self._add_pass(kernel, names, stages, source, target)
+            self._add_pass(kernel, names, stages, source, target, flat)
             source = target
 
-    def _add_pass(self, kernel: LoopKernel, names: Names, stages: Sequence[Stage], source: str, target: str) -> None:
-        tensors = [source, target, *(names[extra.port] for extra in stage_extras(stages))]
-        views = [kernel.tensor(name) for name in dict.fromkeys(tensors)]
-        flat = all(view.is_contiguous() and view.shape == self.shape for view in views)
+    def _is_flat(self, kernel: LoopKernel, names: Names) -> bool:
+        """Whether all tensors lie in one piece and have one shape: then one loop runs over all elements."""
+        views = [kernel.tensor(names[port.name]) for port in (*self.inputs, *self.outputs)]
+        return all(view.is_contiguous() and view.shape == self.shape for view in views)
+
+    def _add_pass(
+        self, kernel: LoopKernel, names: Names, stages: Sequence[Stage], source: str, target: str, flat: bool
+    ) -> None:
         indices = ("e",) if flat else tuple(f"e{axis}" for axis in range(len(self.shape)))
         extents = {"e": prod(self.shape)} if flat else dict(zip(indices, self.shape, strict=True))
 
@@ -103,7 +109,7 @@ class PointwiseOperator(Operator):
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         """Elements moved: all operands once and the result once or, with a pass for each stage, again and again."""
         size = prod(self.shape)
-        if any(port.shape != self.shape for port in self.inputs) or setting.lanes > 1:
+        if any(port.shape != self.shape for port in self.inputs):
             return ()
         passes = [self.stages] if self.fused else [(stage,) for stage in self.stages]
         loads = sum(1 + len({extra.port for extra in stage_extras(stages)} - {self.source}) for stages in passes)

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwsim.kernels.count import count_tiles, count_work
-from hwsim.kernels.loops import Operand
+from hwsim.kernels.loops import Operand, is_resumed
 from hwsim.kernels.lower import lower
 from hwsim.kernels.program import Loop, Ranges
 from hwsim.kernels.step import Step, Tile, Work
 from hwsim.trace.nest import Access, Nest
+
+NOWHERE: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,16 @@ class Template:
     work: Work
     tiles: tuple[Tile, ...]
 
-    def at(self, ranges: Ranges) -> Step:
-        """The same at another place."""
-        if all(ranges[index][0] == start for index, start in self.starts.items()):
+    def at(self, ranges: Ranges, private: Mapping[str, int] = NOWHERE) -> Step:
+        """The same at another place; `private` tensors lie so many bytes further on."""
+        if not private and all(ranges[index][0] == start for index, start in self.starts.items()):
             return Step(self.loop.name, self.work, self.nests, self.tiles)
         shifts: dict[int, int] = {}
         nests = []
         for nest, operands in zip(self.nests, self.operands, strict=True):
             for operand in operands:
                 if id(operand) not in shifts:
-                    shifts[id(operand)] = self._shift(operand, ranges)
+                    shifts[id(operand)] = self._shift(operand, ranges) + private.get(operand.tensor, 0)
             moved = tuple(
                 _moved(access, shifts[id(operand)]) for access, operand in zip(nest.accesses, operands, strict=True)
             )
@@ -75,11 +77,13 @@ def make_template(loop: Loop, ranges: Ranges, fmt: str, bits: Mapping[str, int])
 
 
 def template_key(loop: Loop, ranges: Ranges) -> tuple[object, ...]:
-    """Ranges with the same key are shifted copies of each other: equal extents, and equal places within blocks."""
-    operation = loop.operation
-    operands = (*operation.inputs, *operation.late, *([operation.output] if operation.output else []))
+    """Ranges with the same key are shifted copies of each other: equal extents, places within blocks and in tables,
+    and sums that all begin or all go on."""
+    operands = loop.operation.operands
     places = (ranges[index][0] % block for operand in operands for index, (block, _) in operand.far.items())
-    return (id(loop), *(extent for _, extent in ranges.values()), *places)
+    looked_up = (ranges[operand.gather.index][0] for operand in operands if operand.gather is not None)
+    resumed = is_resumed(loop.operation, ranges)
+    return (id(loop), resumed, *(extent for _, extent in ranges.values()), *places, *looked_up)
 
 
 def _moved(access: Access, shift: int) -> Access:

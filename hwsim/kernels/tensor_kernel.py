@@ -9,7 +9,7 @@ import numpy as np
 from hwsim.errors import ShapeError
 from hwsim.kernels.data import make_input
 from hwsim.kernels.kernel import Kernel, Setting
-from hwsim.numerics.format import Array, Format
+from hwsim.numerics.format import Array, Format, find_format
 from hwsim.trace.view import TensorView
 
 
@@ -27,6 +27,7 @@ class TensorKernel(Kernel):
         self._given = dict(given or {})
         self._inputs: list[str] = []
         self._halos: dict[str, tuple[int, ...]] = {}
+        self._views: dict[str, TensorView] = {}
 
     @property
     def result(self) -> str:
@@ -41,14 +42,23 @@ class TensorKernel(Kernel):
         positive: bool = False,
         fmt: Format | None = None,
         halo: Sequence[int] = (),
+        below: int = 0,
     ) -> TensorView:
-        """Memory for an input, filled with the given values or with random ones; a halo around it is zero."""
-        fmt = fmt or self.fmt
+        """Memory for an input, filled with the given values or with random ones; a halo around it is zero.
+
+        With `below` it holds positions in a table, as whole numbers of 32 bits. They have values also without math:
+        what is loaded depends on them.
+        """
+        fmt = find_format("int32") if below else fmt or self.fmt
         view = self._allocate(name, shape, fmt, halo, ld)
-        if self.setting.math:
+        if self.setting.math or below:
             number = len(self._inputs)
             given = self._given.get(name)
-            self.arrays[name][...] = make_input(self.setting.seed, number, name, shape, fmt, given, positive)
+            values = make_input(self.setting.seed, number, name, shape, fmt, given, positive, below)
+            if self.setting.math:
+                self.arrays[name][...] = values
+            else:
+                self.arrays[name] = values
         self._inputs.append(name)
         return view
 
@@ -62,8 +72,18 @@ class TensorKernel(Kernel):
         """Memory for something between, filled with zeros; `at(…, tiles=…)` lets all tiles use the same piece of it."""
         return self._allocate(name, shape, fmt or self.fmt, halo)
 
+    def add_view(self, name: str, view: TensorView, values: Array | None) -> None:
+        """Another name for (a part of) a tensor that is already there, in the same memory; no values without math."""
+        self._views[name] = view
+        self.formats[name] = self.formats[view.name]
+        if values is not None:
+            self.arrays[name] = values
+
     def padded(self, name: str, halo: Sequence[int]) -> tuple[TensorView, Array | None]:
         """A tensor together with so many elements of its halo on each side of each axis."""
+        if name in self._views:
+            assert not any(halo), f"{name} is a view, which has no halo"
+            return self._views[name], self.arrays.get(name)
         whole, have = self.tensors[name], self._halos.get(name, (0,) * len(halo))
         cuts = tuple(
             slice(own - asked, extent - (own - asked))
@@ -73,6 +93,8 @@ class TensorKernel(Kernel):
 
     def tensor(self, name: str) -> TensorView:
         """A tensor without its halo."""
+        if name in self._views:
+            return self._views[name]
         whole = self.tensors[name]
         return self.padded(name, (0,) * len(whole.shape))[0]
 

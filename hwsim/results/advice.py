@@ -21,17 +21,17 @@ class Advice:
 def advise(result: RunResult, bound: Bound | None = None) -> Advice:
     """The first change that fits, from what costs most to what is merely interesting."""
     bound = bound or explain_bound(result)
+    if "array" in result.work:
+        from hwsim.results.array_advice import advise_array
+
+        return advise_array(result, bound)
     machine = machine_of(result)
     schedule = result.resolved["workload"].get("schedule", {})
     cores, idle = result.work["cores"], machine.compute[0].count - result.work["cores"]
     padded = _padding(result)
     if bound.kind == "latency" and padded is not None:
         return padded
-    if (
-        bound.kind in ("chain", "compute", "issue", "port")
-        and schedule.get("vector") is False
-        and machine.compute[0].simd
-    ):
+    if bound.kind in ("chain", "compute", "issue", "port") and schedule.get("vector") is False and machine.cpu.simd:
         return _change({"vector": "true"}, "several values in each instruction")
     if bound.kind in ("chain", "issue", "port") and schedule.get("v1") == 1:
         return _change({"v1": "4"}, "a register tile: several sums at a time, each loaded value used several times")

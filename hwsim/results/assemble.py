@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from math import fsum, prod
@@ -12,6 +13,7 @@ from hwsim.energy import Entry
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome
 from hwsim.hardware.core import CpuCore
 from hwsim.kernels.kernel import Kernel
+from hwsim.results.array_work import array_work
 from hwsim.results.attribution import in_cycles
 from hwsim.results.formula import compare_formulas, rows_of
 from hwsim.results.result import Counts, RunResult
@@ -32,7 +34,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
     energy_j = None if entries is None else fsum(entry.joules for entry in entries)
     memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
     intensity = _intensity(kernel, outcome, memory)
-    warnings = [*kernel.warnings()]
+    warnings = [*kernel.warnings()] if outcome.array is None else []
     schedule = getattr(workload, "schedule", None)
     if getattr(schedule, "cores", None) is not None and getattr(schedule, "parallel", "rows") == "none":
         warnings.append("cores has no effect without parallel=rows: one core did all the work")
@@ -73,9 +75,9 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
             "parts": {name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
         },
         energy_by_cause=_by_cause(entries),
-        formulas=compare_formulas(machine, kernel, outcome, memory, intensity),
+        formulas=() if outcome.array else compare_formulas(machine, kernel, outcome, memory, intensity),
         tensors=tensors,
-        stages=tuple(_stage(stage, outcome.clock_hz) for stage in outcome.stages),
+        stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
         replay={
             "model": outcome.model,
             "accesses": outcome.accesses,
@@ -109,7 +111,9 @@ def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str
 
 
 def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, Any]:
-    unit = machine.compute[0]
+    if outcome.array is not None:
+        return array_work(kernel, outcome)
+    unit = machine.cpu
     core = CpuCore(machine, unit)
     cores = len(outcome.agents)
     peak = core.peak_flops_per_cycle(kernel.fmt.bits) * core.clock_hz * cores
@@ -157,6 +161,17 @@ def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, dict[str, Any]]:
             "row_bytes": row_bytes,
         }
     return found
+
+
+def _joined(stages: Sequence[StageOutcome]) -> list[StageOutcome]:
+    """Stages of one operation that follow each other, as one."""
+    joined: list[StageOutcome] = []
+    for stage in stages:
+        if joined and joined[-1].name == stage.name:
+            joined[-1] += stage
+        else:
+            joined.append(stage)
+    return joined
 
 
 def _stage(stage: StageOutcome, clock_hz: int) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hwsim.errors import InputError
-from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.numerics.format import Array
 from hwsim.results.attribution import Attribution
 from hwsim.results.verify import NumericError
 
-Counts = CacheCounters | DramCounters
+Counts = CacheCounters | DramCounters | ScratchpadCounters
 
 FIRST_COUNTS = (
     "reads", "writes", "read_misses", "write_misses", "writebacks", "bytes_read", "bytes_written",
@@ -135,7 +135,9 @@ def _counts_data(counts: Counts) -> dict[str, int]:
 
 
 def _counts_from(data: Mapping[str, int]) -> Counts:
-    kind: type[CacheCounters] | type[DramCounters] = DramCounters if "row_hits" in data else CacheCounters
+    kind: type[Counts] = CacheCounters
+    if "row_hits" in data or "bytes_filled" in data:
+        kind = DramCounters if "row_hits" in data else ScratchpadCounters
     return kind(**{each.name: data[each.name] for each in fields(kind)})
 
 

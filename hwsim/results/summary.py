@@ -42,6 +42,9 @@ def peak_words(result: RunResult) -> str:
     if not result.work["flops"]:
         return ""
     speed, peak = result.work["flops_per_s"], result.work["peak_flops_per_s"]
+    if "array" in result.work:
+        arrays = counted(result.work["array"]["count"], "array")
+        return f"{rate(speed, 'OP')}, {percent(speed, peak)} of the peak of {arrays} ({rate(peak, 'OP')})"
     cores = counted(result.work["cores"], "core")
     return f"{rate(speed, 'FLOP')}, {percent(speed, peak)} of the peak of {cores} ({rate(peak, 'FLOP')})"
 

@@ -52,6 +52,10 @@ class Bound:
 
 def explain_bound(result: RunResult) -> Bound:
     """The longest part, in one or two sentences."""
+    if "array" in result.work:
+        from hwsim.results.array_words import array_bound
+
+        return array_bound(result)
     part, share = _longest(result)
     machine = machine_of(result)
     kind, words = _describe(part, result, machine)
@@ -60,6 +64,10 @@ def explain_bound(result: RunResult) -> Bound:
 
 def explain_bounds(result: RunResult) -> str:
     """Where the time lies between its shortest and its longest: everything overlaps, or nothing does."""
+    if "array" in result.work:
+        from hwsim.results.array_words import array_bounds
+
+        return array_bounds(result)
     overlap = result.resolved["machine"]["compute"][0].get("overlap", "full")
     meaning = {
         "full": "this machine overlaps all but loop starts",
@@ -80,6 +88,10 @@ def part_words(name: str) -> str:
         source, _, target = name.partition(ARROW)
         return f"waits for {source} {ARROW} {target}"
     return {
+        "array": "values stream through the array",
+        "vector": "the vector unit works",
+        "fill and drain": "the array fills or drains",
+        "outputs": "waits for room for outputs",
         "issue": "issues other instructions",
         "load port": "waits for a load port",
         "store port": "waits for a store port",
@@ -149,7 +161,7 @@ def _describe(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
 def _compute(part: str, result: RunResult, machine: MachineSpec) -> str:
     rate = percent(result.utilisation, 1)
     start = f"Bound by arithmetic: the {part} unit never rests, at {rate} of the peak."
-    simd = machine.compute[0].simd
+    simd = machine.cpu.simd
     if simd is not None and not _vectorised(result):
         return f"{start} One value at a time is computed; vectors of {simd.bits} bits would hold several."
     idle = machine.compute[0].count - result.work["cores"]
@@ -159,7 +171,7 @@ def _compute(part: str, result: RunResult, machine: MachineSpec) -> str:
 
 
 def _chain(result: RunResult, machine: MachineSpec) -> str:
-    unit = machine.compute[0]
+    unit = machine.cpu
     fused = result.work["instructions"]["fma"] > 0 and unit.ports.fma > 0
     latency = unit.latency.fma if fused else unit.latency.add
     return (
@@ -173,20 +185,20 @@ def _issue(result: RunResult, machine: MachineSpec) -> str:
     instructions, flops = sum(result.work["instructions"].values()), result.work["flops"]
     each = f"{digits(instructions / flops)} instructions for each operation" if flops else "few operations among them"
     remedy = "A register tile would" if _vectorised(result) else "Vectors or a register tile would"
-    width = machine.compute[0].issue_width
+    width = machine.cpu.issue_width
     start = f"Bound by instruction issue: {each}, {width} of them per cycle."
     return f"{start} {remedy} do more with each instruction."
 
 
 def _load_port(result: RunResult, machine: MachineSpec) -> str:
     loads, flops = result.work["instructions"]["load"], result.work["flops"]
-    ports = counted(machine.compute[0].ports.load, "load port")
+    ports = counted(machine.cpu.ports.load, "load port")
     each = f"{digits(loads / flops)} loads for each operation on {ports}" if flops else f"{ports} for all loads"
     return f"Bound by loads into registers: {each}. A register tile uses each loaded value several times."
 
 
 def _store_port(result: RunResult, machine: MachineSpec) -> str:
-    ports = counted(machine.compute[0].ports.store, "store port")
+    ports = counted(machine.cpu.ports.store, "store port")
     return f"Bound by stores: {ports} for all of them. Sums that stay in a register are stored once."
 
 
@@ -239,7 +251,7 @@ def _transfer(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
 
 def _streams(part: str, level: CacheSpec | DramSpec, result: RunResult, machine: MachineSpec) -> bool:
     """Whether bytes over bandwidth explain most of the time of a transfer."""
-    core = CpuCore(machine, machine.compute[0])
+    core = CpuCore(machine, machine.cpu)
     counts = result.memory[level.name]
     cores = result.work["cores"]
     shared = isinstance(level, DramSpec) or level.shared_by != 1

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hwsim.spec.base import Name, Sourced, Spec
+from hwsim.spec.gpu import GpuSpec
+from hwsim.spec.systolic import SystolicSpec
 from hwsim.units import LatencyField
 
 
@@ -69,4 +71,4 @@ class CpuSpec(Sourced):
     barrier: LatencyField | None = Field(None, description="Time from the last core's end to the next loop.")
 
 
-ComputeSpec = Annotated[CpuSpec, Field(discriminator="kind")]
+ComputeSpec = Annotated[CpuSpec | GpuSpec | SystolicSpec, Field(discriminator="kind")]

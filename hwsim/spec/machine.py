@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from hwsim.errors import InputError
 from hwsim.spec.base import Name, Sourced, Spec
-from hwsim.spec.compute import ComputeSpec
+from hwsim.spec.compute import ComputeSpec, CpuSpec
 from hwsim.spec.energy import EnergySpec
 from hwsim.spec.memory import CacheSpec, LevelSpec
 from hwsim.units import Frequency
@@ -34,6 +35,16 @@ class MachineSpec(Spec):
     @property
     def caches(self) -> tuple[CacheSpec, ...]:
         return tuple(level for level in self.memory if isinstance(level, CacheSpec))
+
+    @property
+    def cpu(self) -> CpuSpec:
+        """The first unit, where only a CPU core will do."""
+        unit = self.compute[0]
+        if not isinstance(unit, CpuSpec):
+            raise InputError(
+                f"machine {self.name} has no CPU core to run a kernel on: its {unit.name} is a {unit.kind}"
+            )
+        return unit
 
     def clock_hz(self, name: str | None) -> int:
         """The frequency of a clock domain; the first one where a part names none."""

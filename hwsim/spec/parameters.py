@@ -35,7 +35,7 @@ def with_parameters(spec: WorkloadSpec, parameters: Mapping[str, object]) -> Wor
     Raises OverrideError with everything that does not fit.
     """
     keys = parameter_keys(spec)
-    data = spec.model_dump()
+    data = spec.model_dump(exclude_unset=True)
     wrong: list[str] = []
     for name, value in parameters.items():
         if name not in keys:
@@ -66,6 +66,8 @@ def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:
             keys |= _group_keys(value, group, spec)
         elif isinstance(value, dict):
             keys |= {n: Key((group, n), type(entry), _describe(type(entry))) for n, entry in value.items()}
+    for name, field in type(spec.mapping).model_fields.items():
+        keys[f"mapping.{name}"] = Key(("mapping", name), field.annotation, _describe(field.annotation))
     for name in _TOP:
         annotation = type(spec).model_fields[name].annotation
         keys[name] = Key((name,), annotation, _describe(annotation))
@@ -95,9 +97,9 @@ def _group_keys(group: BaseModel, name: str, spec: WorkloadSpec) -> dict[str, Ke
 
 
 def _indices(spec: WorkloadSpec) -> list[str]:
-    """The loops of a workload whose sizes are a free group."""
+    """The loops of a workload: its own names or, where its sizes are a free group, those of the sizes."""
     sizes = getattr(spec, "sizes", {})
-    return list(sizes) if isinstance(sizes, dict) else []
+    return list(sizes) if isinstance(sizes, dict) else list(spec.loops)
 
 
 def _read(value: object, annotation: Any) -> object:
@@ -110,7 +112,7 @@ def _read(value: object, annotation: Any) -> object:
 
 def _set(data: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     for part in path[:-1]:
-        data = data[part]
+        data = data.setdefault(part, {})
     data[path[-1]] = value
 
 

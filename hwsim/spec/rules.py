@@ -13,6 +13,7 @@ from hwsim.spec.compute import CpuSpec
 from hwsim.spec.fields import Finding, did_you_mean
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, Level, RegistersSpec, StorageSpec
+from hwsim.spec.systolic_rules import SYSTOLIC_RULES
 from hwsim.units import INFINITE_BYTES, format_bytes
 
 RESERVED_NAMES = frozenset(
@@ -313,6 +314,7 @@ MACHINE_RULES: tuple[Callable[[MachineSpec], Iterator[Finding]], ...] = (
     _sharing_fits_the_units,
     _latency_does_not_shrink_outwards,
     _energy_keys_name_parts,
+    *SYSTOLIC_RULES,
 )
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import get_origin
 
 from pydantic import BaseModel
 
 from hwsim.spec.document import Node, NodePath
-from hwsim.spec.fields import PART_LISTS, Finding, did_you_mean, model_at, model_of, shown_path
+from hwsim.spec.fields import PART_LISTS, Finding, choices, did_you_mean, model_at, model_of, shown_path
 
 _STRUCTURE = frozenset(("name", "kind", "clock", "shared_by", "source", "after", "remove"))
 _NUMBER = re.compile(r"\s*[-+]?[.]?\d|\s*[.]?inf\b")
@@ -68,8 +69,9 @@ def check_sources(model: type[BaseModel], node: Node) -> Iterator[Finding]:
         if source is None or group is None:
             continue
         known = set(_declared(group))
+        free = tuple(f"{name}." for name, field in group.model_fields.items() if _is_free(field.annotation))
         for key in source.fields:
-            if key not in known:
+            if key not in known and not key.startswith(free):
                 yield Finding((*path, "source", key), f"no such field to give a source for{did_you_mean(key, known)}")
 
 
@@ -112,6 +114,11 @@ def _strays(part: Node, covered: Mapping[str, Node | None]) -> dict[str, Node]:
         for key, text in (source.fields.items() if source is not None else ())
         if not any(number == key or number.startswith(f"{key}.") for number in covered)
     }
+
+
+def _is_free(annotation: object) -> bool:
+    """Whether a field is a group with names of the user's own, such as number formats."""
+    return any(get_origin(choice) is dict for choice in choices(annotation))
 
 
 def _declared(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

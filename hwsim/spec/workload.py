@@ -11,6 +11,7 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.fields import did_you_mean
+from hwsim.spec.mapping import MappingSpec
 
 Precision = Literal["fp64", "fp32", "fp16", "bf16", "int32", "int8"]
 
@@ -25,6 +26,10 @@ class WorkloadSpec(Spec):
     op: str = Field(description="The operation.", examples=["matmul"])
     precision: Precision = Field("fp32", description="Number format of the tensors.")
     seed: int = Field(0, ge=0, description="Seed of the random inputs.")
+    mapping: MappingSpec = Field(MappingSpec(), description="Tiles on a machine with arrays; others do not read it.")
+
+    loops: ClassVar[tuple[str, ...]] = ()
+    """Loops that a schedule may cut, where their names are not those of the sizes."""
 
     variants: ClassVar[dict[str, type[WorkloadSpec]]] = {}
     """The class of each operation, by the names that its ``op`` may have."""

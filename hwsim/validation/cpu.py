@@ -90,7 +90,7 @@ def simulate_case(machine: MachineSpec, case: Case) -> float:
 
 
 def _kernel(machine: MachineSpec, case: Case, rows: int) -> Kernel:
-    cpu = machine.compute[0]
+    cpu = machine.cpu
     precision = _PRECISION[case.dtype]
     lanes = cpu.simd.bits // int(precision[2:]) if cpu.simd and case.build == "vec" else 1
     return build_kernel(_workload(case, rows, precision), lanes=lanes, math=False)

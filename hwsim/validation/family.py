@@ -16,6 +16,8 @@ Progress = Iterator[Row | int | Report]
 FAMILIES = {
     "cache": "exact hits, misses and write-backs against an independent cache simulator",
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
+    "systolic": "folds of a systolic array against SCALE-Sim, exactly",
+    "tpu": "speed and stalls of the first TPU against what Google published",
 }
 
 

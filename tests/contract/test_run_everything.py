@@ -16,8 +16,19 @@ from hwsim.spec.parameters import parameter_keys
 MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
 
-SMALL: dict[str, object] = {"n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300}
+SMALL: dict[str, object] = {
+    "n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300, "batch": 3, "rank": 13, "cutoff": 40, "d": 20,
+    "tokens": 50, "vocabulary": 70, "width": 33, "co": 6, "ci": 3, "h": 11, "w": 13, "height": 13, "channels": 13,
+    "br": 24, "bc": 40,
+}  # fmt: skip
 """Sizes that no tile and no vector divides, so that edges run too."""
+ROWS = 37
+"""For workloads whose rows are not as many as their columns."""
+SMALL_BY_NAME: dict[str, dict[str, object]] = {
+    "formula_conv": {"n": 2},
+    "resnet_block": {"n": 2, "c": 5},
+    "resnet_block_plain": {"n": 2, "c": 5},
+}
 
 FIRST_KEYS = (
     "machine", "workload", "version", "seed", "verified", "cycles", "time_s", "energy_j", "power_w", "energy", "memory",
@@ -34,8 +45,12 @@ everything = pytest.mark.parametrize(
 
 
 def small(workload: str) -> dict[str, object]:
-    keys = parameter_keys(load_workload(workload).spec)
-    return {key: value for key, value in SMALL.items() if key in keys and not (key == "k" and "n" in keys)}
+    spec = load_workload(workload).spec
+    keys = parameter_keys(spec)
+    values = {key: value for key, value in SMALL.items() if key in keys and not (key == "k" and "n" in keys)}
+    if getattr(getattr(spec, "sizes", None), "m", None) is not None:
+        values["m"] = ROWS
+    return values | SMALL_BY_NAME.get(workload, {})
 
 
 @cache

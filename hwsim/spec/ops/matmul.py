@@ -18,6 +18,11 @@ class MatmulSizes(Spec):
     m: Extent | None = Field(None, description="Rows of A and C.")
     k: Extent | None = Field(None, description="Columns of A and rows of B.")
 
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """m, n and k."""
+        return self.m or self.n, self.n, self.k or self.n
+
 
 class ProductSchedule(ParallelSchedule):
     """Loop order, and tiles for registers and caches: of one matrix product, or of each that an operation makes."""
@@ -84,8 +89,8 @@ class MatmulWorkload(WorkloadSpec):
 
     @property
     def m(self) -> int:
-        return self.sizes.m or self.sizes.n
+        return self.sizes.extents[0]
 
     @property
     def k(self) -> int:
-        return self.sizes.k or self.sizes.n
+        return self.sizes.extents[2]
