@@ -89,7 +89,8 @@ def _probes(machine: str, settings: tuple[str, ...]) -> dict[str, RunResult]:
 
 
 def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> None:
-    from hwsim.cli.run_screen import make_table, screen
+    from hwsim.cli.run_screen import screen
+    from hwsim.cli.table import make_table
     from hwsim.results.text import counted, digits, rate
 
     console = screen()
@@ -113,7 +114,7 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
 
 def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> Table:
     """Each run against the roofs of the units that it uses."""
-    from hwsim.cli.run_screen import make_table
+    from hwsim.cli.table import make_table
     from hwsim.results.roofline import level_bandwidths
     from hwsim.results.text import digits, percent, rate
 

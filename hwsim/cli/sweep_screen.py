@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwsim.cli.run_screen import make_table, screen
+from hwsim.cli.run_screen import screen
+from hwsim.cli.table import make_table
 from hwsim.results.metrics import about, write
 from hwsim.results.text import ratio
 

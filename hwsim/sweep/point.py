@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hwsim.api import resolve_machine, resolve_workload
+from hwsim.api import in_own_format, resolve_machine, resolve_workload
 from hwsim.errors import InputError, OverrideError
+from hwsim.spec.machine import MachineSpec
 from hwsim.spec.render import as_data
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.sweep.axis import Axis, Value
@@ -92,9 +93,9 @@ class Resolver:
 
     def job(self, coordinates: Coordinates) -> Job:
         settings = tuple(f"{name}={_text(value)}" for name, value in self._part(coordinates, "machine").items())
-        machine = self._machine(str(coordinates[MACHINE]), settings)
-        workload = self._with(coordinates, self._part(coordinates, "workload"))
-        return Job(machine, _json(as_data(workload)), self.request.math)
+        machine, text = self._machine(str(coordinates[MACHINE]), settings)
+        workload = in_own_format(machine, self._with(coordinates, self._part(coordinates, "workload")))
+        return Job(text, _json(as_data(workload)), self.request.math)
 
     def unknown_names(self, coordinates: Coordinates) -> list[str]:
         """What is wrong with the names of the axes, for one machine and one workload."""
@@ -137,8 +138,9 @@ class Resolver:
         base = self._workload(str(coordinates[WORKLOAD]))
         return resolve_workload(base, parameters, self.request.seed)
 
-    def _load_machine(self, name: str, settings: tuple[str, ...]) -> str:
-        return _json(as_data(resolve_machine(name, settings)))
+    def _load_machine(self, name: str, settings: tuple[str, ...]) -> tuple[MachineSpec, str]:
+        machine = resolve_machine(name, settings)
+        return machine, _json(as_data(machine))
 
 
 def _json(data: object) -> str:
