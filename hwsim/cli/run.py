@@ -46,7 +46,10 @@ def run_command(
         typer.Option(min=0, metavar="N", help="For random inputs and random replacement.", show_default=False),
     ] = None,
     timeline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what held which resource when, for Perfetto.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write what held which resource when, for Perfetto; or draw it (png, svg, pdf)."
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw where time and energy went: png, svg or pdf.")
@@ -55,7 +58,7 @@ def run_command(
     """Simulate a workload on a machine: what it costs, and why."""
     from hwsim.cli.last_run import remember
     from hwsim.cli.run_screen import print_screen
-    from hwsim.results.plot.file import check_plot_file
+    from hwsim.results.plot.file import check_plot_file, is_plot_file
 
     given = parse_words(words or ())
     target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
@@ -72,7 +75,9 @@ def run_command(
         print_screen(result, given.words(), tuple(settings or ()))
     if target is not None:
         _write(target, result.to_json())
-    if timeline is not None:
+    if timeline is not None and is_plot_file(timeline):
+        result.plot.timeline(run.outcome.spans, timeline)
+    elif timeline is not None:
         from hwsim.results.timeline import timeline_json
 
         _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}"))

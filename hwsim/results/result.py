@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import InputError
 from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.numerics.format import Array
 from hwsim.results.attribution import Attribution
 from hwsim.results.verify import NumericError
+
+if TYPE_CHECKING:
+    from hwsim.results.plot.of_run import RunPlots
 
 Counts = CacheCounters | DramCounters | ScratchpadCounters
 
@@ -115,6 +118,13 @@ class RunResult:
         """Share of the arithmetic that the cores at work could have done."""
         peak = self.work["peak_flops_per_s"]
         return float(self.work["flops_per_s"]) / peak if peak else 0.0
+
+    @property
+    def plot(self) -> RunPlots:
+        """The plots of this run: ``result.plot.split("run.png")``, energy, traffic, roofline, diagram, …"""
+        from hwsim.results.plot.of_run import RunPlots
+
+        return RunPlots(self)
 
     def __repr__(self) -> str:
         from hwsim.results.summary import summary_lines
