@@ -17,6 +17,7 @@ from hwsim.cli import (
     export,
     ladder,
     replay,
+    report,
     roofline,
     run,
     schema,
@@ -48,6 +49,7 @@ app.command("tune", epilog=tune.EXAMPLE)(tune.tune_command)
 app.command("compare", epilog=compare.EXAMPLE)(compare.compare_command)
 app.command("ladder", epilog=ladder.EXAMPLE)(ladder.ladder_command)
 app.command("roofline", epilog=roofline.EXAMPLE)(roofline.roofline_command)
+app.command("report", epilog=report.EXAMPLE)(report.report_command)
 app.command("export", epilog=export.EXAMPLE)(export.export_command)
 app.command("list", epilog=list_.EXAMPLE)(list_.list_command)
 app.command("show", epilog=show.EXAMPLE)(show.show_command)

@@ -107,6 +107,7 @@ def as_svg(drawing: Drawing, label: str) -> str:
             f'<line x1="{link.x:.1f}" y1="{link.top:.1f}" x2="{link.x:.1f}" y2="{link.bottom:.1f}" '
             f'stroke="#777" stroke-width="{link.thickness:.1f}"/>'
         )
+    for link in drawing.links:
         if link.label:
             parts.append(
                 f'<text x="{link.x + 8:.1f}" y="{(link.top + link.bottom) / 2 + 4:.1f}" font-size="12" fill="#444" '

@@ -1,7 +1,7 @@
 """The stories of the course: the same computation in steps that each change one thing, told by one command each.
 
-A story is data. `RUNGS` change the workload on each machine; a rung may name a machine of its own, where the step is to
-another kind of hardware.
+A story is data. Its rungs change the workload on each machine; a rung may name a machine of its own, where the step is
+to another kind of hardware. Rungs and machines that are not there are left out.
 """
 
 from __future__ import annotations
@@ -72,6 +72,41 @@ STORIES: Mapping[str, Story] = {
         ),
         {"n": 2**20},
     ),
+    "conv": Story(
+        "A 3x3 convolution, from seven loops to blocks of a matrix product",
+        "What does each way to compute it move and cost?",
+        ("course_cpu",),
+        (
+            Rung("seven loops", "conv2d_direct"),
+            Rung("tiles and vectors", "conv2d_3x3"),
+            Rung("im2col", "conv2d_im2col"),
+            Rung("implicit", "conv2d_implicit"),
+        ),
+        {"ci": 64, "co": 64, "height": 32},
+    ),
+    "attention": Story(
+        "Attention with the matrix S in memory, and without",
+        "What does never storing S save, and where does it pay?",
+        ("course_cpu", "cortex_a78", "a100", "tpu_v1"),
+        (Rung("naive", "attention_naive"), Rung("fused", "attention_fused")),
+        {"n": 512},
+    ),
+    "specialisation": Story(
+        "One matrix product on more and more specialised hardware",
+        "What does giving up programmability bring?",
+        ("course_cpu",),
+        (
+            Rung("scalar core", "matmul_tiled"),
+            Rung("vectors", "matmul_tiled", {"vector": True, "v1": 4}),
+            Rung("vectors, all cores", "matmul_parallel"),
+            Rung("phone core", "matmul_tiled", {"vector": True, "v1": 4}, "cortex_a78"),
+            Rung("DSP", "matmul", {}, "dsp_vliw"),
+            Rung("GPU", "matmul", {}, "a100"),
+            Rung("FPGA", "matmul", {}, "fpga"),
+            Rung("systolic array", "matmul", {}, "tpu_v1"),
+        ),
+        {"n": 256},
+    ),
 }
 
 
@@ -102,6 +137,6 @@ def story_tasks(
                 tuple(settings),
             )
             for rung in story.rungs
-            if rung.workload in known
+            if rung.workload in known and (rung.machine is None or rung.machine in machine_names())
         )
     return tasks
