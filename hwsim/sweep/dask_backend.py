@@ -47,7 +47,7 @@ class DaskBackend(Backend):
         return executor
 
     def close(self, executor: Executor) -> None:
-        executor.shutdown(wait=False, cancel_futures=True)
+        executor.shutdown(wait=False)
         if self._client is not None:
             self._client.close()
             self._client = None

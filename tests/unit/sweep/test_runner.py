@@ -21,7 +21,7 @@ from hwsim.sweep.runner import Finished
 from hwsim.sweep.store import Store
 from tests.unit.sweep import workers
 
-SIZES = (16, 17, 18, 19, 20, 21)
+SIZES = (16, 17, 20, 24, 28, 32)
 
 
 def request() -> Request:
@@ -57,7 +57,7 @@ def test_processes_find_the_same_bytes_as_one_process(whole: dict[str, object], 
 
 def test_a_result_of_a_sweep_is_the_result_of_a_run(tmp_path: Path) -> None:
     results, _ = run(tmp_path / "s.db")
-    alone = hwsim.run("course_cpu", "matmul_tiled", n=18, tile=4)
+    alone = hwsim.run("course_cpu", "matmul_tiled", n=20, tile=4)
     assert results.result(2).to_json() == alone.to_json()
 
 
@@ -69,10 +69,10 @@ def test_the_second_time_everything_is_reused(tmp_path: Path) -> None:
 
 def test_another_sweep_reuses_equal_points(tmp_path: Path) -> None:
     run(tmp_path / "s.db")
-    other = make_request("course_cpu", "matmul_tiled", {"tile": 4, "n": [15, 16, 17]}, {})
+    other = make_request("course_cpu", "matmul_tiled", {"tile": 4, "n": [12, 16, 17]}, {})
     with Store(tmp_path / "s.db") as store:
         reused = {each.point.coordinates["n"]: each.reused for each in run_request(other, store, "inprocess")}
-        assert reused == {15: False, 16: True, 17: True}
+        assert reused == {12: False, 16: True, 17: True}
         assert store.count() == len(SIZES) + 1
 
 
