@@ -38,7 +38,16 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
     scheduler = subprocess.Popen(
         [*program, "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard"], **quiet
     )
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    worker = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        address,
+        "--nthreads",
+        "1",
+        "--no-nanny",
+        "--no-dashboard",
+    ]
     workers = [subprocess.Popen(worker, **quiet) for _ in range(2)]
     try:
         yield address, workers
@@ -49,9 +58,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
 
 
 @pytest.mark.slow
-def test_a_killed_dask_worker_loses_nothing(
-    cluster: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path
-) -> None:
+def test_a_killed_dask_worker_loses_nothing(cluster: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path) -> None:
     address, workers = cluster
     for _ in range(40):
         try:
