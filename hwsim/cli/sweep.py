@@ -66,6 +66,7 @@ def sweep_command(
     from hwsim.cli.sweep_screen import print_sweep
     from hwsim.results.plot.file import check_plot_file
     from hwsim.sweep.api import run_request
+    from hwsim.sweep.picture import check_picture
     from hwsim.sweep.result_set import load_results
     from hwsim.sweep.store import Store
 
@@ -74,6 +75,7 @@ def sweep_command(
     for option, path in (("--json", target), ("--plot", plot)):
         check_place(option, path)
     check_plot_file(plot)
+    check_picture(request, kind, x)
     _confirm(request, yes)
     with Store(out) as store:
         with _kept(store):

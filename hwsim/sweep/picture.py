@@ -14,7 +14,7 @@ from hwsim.results.plot.heat import plot_heat
 from hwsim.results.plot.lines import Line, Mark, plot_lines
 from hwsim.results.plot.pareto import Dot, plot_pareto
 from hwsim.sweep.axis import Axis, Value, as_number
-from hwsim.sweep.request import MACHINE, WORKLOAD
+from hwsim.sweep.request import MACHINE, WORKLOAD, Request
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 KINDS = ("auto", "lines", "heat", "pareto", "energy", "traffic")
 
 _MOST_LINES, _MOST_BARS = 12, 24
+
+
+def check_picture(request: Request, kind: str, x: str | None) -> None:
+    """Raises InputError for a plot that cannot be drawn, before anything is simulated for it."""
+    if kind not in KINDS:
+        from hwsim.spec.fields import did_you_mean
+
+        raise InputError(f"'{kind}' is not one of the plots {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    swept = [axis.name for axis in request.swept]
+    if x is not None and x not in swept:
+        raise InputError(f"{x} is not swept here; there are {', '.join(swept) or 'no axes'}")
 
 
 def draw(
@@ -36,14 +47,11 @@ def draw(
     title: str | None = None,
 ) -> Figure:
     """`x` is the axis to draw over, `metrics` what to show; both have sensible defaults."""
-    if kind not in KINDS:
-        from hwsim.spec.fields import did_you_mean
-
-        raise InputError(f"'{kind}' is not one of the plots {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    check_picture(results.request, kind, x)
     if not results.done:
         raise InputError("no point of this sweep has a result, so there is nothing to draw")
     words = _title(results) if title is None else title
-    chosen = _kind(results) if kind == "auto" else kind
+    chosen = kind if kind != "auto" else "lines" if x is not None else _kind(results)
     names = [results.check_metric(full_name(name)) for name in metrics]
     if chosen == "lines":
         return _lines(results, x, names, path, words)
@@ -141,10 +149,7 @@ def _marks(results: ResultSet, groups: dict[str, list[Row]]) -> list[Mark]:
 def _axis(results: ResultSet, x: str | None) -> Axis:
     swept = results.request.swept
     if x is not None:
-        for axis in swept:
-            if axis.name == x:
-                return axis
-        raise InputError(f"{x} is not swept here; there are {', '.join(axis.name for axis in swept) or 'no axes'}")
+        return next(axis for axis in swept if axis.name == x)
     numeric = [axis for axis in swept if _is_numeric(axis)]
     if not swept:
         raise InputError("a single point has no axis to draw over; sweep something, such as tile=8..64:x2")
