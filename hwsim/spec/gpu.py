@@ -108,7 +108,7 @@ class GpuSpec(Sourced):
     block_threads: int = Field(1024, ge=32, description="Threads of one block at most.")
     thread_registers: int = Field(255, ge=1, description="Registers of one thread at most.")
     register_unit: int = Field(256, ge=1, description="Registers are given to a warp in multiples of this.")
-    shared_reserved: Bytes = Field(0, description="Shared memory that each block loses to the system.")
+    shared_reserved: Bytes | None = Field(None, description="Shared memory that each block loses to the system.")
     lanes: dict[FormatName, Rate] = Field(
         description="Fused multiply-adds per cycle on the ordinary lanes, by format.", examples=[{"fp32": 64}]
     )
