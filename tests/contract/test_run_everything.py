@@ -1,4 +1,4 @@
-"""Every workload that comes with hwsim runs on every machine that comes with it, and every result keeps its word."""
+"""Every workload that comes with hwsim runs on every CPU that comes with it, and every result keeps its word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hwsim.catalog import load_machine, load_workload, shipped_folder
 from hwsim.numerics.format import FORMATS
 from hwsim.spec.parameters import parameter_keys
 
-MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
+MACHINES = [name for name in SHIPPED if load_machine(name).spec.compute[0].kind == "cpu"]
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
 
 SMALL: dict[str, object] = {"n": 100, "i": 40, "j": 40, "k": 40, "bytes": "4 KiB", "steps": 300}

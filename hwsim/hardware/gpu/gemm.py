@@ -143,7 +143,9 @@ def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes) ->
         tiles = [tile.model_copy(update={"k": max(1, tile.k * 16 // bits)}) for tile in tiles]
     fitting = tuple(tile for tile in tiles if _fits(device, tile_footprint(tile, data)))
     if not fitting:
-        raise InputError(f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit")
+        raise InputError(
+            f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit"
+        )
     return fitting
 
 
@@ -228,7 +230,9 @@ def _dram_read_bytes(
     wide = min(columns, max(1, at_once // high))
     high = min(rows, max(1, at_once // wide))
     waves = ceil(rows / high) * ceil(columns / wide)
-    panels = waves * shape.batch * shape.k * (min(high * tile.m, shape.m) * data.a + min(wide * tile.n, shape.n) * data.b)
+    panels = (
+        waves * shape.batch * shape.k * (min(high * tile.m, shape.m) * data.a + min(wide * tile.n, shape.n) * data.b)
+    )
     return max(cold, panels) if data.a_bytes is None else cold
 
 

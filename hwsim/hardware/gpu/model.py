@@ -1,9 +1,9 @@
 """GpuModel: one door to what kernels cost on a GPU.
 
-    model = GpuModel(load_machine("a100_80").spec)
-    cost = model.gemm(GemmShape(4096, 4096, 4096), "bf16")
-    cost.seconds, cost.waves, cost.bound_in_words
-    model.seconds(cost, timing="graph")     # with its launch
+model = GpuModel(load_machine("a100_80").spec)
+cost = model.gemm(GemmShape(4096, 4096, 4096), "bf16")
+cost.seconds, cost.waves, cost.bound_in_words
+model.seconds(cost, timing="graph")     # with its launch
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hwsim.spec.machine import MachineSpec
 
 
 class GpuModel:
-    """The library kernels of a GPU, without a clock: costs of blocks, how they fill the GPU, and why it takes so long."""
+    """The library kernels of a GPU: what their blocks cost, how they fill it, and why that takes so long."""
 
     def __init__(self, machine: MachineSpec) -> None:
         self.device = Device.of(machine)
@@ -43,7 +43,9 @@ class GpuModel:
         """Fused attention over many queries (prefill)."""
         return attention.fused(self.device, shape, precision, kernel or self._newest())
 
-    def decode(self, shape: AttentionShape, precision: str, kernel: str = "flash_decode", split: bool = True) -> KernelCost:
+    def decode(
+        self, shape: AttentionShape, precision: str, kernel: str = "flash_decode", split: bool = True
+    ) -> KernelCost:
         """Fused attention of a query or a few over many keys."""
         return attention.decode(self.device, shape, precision, kernel, split)
 
