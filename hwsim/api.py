@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hwsim.catalog import load_machine, load_workload
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
+from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, InputError
+from hwsim.hardware.formats import choose_format, lanes_of
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
-from hwsim.numerics.format import find_format
+from hwsim.mapping.chip import build_chip, find_array
+from hwsim.numerics.datapath import find_datapath
+from hwsim.numerics.format import FORMATS
 from hwsim.results.assemble import assemble
 from hwsim.results.result import RunResult
-from hwsim.spec.compute import CpuSpec
+from hwsim.spec.grid import GridSpec
 from hwsim.spec.machine import MachineSpec
+from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
@@ -68,9 +74,16 @@ def run_all(
     """As `run`, with the engine's outcome beside the result; ``timeline`` records spans in it."""
     target = resolve_machine(machine, set)
     task = resolve_workload(workload, parameters or {}, seed)
+    task = in_own_format(target, task)
     kernel = prepare(target, task, math=math)
-    outcome = simulate(target, kernel, seed=task.seed, timeline=timeline)
-    return Run(assemble(target, task, kernel, outcome, seed=task.seed), outcome)
+    outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping)
+
+    def again(slowed: MachineSpec) -> Outcome:
+        plain = prepare(slowed, task, math=False)
+        return simulate(slowed, plain, seed=task.seed, timeline=timeline, mapping=task.mapping)
+
+    target, outcome, throttle = keep_within_limit(target, outcome, again)
+    return Run(assemble(target, task, kernel, outcome, seed=task.seed, throttle=throttle), outcome)
 
 
 def resolve_machine(machine: str | Path | MachineSpec, settings: Settings = ()) -> MachineSpec:
@@ -90,16 +103,31 @@ def resolve_workload(
     return with_parameters(spec, {**parameters} if seed is None else {**parameters, "seed": seed})
 
 
+def in_own_format(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
+    """A workload that names no precision, in the first format of the machine's array that the kernel can have."""
+    array = find_array(machine)
+    if isinstance(machine.compute[0], GridSpec) and "precision" not in workload.model_fields_set:
+        return with_parameters(workload, {"precision": "int16" if "int16" in FORMATS else "int8"})
+    if array is None or "precision" in workload.model_fields_set:
+        return workload
+    for name in array.formats:
+        chosen = with_parameters(workload, {"precision": name})
+        with suppress(InputError):  # a chain that rounds between its operations takes no integers
+            build_kernel(chosen, math=False)
+            return chosen
+    return with_parameters(workload, {"precision": next(iter(array.formats))})
+
+
 def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) -> Kernel:
     """The kernel of a workload for a machine: with the lanes of its vectors, its cores and its lines."""
-    unit = machine.cpu
     cores = sum(each.count for each in machine.compute)
     asked = getattr(getattr(workload, "schedule", None), "cores", None)
     if asked is not None and asked > cores:
         raise InputError(f"cores={asked}: {machine.name} has {cores}")
-    bits = find_format(workload.precision).bits
+    if find_array(machine) is None and workload.mapping != MappingSpec():
+        raise InputError(f"mapping is for machines with systolic arrays; {machine.name} has none")
     try:
-        kernel = _build(machine, workload, unit, cores, bits, math)
+        kernel = _build(machine, workload, cores, math)
     except MemoryError:
         raise CapacityError(
             f"the tensors of {workload.name} do not fit the memory of this computer; choose smaller sizes, or leave "
@@ -109,14 +137,22 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
     return kernel
 
 
-def _build(machine: MachineSpec, workload: WorkloadSpec, unit: CpuSpec, cores: int, bits: int, math: bool) -> Kernel:
+def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:
+    if find_array(machine) is not None:
+        build_chip(machine, find_datapath(workload.precision).a.name)  # refuses a format that the array does not have
+        return build_kernel(workload, seed=workload.seed, math=math)
+    if isinstance(machine.compute[0], GridSpec):
+        return build_kernel(workload, seed=workload.seed, math=math)
+    unit = machine.cpu
+    compute = choose_format(unit, find_datapath(workload.precision).a, convert=workload.convert)
     return build_kernel(
         workload,
         seed=workload.seed,
-        lanes=max(1, unit.simd.bits // bits) if unit.simd else 1,
+        lanes=lanes_of(unit, compute),
         cores=cores,
         math=math,
         line_bytes=machine.caches[0].line if machine.caches else 64,
+        compute=compute.name,
     )
 
 

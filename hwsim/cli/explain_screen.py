@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hwsim.cli.run_screen import formula_table, make_table, print_head, screen, why_table, wrapped
-from hwsim.results.text import bar, counted, digits, joules, percent, ratio, seconds
+from hwsim.cli.run_screen import formula_table, print_head, screen, stage_table, why_table, wrapped
+from hwsim.cli.table import make_table
+from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,11 +38,18 @@ def print_explanation(result: RunResult, pressure: Pressure | None, loaded: Mapp
         if name:
             console.print(name, style="dim")
         console.print(table)
-    _section(console, "What a miss costs")
-    console.print(_penalty_table(result))
-    _section(console, "Which tensor misses, and how often its values are used")
-    console.print(_tensor_table(result, loaded))
-    wrapped(console, "", _REUSE, style="dim")
+    if len(result.stages) > 1:
+        _section(console, "What each operation took")
+        console.print(stage_table(result))
+        _print_edges(console, result)
+    if "array" in result.work:
+        _print_array(console, result)
+    else:
+        _section(console, "What a miss costs")
+        console.print(_penalty_table(result))
+        _section(console, "Which tensor misses, and how often its values are used")
+        console.print(_tensor_table(result, loaded))
+        wrapped(console, "", _REUSE, style="dim")
     if pressure is not None:
         _section(console, f"Misses of {pressure.measured.level} by set")
         _print_pressure(console, pressure)
@@ -63,6 +71,17 @@ _REUSE = (
     "that it does not have, as often as the register tile is long there. accesses per line: how often a line "
     "is touched each time that it comes into the first cache; cache tiles raise it."
 )
+
+
+def _print_array(console: Console, result: RunResult) -> None:
+    from hwsim.cli.array_explain import pass_table, print_use, traffic_table
+
+    _section(console, "How the cells were used")
+    print_use(console, result)
+    _section(console, "Which tiles")
+    console.print(pass_table(result))
+    _section(console, "What went to and from main memory")
+    console.print(traffic_table(result))
 
 
 def _section(console: Console, title: str) -> None:
@@ -144,6 +163,26 @@ def _tensor_table(result: RunResult, loaded: Mapping[str, float]) -> Table:
             digits((facts["loads"] + facts["stores"]) / misses[0]) if misses and misses[0] else "",
         )
     return table
+
+
+def _print_edges(console: Console, result: RunResult) -> None:
+    """What operations leave in memory for each other."""
+    from hwsim.results.edges import find_edges
+
+    edges = find_edges(result)
+    if not edges:
+        return
+    _section(console, "What operations leave in memory for each other")
+    table = make_table(
+        "tensor", "made by", "read by", "size", "loads", *(f"{name} misses" for name in result.caches), left=(0, 1, 2)
+    )
+    for edge in edges:
+        misses = [f"{edge.misses.get(name, 0):,}" for name in result.caches]
+        table.add_row(edge.tensor, edge.producer, edge.consumer, data(edge.bytes), f"{edge.loads:,}", *misses)
+    console.print(table)
+    wrapped(
+        console, "", "Fusing two operations takes the tensor between them out of memory (schedule.fuse).", style="dim"
+    )
 
 
 def _print_pressure(console: Console, pressure: Pressure) -> None:

@@ -6,8 +6,23 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hwsim.cli.array_screen import array_level_table, array_words, print_utilisation, without_loops
 from hwsim.cli.console import out
-from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds, short, watts
+from hwsim.cli.table import make_table
+from hwsim.results.text import (
+    bar,
+    counted,
+    data,
+    digits,
+    format_title,
+    joule_seconds,
+    joules,
+    percent,
+    ratio,
+    seconds,
+    short,
+    watts,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +37,7 @@ _BAR = 24
 _INDENT = " " * 17
 _MOST_CAUSES = 6
 _MOST_FORMULAS = 4
+_MOST_STAGES = 14
 _FROM = 0.001
 """Shares below this are left out of the tables."""
 
@@ -40,7 +56,10 @@ def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str
     print_head(console, result)
     _print_costs(console, result)
     console.print()
-    console.print(level_table(result))
+    console.print(level_table(result) if "array" not in result.work else array_level_table(result))
+    if len(result.stages) > 1:
+        console.print()
+        console.print(stage_table(result))
     console.print()
     console.print(why_table(result))
     console.print()
@@ -66,15 +85,19 @@ def screen() -> Console:
 
 
 def print_head(console: Console, result: RunResult) -> None:
-    from hwsim.results.summary import verdict
+    from hwsim.results.summary import accuracy, verdict
 
     workload = result.resolved["workload"]
     unit = result.resolved["machine"]["compute"][0]
-    used = f"{result.work['cores']} of {counted(unit['count'], unit['name'])}"
+    used = f"{result.work['cores']} of {counted(unit.get('count', 1), unit['name'])}"
+    if "array" in result.work:
+        used, workload = array_words(unit), without_loops(workload)
     console.print(f"[bold]{result.workload}[/bold] on [bold]{result.machine}[/bold]: {_choices(workload)}, {used}")
     good = {True: ("green", "✓"), False: ("bold red", "✗"), None: ("yellow", "–")}
     style, mark = good[result.verified]
     console.print(f"{mark} {verdict(result)}", style=style)
+    if words := accuracy(result):
+        console.print(f"  {words}")
 
 
 def level_table(result: RunResult) -> Table:
@@ -90,10 +113,34 @@ def level_table(result: RunResult) -> Table:
             name,
             f"{accesses:,}",
             percent(counts.hits, accesses) if isinstance(counts, CacheCounters) else "",
-            f"{counts.misses:,}" if isinstance(counts, CacheCounters) else f"{counts.row_hits:,} row hits",
+            f"{counts.misses:,}"
+            if isinstance(counts, CacheCounters)
+            else f"{getattr(counts, 'row_hits', 0):,} row hits",
             data(moved),
             "" if per_byte is None else digits(per_byte),
         )
+    return table
+
+
+def stage_table(result: RunResult) -> Table:
+    """The operations of a chain: what each took, and the lines that it brought from main memory."""
+    cache = list(result.caches)[-1] if result.caches else None
+    table = make_table(
+        "operation", "time", "share", "", "operations", *([f"{cache} misses"] if cache else []), left=(0, 3)
+    )
+    for stage in result.stages[:_MOST_STAGES]:
+        share = stage["time_s"] / result.time_s if result.time_s else 0.0
+        misses = sum(traffic["misses"].get(cache, 0) for traffic in stage["tensors"].values())
+        far = [f"{misses:,}"] if cache else []
+        table.add_row(
+            stage["name"], seconds(stage["time_s"]), percent(share, 1), _bar(share, "cyan"), f"{stage['flops']:,}", *far
+        )
+    rest = result.stages[_MOST_STAGES:]
+    if rest:
+        time_s = sum(stage["time_s"] for stage in rest)
+        share = time_s / result.time_s if result.time_s else 0.0
+        flops = sum(stage["flops"] for stage in rest)
+        table.add_row(f"{len(rest)} more", seconds(time_s), percent(share, 1), _bar(share, "cyan"), f"{flops:,}", "")
     return table
 
 
@@ -104,7 +151,7 @@ def why_table(result: RunResult) -> Table:
 
     together = summed(result.attribution)
     whole = sum(together.values())
-    cores = counted(len(result.attribution), "core")
+    cores = counted(len(result.attribution), "core") if "array" not in result.work else "the array"
     table = make_table(f"why: cycles of {cores}", "", "share", "", left=(0, 3))
     rows = [(kind, name, cycles) for (kind, name), cycles in together.items() if cycles >= _FROM * whole]
     for kind, name, cycles in rows[:_MOST_CAUSES]:
@@ -162,11 +209,14 @@ def _print_costs(console: Console, result: RunResult) -> None:
     console.print(f"\n[bold]time[/bold]    [bold cyan]{seconds(result.time_s):<8}[/bold cyan] {result.cycles:,} cycles")
     if speed:
         console.print(f"{_INDENT}{speed}")
+    if "array" in result.work:
+        print_utilisation(console, result, _INDENT)
     if result.energy_j is None or result.power_w is None:
         console.print("[bold]energy[/bold]  this machine has no energy prices", style="dim")
         return
     flops = result.work["flops"]
     each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
+    each += f", energy × delay {joule_seconds(result.edp_js)}" if result.edp_js else ""
     amount = f"[bold cyan]{joules(result.energy_j):<8}[/bold cyan]"
     console.print(f"[bold]energy[/bold]  {amount} {watts(result.power_w)} on average{each}")
     shares = {name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j}
@@ -203,12 +253,24 @@ def _worth_showing(row: dict[str, Any]) -> bool:
 def _choices(workload: dict[str, Any]) -> str:
     """Sizes and schedule as they would be typed, without what is off or left alone."""
     chosen = {**workload.get("sizes", {}), **workload.get("schedule", {})}
+    chosen |= {f"mapping.{name}": value for name, value in workload.get("mapping", {}).items() if value != "auto"}
     shown = [
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in chosen.items()
         if value is True or (value not in _OFF and (name, value) not in _USUAL)
     ]
-    return " ".join([*shown, workload["precision"]])
+    return " ".join([*shown, *_number_choices(workload)])
+
+
+def _number_choices(workload: dict[str, Any]) -> list[str]:
+    """The precision, and what else is said about numbers."""
+    names = {
+        field: format_title(workload[field]) for field in ("precision", "accumulate") if workload[field] is not None
+    }
+    usual = {"chunk": None, "scale": "none", "distribution": "uniform"}
+    others = {name: workload[name] for name, default in usual.items() if workload.get(name, default) != default}
+    said = {**{name: text for name, text in names.items() if name != "precision"}, **others}
+    return [names["precision"], *(f"{name}={value}" for name, value in said.items())]
 
 
 def _amount(value: float) -> str:
@@ -219,14 +281,3 @@ def _bar(share: float, style: str) -> Text:
     from rich.text import Text
 
     return Text(bar(share, _BAR), style=style)
-
-
-def make_table(*columns: str, left: Sequence[int] = (0,)) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    for number, column in enumerate(columns):
-        justify: Any = "left" if number in left else "right"
-        table.add_column(column, justify=justify, style="cyan" if number == 0 else None, no_wrap=number > 0)
-    return table

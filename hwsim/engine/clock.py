@@ -9,8 +9,7 @@ from hwsim.engine.outcome import FEMTOSECONDS
 
 def cycles_to_fs(cycles: Fraction | int, clock_hz: int) -> int:
     """Femtoseconds that so many cycles take; a part of a femtosecond counts as a whole one."""
-    exact = Fraction(cycles) * FEMTOSECONDS / clock_hz
-    return -(-exact.numerator // exact.denominator)
+    return -(-cycles.numerator * FEMTOSECONDS // (cycles.denominator * clock_hz))
 
 
 def seconds_to_fs(seconds: Fraction) -> int:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from fractions import Fraction
 
 import simpy
 
 from hwsim.energy import Ledger
 from hwsim.engine.agent import CoreAgent
+from hwsim.engine.array_run import simulate_array
 from hwsim.engine.clock import seconds_to_fs
+from hwsim.engine.grid_run import simulate_grid
 from hwsim.engine.link import Link
-from hwsim.engine.outcome import Outcome, Span
+from hwsim.engine.outcome import Outcome, Span, StageOutcome, TensorTraffic
 from hwsim.engine.tally import Tally
 from hwsim.errors import InputError
 from hwsim.hardware.build import build_hierarchy
 from hwsim.hardware.core import CpuCore
 from hwsim.hardware.hierarchy import Hierarchy
 from hwsim.hardware.storage import PAGE_BYTES, Storage
+from hwsim.kernels.convert import converting_stages
 from hwsim.kernels.kernel import Kernel
+from hwsim.kernels.step import Stage
 from hwsim.spec.compute import CpuSpec
+from hwsim.spec.grid import GridSpec
 from hwsim.spec.machine import MachineSpec
+from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec, Level, StorageSpec
+from hwsim.spec.systolic import SystolicSpec
 from hwsim.units import Bandwidth, Latency
 
 
@@ -32,48 +40,47 @@ def simulate(
     seed: int = 0,
     timeline: bool = False,
     hierarchy: Hierarchy | None = None,
+    mapping: MappingSpec | None = None,
 ) -> Outcome:
     """Compute a kernel for real while its accesses are replayed and its time passes.
 
-    A run starts with cold caches, unless it is given the hierarchy that an earlier run left behind.
+    A run starts with cold caches, unless it is given the hierarchy that an earlier run left behind. `mapping` is for
+    machines with arrays, whose tiles are moved by software.
     """
+    if isinstance(machine.compute[0], SystolicSpec):
+        return simulate_array(machine, kernel, mapping, timeline=timeline)
+    if isinstance(machine.compute[0], GridSpec):
+        return simulate_grid(machine, kernel, timeline=timeline)
     env = simpy.Environment()
     core = CpuCore(machine, _cpu(machine), kernel.registers_needed)
-    blocks = deque(kernel.blocks())
-    cores = min(len(blocks), kernel.workers, core.unit.count) or 1
+    stages = converting_stages(kernel)
+    cores = min(max(len(stage.blocks) for stage in stages), kernel.workers, core.unit.count) or 1
     if hierarchy is None:
         hierarchy = build_hierarchy(machine, cores=cores, seed=seed)
     levels_before, dram_before = hierarchy.level_counters(), hierarchy.dram.counters
     links = _links(env, machine, hierarchy)
-    tally = Tally({name: max(1, view.element_bits // 8) for name, view in kernel.tensors.items()})
+    tally = Tally({name: view.element_bytes for name, view in kernel.tensors.items()}, kernel.compute_fmt.bits)
     spans: list[Span] | None = [] if timeline else None
     storage = _storage(machine, kernel)
     agents = [CoreAgent(env, n, core, hierarchy, links[n], tally, spans, storage) for n in range(cores)]
-    spawn_fs, barrier_fs = (_fs(core, time) if cores > 1 else 0 for time in (core.unit.spawn, core.unit.barrier))
-
-    processes = [env.process(agent.run(blocks, spawn_fs)) for agent in agents]
-    events = _run(env)
-    assert all(process.processed for process in processes)
-
-    finish_fs = max(agent.watch.elapsed_fs for agent in agents)
-    slowest = next(agent for agent in agents if agent.watch.elapsed_fs == finish_fs)
-    for agent in agents:
-        agent.watch.wait("barrier", finish_fs - agent.watch.elapsed_fs + barrier_fs)
+    played = [_play(env, agents, stage, core, tally) for stage in stages]
+    slowest = max(agents, key=lambda agent: agent.watch.elapsed_fs - agent.watch.waiting["barrier"])
     levels = {name: counters - levels_before[name] for name, counters in hierarchy.level_counters().items()}
     dram = hierarchy.dram.counters - dram_before
     ledger = Ledger()
-    tally.post(ledger, core, levels, dram, kernel.fmt.bits)
+    tally.post(ledger, core, levels, dram, kernel.compute_fmt.bits)
     if storage is not None:
         pages = storage.staged_pages
         ledger.post(storage.spec.name, "read", pages, bits=8 * PAGE_BYTES * pages)
     return Outcome(
-        elapsed_fs=finish_fs + barrier_fs,
+        elapsed_fs=slowest.watch.elapsed_fs,
         clock_hz=core.clock_hz,
         agents=tuple(agent.watch.result() for agent in agents),
         parts=dict(slowest.watch.parts),
         levels=levels,
         dram=dram,
         tensors=tally.tensors(),
+        stages=tuple(outcome for outcome, _ in played),
         instructions=tally.instructions,
         flops=tally.flops,
         macs=tally.macs,
@@ -81,7 +88,8 @@ def simulate(
         stores=tally.stores,
         ledger=ledger,
         spans=tuple(spans or ()),
-        events=events,
+        pulses=tuple(sorted((p for agent in agents for p in agent.pulses), key=lambda p: (p.start_fs, p.end_fs))),
+        events=sum(events for _, events in played),
         spilled=core.spilled,
         model=hierarchy.model,
         accesses=tally.accesses,
@@ -89,6 +97,28 @@ def simulate(
         walk_seconds=sum(agent.walk_seconds for agent in agents),
         math_seconds=sum(agent.math_seconds for agent in agents),
     )
+
+
+def _play(
+    env: simpy.Environment, agents: Sequence[CoreAgent], stage: Stage, core: CpuCore, tally: Tally
+) -> tuple[StageOutcome, int]:
+    """Let the cores take the blocks of a stage and wait for each other at its end; returns the number of events too."""
+    begin_fs, flops, before = agents[0].watch.elapsed_fs, tally.flops, tally.tensors()
+    blocks = deque(stage.blocks)
+    working = agents[: len(blocks)]
+    many = len(working) > 1
+    spawn_fs, barrier_fs = (_fs(core, time) if many else 0 for time in (core.unit.spawn, core.unit.barrier))
+    processes = [env.process(agent.run(blocks, spawn_fs)) for agent in working]
+    events = _run(env)
+    assert all(process.processed for process in processes)
+    finish_fs = max(agent.watch.elapsed_fs for agent in agents)
+    for agent in agents:
+        agent.watch.wait("barrier", finish_fs - agent.watch.elapsed_fs + barrier_fs)
+    if barrier_fs:
+        env.run(until=env.now + barrier_fs)
+    moved = {name: now - before.get(name, TensorTraffic()) for name, now in tally.tensors().items()}
+    tensors = {name: traffic for name, traffic in moved.items() if traffic.moved}
+    return StageOutcome(stage.name, finish_fs + barrier_fs - begin_fs, tally.flops - flops, tensors), events
 
 
 def _run(env: simpy.Environment) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hwsim.energy import Ledger
-from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.trace.work import Instructions
 
 FEMTOSECONDS = 10**15
@@ -32,12 +34,52 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Pulse:
+    """What happened between two moments, for power over time."""
+
+    start_fs: int
+    end_fs: int
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
 class TensorTraffic:
     """Elements of one tensor that were loaded and stored, and its misses in each level."""
 
     loads: int = 0
     stores: int = 0
     misses: dict[str, int] = field(default_factory=dict)
+
+    def __sub__(self, earlier: TensorTraffic) -> TensorTraffic:
+        """What was moved since."""
+        misses = {level: count - earlier.misses.get(level, 0) for level, count in self.misses.items()}
+        return TensorTraffic(self.loads - earlier.loads, self.stores - earlier.stores, misses)
+
+    def __add__(self, more: TensorTraffic) -> TensorTraffic:
+        levels = self.misses.keys() | more.misses.keys()
+        misses = {level: self.misses.get(level, 0) + more.misses.get(level, 0) for level in sorted(levels)}
+        return TensorTraffic(self.loads + more.loads, self.stores + more.stores, misses)
+
+    @property
+    def moved(self) -> bool:
+        return bool(self.loads or self.stores)
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """What one stage of a kernel took and moved; the next one began when it was done."""
+
+    name: str
+    elapsed_fs: int
+    flops: int
+    tensors: dict[str, TensorTraffic]
+
+    def __add__(self, more: StageOutcome) -> StageOutcome:
+        """Both, one after the other, under the name of the first."""
+        names = [*self.tensors, *(name for name in more.tensors if name not in self.tensors)]
+        nothing = TensorTraffic()
+        tensors = {name: self.tensors.get(name, nothing) + more.tensors.get(name, nothing) for name in names}
+        return StageOutcome(self.name, self.elapsed_fs + more.elapsed_fs, self.flops + more.flops, tensors)
 
 
 @dataclass(frozen=True)
@@ -49,9 +91,10 @@ class Outcome:
     agents: tuple[AgentTime, ...]
     parts: dict[str, int]
     """Femtoseconds that each part of the work would take alone, the busiest core's: units, ports, chain, each link."""
-    levels: dict[str, CacheCounters]
+    levels: Mapping[str, CacheCounters | ScratchpadCounters]
     dram: DramCounters
     tensors: dict[str, TensorTraffic]
+    stages: tuple[StageOutcome, ...]
     instructions: Instructions
     flops: int
     macs: int
@@ -72,6 +115,10 @@ class Outcome:
     walk_seconds: float
     math_seconds: float
     """Wall time of the replay and of the real math; for benchmarks, never part of a result."""
+    array: dict[str, Any] | None = None
+    """How a systolic array was used: its cycles and tiles; None for other machines."""
+    pulses: tuple[Pulse, ...] = ()
+    """What each step of a core did, in order of time; like `spans` only where a timeline was asked for."""
 
     @property
     def cycles(self) -> int:

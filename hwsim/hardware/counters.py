@@ -22,7 +22,7 @@ class Counters:
 
     @classmethod
     def of(cls, row: NDArray[np.uint64]) -> Self:
-        return cls(*(int(number) for number in row))
+        return cls(*row.tolist())
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -96,6 +96,22 @@ class DramCounters(Counters):
     @property
     def activates(self) -> int:
         return self.row_misses + self.row_conflicts
+
+
+@dataclass(frozen=True)
+class ScratchpadCounters(Counters):
+    """A memory that software fills: elements and bytes on the compute unit's side, and what was moved in and out."""
+
+    reads: int = 0
+    writes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    bytes_filled: int = 0
+    """Brought in from the level behind."""
+    bytes_drained: int = 0
+    """Taken out to the level behind."""
+    peak_bytes: int = 0
+    """The most that lay in it."""
 
 
 (READS, WRITES, READ_MISSES, WRITE_MISSES, WRITEBACKS, PREFETCHES, PREFETCH_READS, PREFETCH_HITS,

@@ -97,6 +97,7 @@ class StreamCaches:
             ping=np.zeros(0, np.uint64),
             pong=np.zeros(0, np.uint64),
         )
+        self._endless = bool((geometry[:, POLICY] == INFINITE).any())
         self._buffer = np.zeros(0, np.uint64)
         self._make_room(BUFFER_EVENTS)
 
@@ -145,14 +146,14 @@ class StreamCaches:
                 return 0
         packed = pack_nest(nest, self.grain)
         self._make_room(packed.buffer_events)
-        self.reserve(lines_touched(nest, self.grain))
+        self._reserve_for(nest)
         cursor = begin(packed)
         sets, limit = self.run_limit(chain)
         record = tap if tap is not None else np.zeros(0, np.uint64)
         length = _walk(
             packed.trips, packed.strides, packed.template, packed.order, packed.table, packed.table_strides,
             cursor.counters, cursor.address, cursor.entry, cursor.skipped,
-            self._buffer[: packed.buffer_events], self.grain.bit_length() - 1, sets, limit if compress else 0,
+            self._buffer[: packed.buffer_events], packed.shift, sets, limit if compress else 0,
             chain, self.levels, self.sink, self.grain, record, tap_level,
         )  # fmt: skip
         self._count_skipped(chain, cursor)
@@ -162,13 +163,13 @@ class StreamCaches:
         packed = pack_nest(passes.nest, self.grain)
         room = 4 * passes.length + packed.buffer_events
         self._make_room(room)
-        self.reserve(lines_touched(passes.nest, self.grain))
+        self._reserve_for(passes.nest)
         cursor = begin(packed)
         columns = CacheCounters.width() + MAX_ACCESSES
         walk_passes(
             packed.trips, packed.strides, packed.template, packed.order, packed.table, packed.table_strides,
             cursor.counters, cursor.address, cursor.entry, cursor.skipped,
-            self._buffer[:room], self.grain.bit_length() - 1, passes.repeats, passes.length,
+            self._buffer[:room], packed.shift, passes.repeats, passes.length,
             chain, self.levels, self.sink, self.grain,
             np.zeros((len(chain), passes.length * (len(chain) + 2)), np.uint64), np.zeros(len(chain), np.uint64),
             np.zeros(columns, np.uint64), np.zeros((len(chain), columns), np.uint64),
@@ -207,7 +208,7 @@ class StreamCaches:
     def reserve(self, lines: int) -> None:
         """Keep the hash table of every infinite level at most half full when `lines` more lines arrive."""
         geometry = self.levels.geometry
-        if not (geometry[:, POLICY] == INFINITE).any():
+        if not self._endless:
             return
         parts = []
         for row in geometry:
@@ -222,6 +223,10 @@ class StreamCaches:
             parts.append(old)
         geometry[:, OFFSET] = np.cumsum([0, *(len(part) for part in parts[:-1])])
         self.levels = self.levels._replace(tags=np.concatenate(parts))
+
+    def _reserve_for(self, nest: Nest) -> None:
+        if self._endless:
+            self.reserve(lines_touched(nest, self.grain))
 
     def contents(self, instance: int) -> list[list[tuple[int, bool]]]:
         """The lines of each set with their dirty bit, in the order of the policy."""

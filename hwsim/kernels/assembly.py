@@ -9,7 +9,7 @@ from math import prod
 
 from hwsim.errors import CapacityError
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Run
-from hwsim.trace.nest import MAX_ACCESS_BYTES, MAX_ACCESSES, Access, Nest
+from hwsim.trace.nest import MAX_ACCESS_BYTES, MAX_ACCESSES, Access, Nest, Size, Table, make_access
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Lowering:
     plan: LoopPlan
     levels: tuple[tuple[str, bool], ...]
     """All loops, outermost first: the index, and whether it is the loop over tiles of that index."""
+    resumed: bool = False
+    """Whether a loop over tiles around all of these has already added to the output."""
 
 
 Loops = tuple[tuple[int, str, int, int], ...]
@@ -31,10 +33,12 @@ class _Touch:
     """One access of the loop body: where it is relative to the first iteration of all loops around it."""
 
     operand: Operand
-    offset: int
-    nbytes: int
+    offset: Size
+    nbytes: Size
     write: bool
     gathered: bool = False
+    entry: int = 0
+    """Its place in the table of an operand that is looked up, relative to the first iteration."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ class Assembly:
             parallel=parallel,
             loads=sum(times for touch, times in counts if not touch.write),
             stores=sum(times for touch, times in counts if touch.write),
+            results=sum(times for t, times in counts if t.write and t.operand is self.lowering.operation.output),
+            operands=tuple(p.touch.operand for p in placed),
         )
 
     @property
@@ -94,8 +100,7 @@ class Assembly:
 
     def is_even(self, extent: int) -> bool:
         """Whether the innermost loop moves every operand in equal steps of one iteration."""
-        operation = self.lowering.operation
-        operands = [*operation.inputs, *([operation.output] if operation.output else [])]
+        operands = self.lowering.operation.operands
         return all(self._index not in op.far or op.far[self._index][0] >= extent for op in operands)
 
     @property
@@ -133,16 +138,22 @@ class Assembly:
             here = inner if self._index in operand.strides else before
             here.extend(self._touches(operand, inner_runs, write=False))
         output = operation.output
+        more: list[_Touch] = []
+        last: list[_Touch] = []
+        for operand in operation.stores:
+            here = more if self._index in operand.strides else last
+            here.extend(self._touches(operand, inner_runs, write=True))
         if output is None:
-            return before, inner, []
+            return before, inner + more, last
         load = self._touches(output, inner_runs, write=False) if operation.accumulates else []
         store = self._touches(output, inner_runs, write=True)
         has_sum = self._has_earlier_sum(output)
         if self._index in output.strides:
-            return before, inner + (load if has_sum else []) + store, []
+            return before, inner + (load if has_sum else []) + more + store, last
         if plan.accumulate == "memory":
-            return before, load + inner + store, []
-        return (load if has_sum else []) + before, inner, store
+            return before, load + inner + more + store, last
+        late = [touch for operand in operation.late for touch in self._touches(operand, inner_runs, write=False)]
+        return (load if has_sum else []) + before, inner + more, late + last + store
 
     def _touches(self, operand: Operand, inner_runs: list[Run], write: bool) -> list[_Touch]:
         """All copies of an access; a vector that does not lie in one piece is touched lane by lane."""
@@ -153,17 +164,21 @@ class Assembly:
             offset = sum(operand.distance(name, run[0]) for name, run in zip(names, combination, strict=True))
             wide = [(name, run[1]) for name, run in zip(names, combination, strict=True) if run[1] > 1]
             name, width = wide[0] if wide else ("", 1)
+            looked_up = operand.gather.index if operand.gather is not None else ""
+            entry = sum(run[0] for index, run in zip(names, combination, strict=True) if index == looked_up)
             if width == 1 or operand.has_neighbours(name, width):
-                touches.append(_Touch(operand, offset, width * operand.element_bytes, write))
+                touches.append(_Touch(operand, offset, width * operand.element_bytes, write, entry=entry))
                 continue
-            lanes = [offset + operand.distance(name, lane) for lane in range(width)]
-            touches += [_Touch(operand, lane, operand.element_bytes, write, gathered=True) for lane in lanes]
+            for lane in range(width):
+                place = offset + operand.distance(name, lane)
+                number = entry + (lane if name == looked_up else 0)
+                touches.append(_Touch(operand, place, operand.element_bytes, write, True, number))
         return touches
 
     def _has_earlier_sum(self, output: Operand) -> bool:
         """Whether a loop around the place where the output is kept has already added to it."""
         around = self.lowering.levels[: self._level_of(output)]
-        return any(index not in output.strides for index, _ in around)
+        return self.lowering.resumed or any(index not in output.strides for index, _ in around)
 
     def _level_of(self, operand: Operand) -> int:
         """The innermost level that moves an operand; -1 if none does."""
@@ -182,7 +197,12 @@ class Assembly:
     def _rest_body(self, run: Run) -> list[_Touch]:
         _, inner, _ = self._body([run])
         done = self.trips * self.step
-        return [replace(t, offset=t.offset + t.operand.distance(self._index, done)) for t in inner]
+        moved = []
+        for t in inner:
+            skipped = done if t.operand.gather is not None and t.operand.gather.index == self._index else 0
+            offset = t.offset + t.operand.distance(self._index, done)
+            moved.append(replace(t, offset=offset, entry=t.entry + skipped))
+        return moved
 
     def _place(
         self, before: list[_Touch], inner: list[_Touch], rest: list[_Touch], after: list[_Touch]
@@ -191,12 +211,15 @@ class Assembly:
         first = [_Placed(touch, self._level_of(touch.operand), False) for touch in before]
         body = [_Placed(touch, len(self.lowering.levels) - 1, False) for touch in inner]
         edge = [_Placed(touch, len(self.lowering.levels) - 2, True) for touch in rest]
-        last = [_Placed(touch, self._level_of(touch.operand), True) for touch in after]
+        operation = self.lowering.operation
+        stored = self._level_of(operation.output) if operation.output is not None else -1
+        beside = {id(operand): self._level_of(operand) for operand in operation.stores}
+        last = [_Placed(touch, beside.get(id(touch.operand), stored), True) for touch in after]
         return [
             *sorted(first, key=lambda p: p.level),
             *body,
             *edge,
-            *sorted(last, key=lambda p: -p.level),
+            *last,
         ]
 
     def _access(self, placed: _Placed) -> Access:
@@ -205,7 +228,14 @@ class Assembly:
         base += sum(operand.distance(index, first) for index, first in self.start.items())
         around = [loop for loop in self._all_loops if loop[0] <= placed.level]
         strides = tuple(operand.distance(index, step) for _, index, _, step in around)
-        return Access(base, strides, touch.nbytes, touch.write, placed.after, operand.tensor)
+        table = None
+        if operand.gather is not None:
+            looked_up = operand.gather.index
+            first_entry = self.start[looked_up] + touch.entry
+            moves = tuple(step if index == looked_up else 0 for _, index, _, step in around)
+            table = Table(operand.gather.offsets[first_entry:], moves)
+        parts = 1 if operand.gather is None else operand.gather.per_byte
+        return make_access(base, strides, touch.nbytes, touch.write, placed.after, operand.tensor, table, parts)
 
     def _chain(self, rest: int) -> tuple[int, int]:
         """Length and number of the sums that the innermost loop carries from one iteration to the next."""
@@ -226,6 +256,7 @@ def _joined(touches: Sequence[_Touch]) -> list[_Touch]:
         if (
             last is not None
             and last.operand is touch.operand
+            and last.entry == touch.entry
             and last.write == touch.write
             and last.offset + last.nbytes == touch.offset
             and last.nbytes + touch.nbytes <= MAX_ACCESS_BYTES

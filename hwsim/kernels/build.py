@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hwsim.errors import InputError
+from hwsim.kernels.attention import make_attention
+from hwsim.kernels.attention_backward import make_attention_backward
+from hwsim.kernels.chain import ChainKernel
+from hwsim.kernels.conv_kernel import make_batch_norm, make_conv, make_pool
+from hwsim.kernels.data import load_inputs
 from hwsim.kernels.elementwise import Elementwise
 from hwsim.kernels.formula import FormulaKernel
-from hwsim.kernels.kernel import Kernel, Setting
+from hwsim.kernels.kernel import Kernel, Numbers, Setting
 from hwsim.kernels.matmul import Matmul
+from hwsim.kernels.operator_build import OPERATORS, operator_kernel
 from hwsim.kernels.own import make_own_kernel
 from hwsim.kernels.pointer_chase import PointerChase
+from hwsim.kernels.softmax import make_softmax
 from hwsim.kernels.stream_read import StreamRead
 from hwsim.kernels.sum2d import Sum2d
 from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
-from hwsim.spec.operation import (
-    ChaseWorkload,
-    ElementwiseWorkload,
-    FormulaWorkload,
-    FusedWorkload,
-    MatmulWorkload,
-    PythonWorkload,
-    StreamWorkload,
-    SumWorkload,
-    ViewWorkload,
-)
+from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
+from hwsim.spec.ops.chain import ChainWorkload
+from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
+from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
+from hwsim.spec.ops.layout import SumWorkload, ViewWorkload
+from hwsim.spec.ops.matmul import MatmulWorkload
+from hwsim.spec.ops.own import FormulaWorkload, PythonWorkload
+from hwsim.spec.ops.probe import ChaseWorkload, StreamWorkload
+from hwsim.spec.ops.softmax import SoftmaxWorkload
 from hwsim.spec.workload import WorkloadSpec
+
+Inputs = Mapping[str, Array] | None
+
+KERNELS: dict[type[WorkloadSpec], Callable[[Any, Setting, Inputs], Kernel]] = {
+    MatmulWorkload: Matmul,
+    ConvWorkload: make_conv,
+    PoolWorkload: make_pool,
+    BatchNormWorkload: make_batch_norm,
+    ElementwiseWorkload: Elementwise,
+    FusedWorkload: Elementwise,
+    SumWorkload: Sum2d,
+    ViewWorkload: ViewReader,
+    ChaseWorkload: lambda workload, setting, _: PointerChase(workload, setting),
+    StreamWorkload: StreamRead,
+    ChainWorkload: ChainKernel,
+    FormulaWorkload: FormulaKernel,
+    SoftmaxWorkload: make_softmax,
+    AttentionWorkload: make_attention,
+    AttentionBackwardWorkload: make_attention_backward,
+    PythonWorkload: lambda workload, setting, _: make_own_kernel(workload, setting),
+    **dict.fromkeys(OPERATORS, operator_kernel),
+}
+"""What makes the kernel of each kind of workload."""
 
 
 def build_kernel(
@@ -37,29 +66,28 @@ def build_kernel(
     cores: int = 1,
     math: bool = True,
     line_bytes: int = 64,
-    inputs: Mapping[str, Array] | None = None,
+    inputs: Inputs = None,
+    compute: str = "",
 ) -> Kernel:
     """The kernel of a workload, for a machine with `lanes` elements in a vector and `cores` cores.
 
-    `inputs` replaces random tensors by given ones, by name.
+    `inputs` replaces random tensors by given ones, by name. `compute` is the format that arithmetic runs in, where that
+    is not the format of the tensors.
     """
-    setting = Setting(seed, lanes, cores, math, line_bytes)
-    match workload:
-        case MatmulWorkload():
-            return Matmul(workload, setting, inputs)
-        case ElementwiseWorkload() | FusedWorkload():
-            return Elementwise(workload, setting, inputs)
-        case SumWorkload():
-            return Sum2d(workload, setting, inputs)
-        case ViewWorkload():
-            return ViewReader(workload, setting, inputs)
-        case ChaseWorkload():
-            return PointerChase(workload, setting)
-        case StreamWorkload():
-            return StreamRead(workload, setting, inputs)
-        case FormulaWorkload():
-            return FormulaKernel(workload, setting, inputs)
-        case PythonWorkload():
-            return make_own_kernel(workload, setting)
-        case _:
-            raise InputError(f"there is no kernel for op '{workload.op}'")
+    make = KERNELS.get(type(workload))
+    if make is None:
+        raise InputError(f"there is no kernel for op '{workload.op}'")
+    if inputs is None and workload.inputs:
+        inputs = load_inputs(workload.inputs)
+    numbers = Numbers(workload.accumulate, workload.chunk, workload.scale, workload.scale_block, workload.distribution)
+    kernel = make(workload, Setting(seed, lanes, cores, math, line_bytes, numbers, compute), inputs)
+    unread = [name for name in numbers.asked() if name not in kernel.reads]
+    if unread:
+        raise InputError(f"{unread[0]} means nothing to op '{workload.op}'; leave it out")
+    return kernel
+
+
+def exact_kernel(workload: WorkloadSpec, *, seed: int = 0, inputs: Inputs = None) -> Kernel:
+    """The same workload in float64, with its inputs as they were before any rounding: for its reference."""
+    plain = {"precision": "fp64", "accumulate": None, "chunk": None, "scale": "none"}
+    return build_kernel(workload.model_copy(update=plain), seed=seed, inputs=inputs)

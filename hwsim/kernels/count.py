@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Range
+from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Range, is_resumed
 from hwsim.kernels.step import Chain, Instructions, Tile, Work
+from hwsim.trace.nest import Size
 
 LOOP_OVERHEAD = 2
 """Instructions for one iteration of a loop: advance the counter, compare and branch."""
@@ -18,14 +19,14 @@ def count_work(
     pieces: Sequence[Piece],
     body: Instructions,
     *,
-    points: int,
-    flops_per_point: int,
-    macs_per_point: int = 0,
+    flops: int,
+    macs: int = 0,
+    late: Instructions | None = None,
     lanes: int = 1,
     fmt: str = "fp32",
     sums_lanes: bool = False,
 ) -> Work:
-    """What the Nests compute. `body` is the arithmetic of one point of the loops.
+    """What the Nests compute. `body` is the arithmetic of one point of the loops, `late` that of one stored value.
 
     `sums_lanes` says that the lanes of a vector hold partial sums, to be added up after the loop.
     """
@@ -39,9 +40,11 @@ def count_work(
     if sums_lanes and lanes > 1:
         folds = sum(piece.starts * piece.parallel for piece in pieces) * (lanes.bit_length() - 1)
         moved += Instructions(add=folds, other=folds)
+    if late is not None:
+        moved += late.scaled(sum(piece.results for piece in pieces))
     return Work(
-        flops=points * flops_per_point,
-        macs=points * macs_per_point,
+        flops=flops,
+        macs=macs,
         instructions=body.scaled(runs) + moved,
         lanes=lanes,
         fmt=fmt,
@@ -62,19 +65,22 @@ def _chain(pieces: Sequence[Piece], body: Instructions) -> Chain | None:
 
 
 def count_tiles(
-    operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range], bits: Mapping[str, int]
+    operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range], bits: Mapping[str, Size]
 ) -> tuple[Tile, ...]:
     """The pieces that the tile loops move: a piece is fetched again when a loop around its own loops
     advances."""
     loops = [index for index in plan.order if index in plan.tile]
     cuts = {index: _cuts(ranges[index][1], plan.tile.get(index)) for index in plan.order}
     tiles: list[Tile] = []
-    for operand in operation.inputs:
+    for operand in (*operation.inputs, *operation.late):
         tiles += _tiles_of(operand, loops, plan.order, cuts, bits)
+    for operand in operation.stores:
+        tiles += [replace(tile, write=True) for tile in _tiles_of(operand, loops, plan.order, cuts, bits)]
     output = operation.output
     if output is not None:
         written = [replace(tile, write=True) for tile in _tiles_of(output, loops, plan.order, cuts, bits)]
-        if operation.accumulates and any(index not in output.strides for index in _around(output, loops)):
+        around = any(index not in output.strides for index in _around(output, loops))
+        if operation.accumulates and (around or is_resumed(operation, ranges)):
             tiles += [replace(tile, write=False) for tile in written]
         tiles += written
     return tuple(tiles)
@@ -91,7 +97,7 @@ def _tiles_of(
     loops: Sequence[str],
     order: Sequence[str],
     cuts: Mapping[str, Sequence[tuple[int, int]]],
-    bits: Mapping[str, int],
+    bits: Mapping[str, Size],
 ) -> list[Tile]:
     again = prod(
         sum(count for count, _ in cuts[index]) for index in _around(operand, loops) if index not in operand.strides

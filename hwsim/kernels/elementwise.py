@@ -12,7 +12,7 @@ from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.operation import ElementwiseWorkload, FusedWorkload
+from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
 
 TRIAD_SCALE = 3
 

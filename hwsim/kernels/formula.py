@@ -10,30 +10,34 @@ import numpy as np
 from hwsim.errors import InputError
 from hwsim.kernels.formula_text import FormulaText, Reference, Term, formula_error, parse_formula
 from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loop_kernel import LoopKernel, Ranges
+from hwsim.kernels.loop_kernel import LoopKernel, Ranges, vector_lanes
 from hwsim.kernels.loops import LoopPlan, Operand
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.operation import FormulaSchedule, FormulaWorkload
+from hwsim.spec.ops.own import FormulaSchedule, FormulaWorkload
+from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 
 
 class FormulaKernel(LoopKernel):
     """The loops of a formula; a sum keeps its order at the tiles of the schedule."""
 
+    reads = frozenset({"accumulate"})
+
     def __init__(self, workload: FormulaWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
         self.formula = parse_formula(workload.formula)
         self.sizes = _checked_sizes(self.formula, workload.sizes)
-        self.sum_fmt = find_format(self.fmt.sum_name)
-        plan = _make_plan(self.formula, self.sizes, workload.schedule, setting)
+        self.sum_fmt = self.find_sum_format()
+        _check_schedule(self.formula, workload.schedule)
         for name, shape in _shapes(self.formula, self.sizes).items():
             self.add_input(name, *shape)
         target = self.formula.output
         self.add_result(target.tensor, *(self.sizes[index] for index in target.indices), fmt=self.sum_fmt)
         reads = [_operand(self.tensors[ref.tensor], ref) for ref in self.formula.references]
         write = _operand(self.tensors[target.tensor], target)
+        plan = _make_plan(self.formula, self.sizes, workload.schedule, setting, [*reads, write])
         extents = {index: self.sizes[index] for index in plan.order}
         body = _body(self.formula)
         summed = self.formula.accumulates
@@ -55,7 +59,7 @@ class FormulaKernel(LoopKernel):
         target = self.formula.output
         here = tuple(slice(ranges[index][0], sum(ranges[index])) for index in target.indices)
         for cut in self._summed_tiles(ranges):
-            values = self._value(cut, {name: self.fmt.load(array) for name, array in self._inputs().items()})
+            values = self._value(cut, {name: self.fmt.load(array) for name, array in self._read_arrays().items()})
             if self.formula.accumulates:
                 accumulate(self.arrays[target.tensor][here], values, self.sum_fmt)
             else:
@@ -72,7 +76,7 @@ class FormulaKernel(LoopKernel):
         for combination in product(*cuts):
             yield dict(combination)
 
-    def _inputs(self) -> dict[str, Array]:
+    def _read_arrays(self) -> dict[str, Array]:
         return {name: array for name, array in self.arrays.items() if name != self.formula.output.tensor}
 
     def _value(self, ranges: Ranges, inputs: Mapping[str, Array]) -> Array:
@@ -90,7 +94,7 @@ class FormulaKernel(LoopKernel):
 
     def _reference(self) -> Array:
         whole = {index: (0, size) for index, size in self.sizes.items()}
-        return self._value(whole, {name: array.astype(np.float64) for name, array in self._inputs().items()})
+        return self._value(whole, {name: array.astype(np.float64) for name, array in self._read_arrays().items()})
 
 
 def _term_value(
@@ -157,7 +161,7 @@ def _shapes(formula: FormulaText, sizes: Mapping[str, int]) -> dict[str, tuple[i
     return shapes
 
 
-def _make_plan(formula: FormulaText, sizes: Mapping[str, int], schedule: FormulaSchedule, setting: Setting) -> LoopPlan:
+def _check_schedule(formula: FormulaText, schedule: FormulaSchedule) -> None:
     order = schedule.order or formula.indices
     if sorted(order) != sorted(formula.indices):
         needed = ", ".join(formula.indices)
@@ -166,22 +170,35 @@ def _make_plan(formula: FormulaText, sizes: Mapping[str, int], schedule: Formula
         for index in cuts:
             if index not in formula.indices:
                 raise InputError(f"schedule.{field}: {index} does not appear in the formula {formula.text}")
-    lanes = setting.lanes if schedule.vector else 1
+
+
+def _make_plan(
+    formula: FormulaText,
+    sizes: Mapping[str, int],
+    schedule: FormulaSchedule,
+    setting: Setting,
+    operands: Sequence[Operand],
+) -> LoopPlan:
+    order = schedule.order or formula.indices
+    inner = order[-1]
+    extent = min(schedule.tile.get(inner, sizes[inner]), sizes[inner])
+    lanes = vector_lanes(setting.lanes, inner, extent, operands) if schedule.vector else 1
     return LoopPlan(
         order=tuple(order),
         tile={index: min(size, sizes[index]) for index, size in schedule.tile.items()},
         unroll={index: min(size, sizes[index]) for index, size in schedule.unroll.items() if size > 1},
-        vector=order[-1] if lanes > 1 else None,
+        vector=inner if lanes > 1 else None,
         lanes=lanes,
     )
 
 
 def _operand(view: TensorView, ref: Reference) -> Operand:
-    strides = dict.fromkeys(ref.indices, 0)
+    strides: dict[str, Size] = dict.fromkeys(ref.indices, 0)
+    base = view.start
     for axis, position in enumerate(ref.positions):
+        base += position.constant * view.byte_stride(axis)
         for index, factor in position.factors:
             strides[index] += factor * view.byte_stride(axis)
-    base = view.address([position.constant for position in ref.positions])
     return Operand(view.name, base, view.element_bytes, strides)
 
 

@@ -29,24 +29,29 @@ def split_static(extent: int, parts: int, unit: int = 1) -> list[Range]:
 
 def split_work(extent: int, cores: int, unit: int, split: str) -> list[Range]:
     """The Blocks of a parallel loop: one for each core, or several to be taken one by one."""
-    return split_static(extent, cores if split == "static" else cores * DYNAMIC_SHARES, unit)
+    return split_static(extent, most_shares(cores, split), unit)
+
+
+def most_shares(cores: int, split: str) -> int:
+    """How many Blocks a parallel loop has at most."""
+    return cores if split == "static" or cores == 1 else cores * DYNAMIC_SHARES
 
 
 def cut_steps(plan: LoopPlan, ranges: Mapping[str, Range], fine: bool) -> Iterator[dict[str, Range]]:
     """The ranges of one Step after the other, in program order: coarse is all at once.
 
-    Fine cuts the outermost loop, at its tiles; if that gives too few Steps and the next loop is over tiles
-    too, then that one as well.
+    Fine cuts the outermost loop, which is the first one over tiles if there are tiles; if that gives too few Steps and
+    the next loop is over tiles too, then that one as well.
     """
     ranges = dict(ranges)
-    outer = plan.order[0]
+    tiled = [index for index in plan.order if index in plan.tile]
+    outer = tiled[0] if tiled else plan.order[0]
     if not fine:
         yield ranges
         return
     unit = step_unit(plan, outer)
     cuts = _cut(ranges[outer], unit, MOST_STEPS)
-    tiled = [index for index in plan.order if index in plan.tile]
-    deeper = len(cuts) < FEWEST_STEPS and len(tiled) > 1 and tiled[0] == outer
+    deeper = len(cuts) < FEWEST_STEPS and len(tiled) > 1
     for cut in cuts:
         if not deeper:
             yield {**ranges, outer: cut}

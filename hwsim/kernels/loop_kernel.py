@@ -2,54 +2,49 @@
 
 This is what most kernels are made of, and what a kernel of your own starts from: allocate tensors with
 `add_input` and `add_result`, say with `at` which index moves along which axis, and describe each loop with
-`add_loop`.
+`add_loop`. Loops that run tile by tile, one after the other in each tile, are made with `make_loop` and put into a
+`TileLoop`; where a loop needs what all cores have computed before, `begin_phase` lets them wait for each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from math import ceil
 
 import numpy as np
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.kernels.count import count_tiles, count_work
-from hwsim.kernels.data import make_input
-from hwsim.kernels.grain import cut_steps, split_work, step_unit
-from hwsim.kernels.kernel import Kernel, Setting
+from hwsim.kernels.grain import cut_steps, most_shares, split_work
+from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range
-from hwsim.kernels.lower import lower
-from hwsim.kernels.step import Block, Instructions, Step
+from hwsim.kernels.program import (
+    Compute,
+    Item,
+    Loop,
+    Phase,
+    Ranges,
+    TileLoop,
+    all_loops,
+    extent_of,
+    unit_of,
+    walk,
+)
+from hwsim.kernels.step import Block, Instructions, Stage, Step
+from hwsim.kernels.template import NOWHERE, Template, make_template, template_key
+from hwsim.kernels.tensor_kernel import TensorKernel
 from hwsim.numerics.format import Array, Format
-from hwsim.spec.operation import ParallelSchedule
-from hwsim.trace.nest import MAX_ACCESSES
+from hwsim.spec.ops.common import ParallelSchedule
+from hwsim.trace.nest import MAX_ACCESSES, Size
 from hwsim.trace.view import TensorView
 
-Ranges = Mapping[str, Range]
-Compute = Callable[[Ranges], None]
+__all__ = ["Compute", "Loop", "LoopKernel", "Ranges", "TileLoop", "at", "part"]
+
+NOTHING = Instructions()
 
 
-@dataclass(frozen=True)
-class Loop:
-    """One loop nest: its extents, what it touches, what one point costs, and the math over a range of it."""
-
-    name: str
-    extents: Mapping[str, int]
-    operation: LoopOperation
-    plan: LoopPlan
-    body: Instructions
-    compute: Compute
-    sums_lanes: bool = False
-
-    @property
-    def flops_per_point(self) -> int:
-        return 2 * self.body.fma + self.body.add + self.body.mul + self.body.special
-
-
-class LoopKernel(Kernel):
-    """Loops run one after the other; with several cores, each takes its share of one index through all
-    of them."""
+class LoopKernel(TensorKernel):
+    """Loops run one after the other; with several cores, each takes its share of one index through all loops of a
+    phase."""
 
     def __init__(
         self,
@@ -59,47 +54,54 @@ class LoopKernel(Kernel):
         parallel: ParallelSchedule | None = None,
         given: Mapping[str, Array] | None = None,
     ) -> None:
-        super().__init__(name, fmt, setting)
-        self.loops: list[Loop] = []
-        self.result = ""
-        """The tensor that holds the answer; the one added last if nothing else is said."""
+        super().__init__(name, fmt, setting, given)
+        self.program: list[Phase] = [Phase()]
         self.expected: Callable[[], Array] | None = None
         """The answer by other means, for a kernel of your own: NumPy in float64 on `arrays`."""
-        self.shared_index = ""
-        """The index that is shared out among cores."""
         self._parallel = parallel or ParallelSchedule()
-        self._given = dict(given or {})
+        self._templates: dict[tuple[object, ...], Template] = {}
+        self._private: dict[str, Size] = {}
+        """Bytes of the tensors of which each share has its own."""
+
+    @property
+    def loops(self) -> list[Loop]:
+        """Every loop once, in program order."""
+        return [loop for phase in self.program for loop in all_loops(phase.items)]
+
+    @property
+    def shared_index(self) -> str:
+        """The index of the present phase that is shared out among cores."""
+        return self.program[-1].shared_index
+
+    @shared_index.setter
+    def shared_index(self, index: str) -> None:
+        self.program[-1].shared_index = index
 
     @property
     def workers(self) -> int:
         """How many cores share the work."""
-        if self._parallel.parallel == "none" or not self.shared_index:
+        if self._parallel.parallel == "none" or not any(phase.shared_index for phase in self.program):
             return 1
         return self._parallel.cores or self.setting.cores
 
     @property
     def useful_flops(self) -> int:
-        return sum(prod(loop.extents.values()) * loop.flops_per_point for loop in self.loops)
+        return sum(loop.flops(ranges) for phase in self.program for loop, ranges, _ in walk(phase.items, {}))
 
-    def add_input(self, name: str, *shape: int, ld: int | None = None, positive: bool = False) -> TensorView:
-        """Memory for an input, filled with the given values or with random ones."""
-        view = self.space.allocate(name, shape, self.fmt, ld)
-        if self.setting.math:
-            number = len(self.tensors)
-            given = self._given.get(name)
-            self.arrays[name] = make_input(self.setting.seed, number, name, shape, self.fmt, given, positive)
-        self.tensors[name] = view
-        return view
+    def bytes_of(self, tensor: str) -> int | None:
+        return ceil(self._private.get(tensor, 0)) or super().bytes_of(tensor)
 
-    def add_result(self, name: str, *shape: int, fmt: Format | None = None) -> TensorView:
-        """Memory for a result or for something between, filled with zeros."""
-        fmt = fmt or self.fmt
-        view = self.space.allocate(name, shape, fmt)
-        if self.setting.math:
-            self.arrays[name] = np.zeros(shape, fmt.held)
-        self.tensors[name] = view
-        self.result = name
-        return view
+    def begin_phase(self, name: str = "") -> None:
+        """What follows needs what all cores have done before."""
+        if self.program[-1].items:
+            self.program.append(Phase())
+        self.program[-1].name = name
+
+    def add(self, item: Item) -> None:
+        """One more loop, or loop over tiles."""
+        phase = self.program[-1]
+        phase.items.append(item)
+        phase.shared_index = phase.shared_index or (next(iter(item.extents)) if isinstance(item, Loop) else item.index)
 
     def add_loop(
         self,
@@ -115,79 +117,113 @@ class LoopKernel(Kernel):
         accumulates: bool = False,
     ) -> None:
         """One more loop nest; without a plan its loops run in the order of `extents`."""
+        self.add(
+            self.make_loop(
+                name, extents, reads, write, body, compute, plan=plan, vector=vector, accumulates=accumulates
+            )
+        )
+
+    def make_loop(
+        self,
+        name: str,
+        extents: Mapping[str, int],
+        reads: Sequence[Operand],
+        write: Operand | None,
+        body: Instructions,
+        compute: Compute,
+        *,
+        plan: LoopPlan | None = None,
+        vector: bool = False,
+        accumulates: bool = False,
+        late: Sequence[Operand] = (),
+        late_body: Instructions = NOTHING,
+        stores: Sequence[Operand] = (),
+        continues: bool | None = None,
+        follows: Mapping[str, tuple[str, int]] | None = None,
+    ) -> Loop:
+        """A loop nest to be added, or to be put into a loop over tiles.
+
+        `late` operands and `late_body` finish an output value in its register before it is stored: this needs an order
+        in which a sum is completed there. `stores` are further results of the loop; with `continues` the output already
+        holds a sum to which the loop adds, also in the first tile; without (False) it never does.
+        """
+        operation = LoopOperation(tuple(reads), write, accumulates, tuple(late), tuple(stores), continues)
         if plan is None:
             order = tuple(extents)
-            operands = [*reads, *([write] if write is not None else [])]
-            lanes = _vector_lanes(self.setting.lanes, order[-1], extents[order[-1]], operands) if vector else 1
+            operands = operation.operands
+            lanes = vector_lanes(self.setting.lanes, order[-1], extents[order[-1]], operands) if vector else 1
             plan = LoopPlan(order, vector=order[-1] if lanes > 1 else None, lanes=lanes)
         sums_lanes = accumulates and write is not None and plan.vector not in (None, *write.strides)
-        operation = LoopOperation(tuple(reads), write, accumulates)
-        self.loops.append(Loop(name, extents, operation, plan, body, compute, sums_lanes))
-        self.shared_index = self.shared_index or next(iter(extents))
+        assert not (late or late_body.total) or plan.completes(operation), f"{name}: no value is finished in a register"
+        return Loop(name, extents, operation, plan, body, compute, sums_lanes, late_body, follows or {})
 
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and cannot have an effect here."""
         found = []
-        if self._parallel.parallel != "none" and len(self._shares()) < self.workers:
-            found.append(f"only {len(self._shares())} shares for {self.workers} cores: the rest stay idle")
+        for phase in self.program:
+            if self._parallel.parallel != "none" and phase.shared_index:
+                shares = len(self._shares(phase))
+                if shares < self.workers:
+                    found.append(f"only {shares} shares for {self.workers} cores: the rest stay idle")
         for loop in self.loops:
             for index, size in loop.plan.tile.items():
                 if size == loop.extents[index] > 1:
                     found.append(f"a tile covers all {size} iterations of {index}: there is nothing to cut")
         return tuple(dict.fromkeys(found))
 
-    def blocks(self) -> Sequence[Block]:
-        if self._given.keys() - self.arrays.keys() and self.setting.math:
-            unknown = ", ".join(sorted(self._given.keys() - self.arrays.keys()))
-            raise ShapeError(f"{self.name} has no input {unknown}; its tensors are {', '.join(self.tensors)}")
-        if self.workers == 1:
-            return [Block(0, lambda: self._steps({}))]
-        return [self._block(number, share) for number, share in enumerate(self._shares())]
+    def stages(self) -> Sequence[Stage]:
+        self._check_given()
+        return [Stage(phase.name or self.name, tuple(self._blocks(phase))) for phase in self.program]
 
-    def _shares(self) -> list[Range]:
+    def add_private(self, name: str, *shape: int, fmt: Format | None = None) -> TensorView:
+        """Scratch space that no two cores share: a copy for each Block. Its values are up to the loops that use it."""
+        cores = 1 if self._parallel.parallel == "none" else self._parallel.cores or self.setting.cores
+        copies = most_shares(cores, self._parallel.split)
+        view = self.space.allocate(name, (copies, *shape), fmt or self.fmt)
+        self.tensors[name] = view
+        self._private[name] = view.byte_stride(0)
+        return view.slice(0)
+
+    def _blocks(self, phase: Phase) -> list[Block]:
+        if self.workers == 1 or not phase.shared_index:
+            return [Block(0, lambda: self._steps(phase, {}, 0))]
+        index = phase.shared_index
+        assert all(item.moves_with(index) for item in phase.items), f"{index} does not move all of {phase.name}"
+
+        def block(number: int, share: Range) -> Block:
+            return Block(number, lambda: self._steps(phase, {index: share}, number))
+
+        return [block(number, share) for number, share in enumerate(self._shares(phase))]
+
+    def _shares(self, phase: Phase) -> list[Range]:
         """The ranges of the shared index, one for each Block."""
-        first = self.loops[0]
-        unit = step_unit(first.plan, self.shared_index)
-        return split_work(first.extents[self.shared_index], self.workers, unit, self._parallel.split)
+        extent, unit = extent_of(phase.items, phase.shared_index), unit_of(phase.items, phase.shared_index)
+        return split_work(extent, self.workers, unit, self._parallel.split)
 
-    def _output(self) -> Array:
-        return self.arrays[self.result]
+    def _steps(self, phase: Phase, share: Ranges, number: int) -> Iterator[Step]:
+        shared = self.workers > 1 and bool(phase.shared_index)
+        private = {name: number * copy_bytes for name, copy_bytes in self._private.items()} if number else NOWHERE
+        for loop, ranges, tiled in walk(phase.items, share):
+            for cut in cut_steps(loop.plan, ranges, fine=shared and not tiled):
+                if self.setting.math:
+                    loop.compute(cut)
+                yield self._step(loop, cut, private)
+
+    def _step(self, loop: Loop, ranges: Ranges, private: Mapping[str, Size]) -> Step:
+        key = template_key(loop, ranges)
+        template = self._templates.get(key)
+        if template is None:
+            bits = {name: view.element_bits for name, view in self.tensors.items()}
+            template = self._templates[key] = make_template(loop, ranges, self.fmt.name, bits)
+        return template.at(ranges, private)
 
     def _reference(self) -> Array:
         if self.expected is None:
             raise InputError(f"{self.name} does not say what its answer should be: set kernel.expected")
         return np.asarray(self.expected(), np.float64)
 
-    def _block(self, number: int, share: Range) -> Block:
-        return Block(number, lambda: self._steps({self.shared_index: share}))
 
-    def _steps(self, share: Ranges) -> Iterator[Step]:
-        for loop in self.loops:
-            whole = {index: (0, extent) for index, extent in loop.extents.items()}
-            for ranges in cut_steps(loop.plan, {**whole, **share}, fine=self.workers > 1):
-                if self.setting.math:
-                    loop.compute(ranges)
-                yield self._step(loop, ranges)
-
-    def _step(self, loop: Loop, ranges: Ranges) -> Step:
-        pieces = list(lower(loop.operation, loop.plan, ranges))
-        points = prod(extent for _, extent in ranges.values())
-        work = count_work(
-            pieces,
-            loop.body,
-            points=points,
-            flops_per_point=loop.flops_per_point,
-            macs_per_point=loop.body.fma,
-            lanes=loop.plan.lanes,
-            fmt=self.fmt.name,
-            sums_lanes=loop.sums_lanes,
-        )
-        bits = {name: view.element_bits for name, view in self.tensors.items()}
-        tiles = count_tiles(loop.operation, loop.plan, ranges, bits)
-        return Step(loop.name, work, tuple(piece.nest for piece in pieces), tiles)
-
-
-def _vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operand]) -> int:
+def vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operand]) -> int:
     """The widest vector whose body can be described: one that is gathered takes an access for each of its lanes."""
 
     def accesses(width: int) -> int:
@@ -204,15 +240,19 @@ def _vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operan
     return lanes
 
 
-def at(view: TensorView, *indices: str | None) -> Operand:
-    """A tensor as a loop sees it: the index that moves along each of its axes (None where none does)."""
+def at(view: TensorView, *indices: str | None, tiles: Mapping[str, int] | None = None) -> Operand:
+    """A tensor as a loop sees it: the index that moves along each of its axes (None where none does).
+
+    `tiles` gives the extent of a tile of an index for scratch space that holds one tile at a time.
+    """
     if len(indices) != len(view.shape):
         raise ShapeError(f"{view.name} of shape {view.shape} needs {len(view.shape)} indices, found {indices}")
-    strides: dict[str, int] = {}
+    strides: dict[str, Size] = {}
     for axis, index in enumerate(indices):
         if index is not None:
             strides[index] = strides.get(index, 0) + view.byte_stride(axis)
-    return Operand(view.name, view.address((0,) * len(view.shape)), view.element_bytes, strides)
+    local = {index: (tile, 0) for index, tile in (tiles or {}).items() if index in strides}
+    return Operand(view.name, view.start, view.element_bytes, strides, local)
 
 
 def part(ranges: Ranges, *indices: str) -> tuple[slice, ...]:

@@ -6,8 +6,8 @@ The rules are those of a straightforward compiler:
 - an operand is loaded in the innermost of the loops that it depends on, and kept in a register over the
   loops inside;
 - a result that does not depend on the innermost loops is kept in a register over them and stored after
-  them; it is loaded before them if an outer loop has already added to it; otherwise it is loaded and stored
-  in the innermost loop;
+  them; it is loaded before them if an outer loop, or an earlier tile of a sum, has already added to it;
+  otherwise it is loaded and stored in the innermost loop;
 - an unrolled loop runs in steps of its factor and holds that many copies (register tiling);
 - a vectorised loop takes `lanes` neighbours at once where they are neighbours in memory, else one by one (a
   gather).
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from hwsim.kernels.assembly import Assembly, Loops, Lowering
-from hwsim.kernels.loops import LoopOperation, LoopPlan, Piece, Range
+from hwsim.kernels.loops import LoopOperation, LoopPlan, Piece, Range, is_resumed
 
 
 def lower(operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range]) -> Iterator[Piece]:
@@ -31,7 +31,8 @@ def lower(operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range])
     levels += [(index, False) for index in plan.order]
     start = {index: ranges[index][0] for index in plan.order}
     extent = {index: ranges[index][1] for index in plan.order}
-    yield from _walk(Lowering(operation, plan, tuple(levels)), 0, (), start, extent, {})
+    lowering = Lowering(operation, plan, tuple(levels), is_resumed(operation, ranges))
+    yield from _walk(lowering, 0, (), start, extent, {})
 
 
 def _walk(

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from hwsim.errors import InputError
 from hwsim.kernels.kernel import Kernel, Setting
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.operation import PythonWorkload
+from hwsim.spec.ops.own import PythonWorkload
 
 KernelMaker = Callable[[PythonWorkload, Setting], Kernel]
 

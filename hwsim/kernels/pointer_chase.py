@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.kernels.kernel import Kernel, Setting
-from hwsim.kernels.step import Block, Chain, Instructions, Step, Work
+from hwsim.kernels.step import Block, Chain, Instructions, Stage, Step, Work
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.operation import ChaseWorkload
+from hwsim.spec.ops.probe import ChaseWorkload
 from hwsim.trace.nest import Access, Nest, Table
 
 POINTER_BYTES = 8
@@ -37,8 +37,8 @@ class PointerChase(Kernel):
     def tolerance(self) -> float:
         return 0.0
 
-    def blocks(self) -> Sequence[Block]:
-        return [Block(0, self._steps)]
+    def stages(self) -> Sequence[Stage]:
+        return [Stage(self.name, (Block(0, self._steps),))]
 
     def _steps(self) -> Iterator[Step]:
         if self.setting.math:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from hwsim.trace.nest import Nest
+from hwsim.trace.nest import Nest, Size
 from hwsim.trace.work import Chain, ChainOp, Instructions, Work
 
-__all__ = ["Block", "Chain", "ChainOp", "Instructions", "Step", "Tile", "Work"]
+__all__ = ["Block", "Chain", "ChainOp", "Instructions", "Stage", "Step", "Tile", "Work"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Tile:
 
     tensor: str
     shape: tuple[int, ...]
-    element_bits: int
+    element_bits: Size
     write: bool = False
     count: int = 1
 
@@ -54,3 +54,11 @@ class Block:
 
     index: int
     steps: Callable[[], Iterator[Step]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Blocks that may run at the same time, in any order; the next stage begins when all of them are done."""
+
+    name: str
+    blocks: tuple[Block, ...]

@@ -11,7 +11,7 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.operation import StreamWorkload
+from hwsim.spec.ops.probe import StreamWorkload
 
 UNROLL = 8
 """Loads in one pass through the loop; each adds to a sum of its own, so that none waits for another."""

@@ -10,7 +10,7 @@ from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.operation import ViewSchedule, ViewWorkload
+from hwsim.spec.ops.layout import ViewSchedule, ViewWorkload
 from hwsim.trace.view import TensorView
 
 

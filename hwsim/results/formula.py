@@ -7,7 +7,7 @@ from typing import Any
 
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.hardware.core import CpuCore
-from hwsim.hardware.counters import CacheCounters, DramCounters
+from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.kernels.kernel import Formula, Kernel
 from hwsim.results.conflict import Crowding, find_crowding
 from hwsim.results.text import counted, digits
@@ -21,13 +21,13 @@ def compare_formulas(
     machine: MachineSpec,
     kernel: Kernel,
     outcome: Outcome,
-    memory: Mapping[str, CacheCounters | DramCounters],
+    memory: Mapping[str, CacheCounters | DramCounters | ScratchpadCounters],
     intensity: Mapping[str, Any],
 ) -> tuple[dict[str, Any], ...]:
     """Every formula whose counterpart was simulated."""
     rows = []
     for formula in kernel.formulas():
-        simulated = find_simulated(formula.compare, outcome, memory, intensity)
+        simulated = find_simulated(formula.compare, kernel, outcome, memory, intensity)
         predicted = _seconds(formula, machine) if formula.compare == "time_s" else formula.value
         if simulated is None or predicted is None:
             continue
@@ -49,19 +49,26 @@ def compare_formulas(
 
 def find_simulated(
     name: str,
+    kernel: Kernel,
     outcome: Outcome,
-    memory: Mapping[str, CacheCounters | DramCounters],
+    memory: Mapping[str, CacheCounters | DramCounters | ScratchpadCounters],
     intensity: Mapping[str, Any],
 ) -> int | float | None:
     """The simulated number that a formula names; None where this machine has no such thing."""
     part, _, rest = name.partition(".")
     if part == "time_s":
         return outcome.elapsed_fs / FEMTOSECONDS
+    if part == "macs":
+        return outcome.macs
+    if part == "bytes":
+        return kernel.bytes_of(rest)
     if part in ("loads", "stores"):
         if not rest:
             return outcome.loads if part == "loads" else outcome.stores
         traffic = outcome.tensors.get(rest)
         return None if traffic is None else traffic.loads if part == "loads" else traffic.stores
+    if part in ("flops", "macs"):
+        return outcome.flops if part == "flops" else outcome.macs
     if part == "intensity":
         value: float | None = intensity[rest]
         return value
@@ -109,9 +116,23 @@ def _reason(
         per_far = intensity["levels"][far]
         beyond = f"; per byte from {far} it is {digits(per_far)}" if per_far else ""
         return f"elements are loaded into registers more than once{beyond}"
+    if formula.compare.endswith((".bytes_read", ".bytes_written")):
+        return _bytes_reason(formula.compare, gap)
+    if formula.compare.startswith("bytes."):
+        return "at the edges there are fewer outputs than the formula counts, or more"
+    if formula.compare == "macs":
+        return "outputs at the edges are left out" if gap < 1 else "products are counted that the formula leaves out"
     if formula.compare.startswith("loads") and gap > 1:
         return "edges of tiles and sums that come back from memory are loaded as well"
     return "vectors move several elements at once" if gap < 1 else "sums go to memory more than once"
+
+
+def _bytes_reason(compare: str, gap: float) -> str:
+    if gap > 1:
+        return "lines that the formula leaves out, such as scratch space, move as well"
+    if compare.endswith(".bytes_read"):
+        return "part of it is still in a cache when it is needed again"
+    return "part of it is still in a cache when the run ends"
 
 
 def _fills_reason(
@@ -142,7 +163,7 @@ def rows_of(kernel: Kernel) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes from one row to the next of each tensor with two axes, and its number of rows."""
     flat = {name: view for name, view in kernel.tensors.items() if len(view.shape) == 2}
     return (
-        {name: view.strides[0] * view.element_bits // 8 for name, view in flat.items()},
+        {name: int(view.strides[0] * view.element_bytes) for name, view in flat.items()},
         {name: view.shape[0] for name, view in flat.items()},
     )
 

@@ -52,6 +52,10 @@ class Bound:
 
 def explain_bound(result: RunResult) -> Bound:
     """The longest part, in one or two sentences."""
+    if "array" in result.work:
+        from hwsim.results.array_words import array_bound
+
+        return array_bound(result)
     part, share = _longest(result)
     machine = machine_of(result)
     kind, words = _describe(part, result, machine)
@@ -60,6 +64,10 @@ def explain_bound(result: RunResult) -> Bound:
 
 def explain_bounds(result: RunResult) -> str:
     """Where the time lies between its shortest and its longest: everything overlaps, or nothing does."""
+    if "array" in result.work:
+        from hwsim.results.array_words import array_bounds
+
+        return array_bounds(result)
     overlap = result.resolved["machine"]["compute"][0].get("overlap", "full")
     meaning = {
         "full": "this machine overlaps all but loop starts",
@@ -80,6 +88,11 @@ def part_words(name: str) -> str:
         source, _, target = name.partition(ARROW)
         return f"waits for {source} {ARROW} {target}"
     return {
+        "array": "values stream through the array",
+        "vector": "the vector unit works",
+        "fill and drain": "the array fills or drains",
+        "outputs": "waits for room for outputs",
+        "scratchpad": "waits for a scratchpad to deliver",
         "issue": "issues other instructions",
         "load port": "waits for a load port",
         "store port": "waits for a store port",

@@ -33,6 +33,9 @@ def sources(node: Node) -> dict[str, str | None]:
         prices = energy.fields.get(group) if energy is not None else None
         for key, price in prices.fields.items() if prices is not None else ():
             found[f"energy.{group}.{key}.{field}"] = price.text("source")
+    limit = energy.fields.get("tdp") if energy is not None else None
+    if limit is not None:
+        found["energy.tdp.power"] = limit.text("source")
     return found
 
 
@@ -69,22 +72,10 @@ def check_sources(model: type[BaseModel], node: Node) -> Iterator[Finding]:
         if source is None or group is None:
             continue
         known = set(_declared(group))
-        tables = set(_tables(group))
+        free = tuple(f"{name}." for name, field in group.model_fields.items() if _is_free(field.annotation))
         for key in source.fields:
-            if key not in known and key.rpartition(".")[0] not in tables:
+            if key not in known and not key.startswith(free):
                 yield Finding((*path, "source", key), f"no such field to give a source for{did_you_mean(key, known)}")
-
-
-def _tables(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Fields whose own keys the file chooses, such as rates by number format."""
-    for name, field in model.model_fields.items():
-        if name == "source":
-            continue
-        if any(get_origin(choice) is dict for choice in choices(field.annotation)):
-            yield prefix + name
-        inner = model_of(field.annotation, None)
-        if inner is not None:
-            yield from _tables(inner, f"{prefix}{name}.")
 
 
 def _parts(node: Node) -> Iterator[tuple[NodePath, Node]]:
@@ -126,6 +117,11 @@ def _strays(part: Node, covered: Mapping[str, Node | None]) -> dict[str, Node]:
         for key, text in (source.fields.items() if source is not None else ())
         if not any(number == key or number.startswith(f"{key}.") for number in covered)
     }
+
+
+def _is_free(annotation: object) -> bool:
+    """Whether a field is a group with names of the user's own, such as number formats."""
+    return any(get_origin(choice) is dict for choice in choices(annotation))
 
 
 def _declared(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -10,28 +10,32 @@ from hwsim.catalog import load_machine
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
 from hwsim.kernels.kernel import Kernel, Setting
-from hwsim.kernels.step import Block, Step
+from hwsim.kernels.step import Block, Stage, Step
 from hwsim.numerics.format import Array, find_format
 from hwsim.trace.nest import Nest
 from hwsim.trace.work import Instructions, Work
 
 
 class Script(Kernel):
-    """Plays the given steps, block by block."""
+    """Plays the given steps, block by block, one stage after the other."""
 
-    def __init__(self, blocks: Sequence[Sequence[Step]], cores: int = 1) -> None:
+    def __init__(self, *stages: Sequence[Sequence[Step]], cores: int = 1) -> None:
         super().__init__("script", find_format("fp32"), Setting(cores=cores, math=False))
-        self.script = blocks
+        self.script = stages
 
     @property
     def useful_flops(self) -> int:
         return 0
 
-    def blocks(self) -> Sequence[Block]:
+    def stages(self) -> Sequence[Stage]:
         def play(steps: Sequence[Step]) -> Iterator[Step]:
             yield from steps
 
-        return [Block(number, lambda steps=steps: play(steps)) for number, steps in enumerate(self.script)]
+        def stage(number: int, blocks: Sequence[Sequence[Step]]) -> Stage:
+            made = (Block(index, lambda steps=steps: play(steps)) for index, steps in enumerate(blocks))
+            return Stage(f"stage {number}", tuple(made))
+
+        return [stage(number, blocks) for number, blocks in enumerate(self.script)]
 
     def _output(self) -> Array:
         return np.zeros(1)
@@ -48,7 +52,7 @@ def adds(count: int, *nests: Nest) -> Step:
 def play(blocks: Sequence[Sequence[Step]], *settings: str, cores: int = 1, timeline: bool = False) -> Outcome:
     """The script on course_cpu, whose cycles are 500,000 fs."""
     machine = load_machine("course_cpu", settings).spec
-    return simulate(machine, Script(blocks, cores), timeline=timeline)
+    return simulate(machine, Script(blocks, cores=cores), timeline=timeline)
 
 
 CYCLE_FS = 500_000

@@ -1,0 +1,154 @@
+"""Conv2d: convolution of images, with an epilogue of pointwise operations and a max-pool behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hwsim.errors import ShapeError
+from hwsim.kernels.batch_norm import NORM_PORTS, add_norm_loops
+from hwsim.kernels.conv_direct import add_direct
+from hwsim.kernels.conv_epilogue import Epilogue
+from hwsim.kernels.conv_formula import conv_formulas
+from hwsim.kernels.conv_im2col import add_im2col
+from hwsim.kernels.conv_implicit import add_implicit
+from hwsim.kernels.conv_job import ConvJob
+from hwsim.kernels.conv_pool import add_pooled
+from hwsim.kernels.conv_shape import FILTER_AXES, IMAGE_AXES, ConvShape
+from hwsim.kernels.kernel import Formula, Setting
+from hwsim.kernels.loop_kernel import LoopKernel
+from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.pool import PoolShape, pool_loop
+from hwsim.numerics.format import Array, Format, find_format
+from hwsim.spec.ops.conv import ConvSchedule
+
+
+class Conv2d(Operator):
+    """y = pool(epilogue(x * w)): images x, filters w, and a port for each operand of the epilogue.
+
+    The schedule says whether all is fused into the loops of the convolution, or each operation is a stage of its own.
+    """
+
+    reads = frozenset({"accumulate", "chunk"})
+
+    name = "conv2d"
+
+    def __init__(
+        self,
+        shape: ConvShape,
+        schedule: ConvSchedule | None = None,
+        epilogue: Sequence[str] = (),
+        pool: int | None = None,
+    ) -> None:
+        self.shape = shape
+        self.schedule = schedule or ConvSchedule(layout=shape.layout, w_layout=shape.w_layout)
+        self.epilogue = Epilogue.of(shape, epilogue)
+        self.pool = pool
+        if pool is not None and pool > min(shape.out):
+            raise ShapeError(f"pool: squares of {pool} do not fit an output of {shape.out[0]}x{shape.out[1]}")
+        x = Port("x", shape.image_shape(shape.ci, shape.image), halo=shape.halo)
+        self.inputs = (x, Port("w", shape.filter_shape), *self.epilogue.ports)
+        self.outputs = (Port("y", shape.image_shape(shape.co, self.out), wide=True),)
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Rows and columns of what is stored."""
+        side = self.pool or 1
+        return self.shape.out[0] // side, self.shape.out[1] // side
+
+    def emit(self, kernel: LoopKernel, names: Names) -> None:
+        self.epilogue.check(kernel.fmt)
+        names = self._with_norms(kernel, names)
+        followed = bool(self.epilogue or self.pool) and not self.schedule.fused
+        if not followed:
+            self._add_conv(kernel, names, self.epilogue, names["y"])
+            return
+        target = self._add_map(kernel, self.scratch("conv", names))
+        self._add_conv(kernel, names, Epilogue(self.shape, ()), target)
+        self._add_passes(kernel, names, target)
+
+    def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """One element of the filters after the other, over whole images."""
+        shape = self.shape
+        x = np.pad(tensors["x"].transpose(IMAGE_AXES[shape.layout]), ((0, 0), (0, 0), *((p, p) for p in shape.padding)))
+        w = tensors["w"].transpose(FILTER_AXES[shape.w_layout])
+        (h, wide), (sh, sw), (dh, dw) = shape.out, shape.stride, shape.dilation
+        x = x.reshape(shape.batch, shape.groups, -1, *x.shape[2:])
+        w = w.reshape(shape.groups, -1, *w.shape[1:])
+        y: Array = np.zeros((shape.batch, shape.groups, shape.co // shape.groups, h, wide))
+        for u in range(shape.window[0]):
+            for v in range(shape.window[1]):
+                seen = x[..., u * dh : u * dh + (h - 1) * sh + 1 : sh, v * dw : v * dw + (wide - 1) * sw + 1 : sw]
+                y += np.einsum("ngchw,goc->ngohw", seen, w[..., u, v], optimize=True)
+        y = y.reshape(shape.batch, shape.co, h, wide)
+        y = self.epilogue.reference(y if shape.layout == "nchw" else y.transpose(0, 2, 3, 1), tensors)
+        return {"y": y if self.pool is None else _pooled(y, self.pool, shape.layout == "nchw")}
+
+    def tolerance(self, fmt: Format) -> float:
+        """Errors of a sum grow about as the square root of its terms; each operation behind it adds some."""
+        sums = find_format(fmt.sum_name).roundoff * float((1 + self.shape.depth) ** 0.5)
+        return 8 * sums * (1 + len(self.epilogue.stages))
+
+    def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
+        found = conv_formulas(self.shape, self.schedule, setting, fmt, self.pool or 1)
+        # What the epilogue multiplies and adds is no product of the convolution.
+        return tuple(formula for formula in found if formula.compare != "macs" or not self.epilogue.body.fma)
+
+    def _add_conv(self, kernel: LoopKernel, names: Names, epilogue: Epilogue, target: str) -> None:
+        job = ConvJob(kernel, names, self.shape, self.schedule, epilogue, target)
+        if self.pool and self.schedule.fused:
+            add_pooled(job, self.pool, target)
+        elif self.schedule.algorithm == "direct":
+            add_direct(job)
+        elif self.schedule.algorithm == "im2col":
+            kernel.begin_phase(self.scratch("im2col", names))
+            add_im2col(job, self.scratch("windows", names), self.scratch("gemm", names))
+        else:
+            add_implicit(job, self.scratch("block", names))
+
+    def _with_norms(self, kernel: LoopKernel, names: Names) -> Names:
+        """Scale and shift of each batch norm, made in a stage of their own before all else."""
+        found = dict(names)
+        norms = [stage for stage in self.epilogue.stages if stage.name == "batch_norm"]
+        for stage in norms:
+            kernel.begin_phase(self.scratch("statistics", names))
+            scale, shift = (self.scratch(tensor, names) for tensor in stage.tensors)
+            found |= dict(zip(stage.tensors, (scale, shift), strict=True))
+            ports = {role: names[port] for role, port in zip(NORM_PORTS, stage.ports, strict=True)}
+            add_norm_loops(kernel, ports, scale, shift, self.schedule.vector)
+        if norms:
+            kernel.begin_phase(self.scratch("conv", names))
+        return found
+
+    def _add_passes(self, kernel: LoopKernel, names: Names, source: str) -> None:
+        """Each operation of the epilogue as a stage that reads what the one before has stored, then the pool."""
+        for number, stage in enumerate(self.epilogue.stages, 1):
+            last = number == len(self.epilogue.stages) and self.pool is None
+            label = f"{stage.name}_{number}"
+            target = names["y"] if last else self._add_map(kernel, self.scratch(label, names))
+            kernel.begin_phase(self.scratch(stage.name, names))
+            job = ConvJob(kernel, names, self.shape, self.schedule, self.epilogue, target)
+            kernel.add(job.pass_loop(stage.name, (stage,), source, target))
+            source = target
+        if self.pool is not None:
+            kernel.begin_phase(self.scratch("max_pool", names))
+            side, shape = (self.pool, self.pool), self.shape
+            pooled = PoolShape(shape.batch, shape.co, shape.out, side, side, shape.layout)
+            vector = self.schedule.vector
+            kernel.add(pool_loop(kernel, pooled, "max_pool", source, names["y"], vector=vector, wide=True))
+
+    def _add_map(self, kernel: LoopKernel, name: str) -> str:
+        shape = self.shape.image_shape(self.shape.co, self.shape.out)
+        kernel.add_scratch(name, *shape, fmt=kernel.find_sum_format())
+        return name
+
+
+def _pooled(y: Array, side: int, channels_first: bool) -> Array:
+    """The largest of each square, square by square of whole rows."""
+    axis = 2 if channels_first else 1
+    for each in (axis, axis + 1):
+        squares = y.shape[each] // side
+        cut = np.take(y, range(squares * side), axis=each)
+        y = cut.reshape(*cut.shape[:each], squares, side, *cut.shape[each + 1 :]).max(axis=each + 1)
+    return y

@@ -1,0 +1,122 @@
+"""Pointwise operators: a chain of any length over a tensor, in one loop or in one loop for each operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from hwsim.errors import InputError
+from hwsim.kernels.kernel import Formula, Setting
+from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
+from hwsim.kernels.loops import Operand
+from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.program import flops_of
+from hwsim.kernels.stage import (
+    Stage,
+    check_formats,
+    reference_stages,
+    run_stages,
+    stage_body,
+    stage_extras,
+    stage_operands,
+    stage_ports,
+)
+from hwsim.numerics.format import Array, Format
+
+
+class PointwiseOperator(Operator):
+    """Y = stages(X), element by element. An extra may be X itself.
+
+    `fused` runs all stages on a value while it is in a register; otherwise each is a pass of its own, with tensors in
+    memory between them. `in_place` puts Y where X was.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        stages: Sequence[Stage],
+        *,
+        vector: bool = True,
+        fused: bool = True,
+        wide: bool = False,
+        in_place: bool = False,
+        ports: tuple[str, str] = ("X", "Y"),
+        name: str = "",
+    ) -> None:
+        if not stages:
+            raise InputError("a pointwise operation needs at least one stage; copy is one that does nothing")
+        self.shape = tuple(shape)
+        self.stages = tuple(stages)
+        self.name = name or "+".join(stage.op for stage in stages)
+        self.vector = vector
+        self.fused = fused
+        self.source, self.target = ports
+        extras = stage_ports(self.stages, self.shape, known=(self.source,))
+        positive = any(stage.op in ("log", "sqrt") for stage in self.stages)
+        self.inputs = (Port(self.source, self.shape, wide=wide, positive=positive), *extras)
+        self.outputs = (Port(self.target, self.shape, wide=wide, over=self.source if in_place else ""),)
+        self.registers_needed = 2 + len(extras)
+
+    def emit(self, kernel: LoopKernel, names: Names) -> None:
+        check_formats(self.stages, kernel.fmt)
+        passes = [self.stages] if self.fused else [(stage,) for stage in self.stages]
+        source = names[self.source]
+        flat = self._is_flat(kernel, names)
+        for number, stages in enumerate(passes):
+            last = number == len(passes) - 1
+            target = names[self.target] if last else self.scratch(f"pass{number + 1}", names)
+            if not last:
+                kernel.add_scratch(target, *self.shape, fmt=kernel.formats[names[self.target]])
+            self._add_pass(kernel, names, stages, source, target, flat)
+            source = target
+
+    def _is_flat(self, kernel: LoopKernel, names: Names) -> bool:
+        """Whether all tensors lie in one piece and have one shape: then one loop runs over all elements."""
+        views = [kernel.tensor(names[port.name]) for port in (*self.inputs, *self.outputs)]
+        return all(view.is_contiguous() and view.shape == self.shape for view in views)
+
+    def _add_pass(
+        self, kernel: LoopKernel, names: Names, stages: Sequence[Stage], source: str, target: str, flat: bool
+    ) -> None:
+        indices = ("e",) if flat else tuple(f"e{axis}" for axis in range(len(self.shape)))
+        extents = {"e": prod(self.shape)} if flat else dict(zip(indices, self.shape, strict=True))
+
+        def seen(name: str) -> Operand:
+            view = kernel.tensor(name)
+            return at(view.reshape(-1) if flat else view, *indices)
+
+        def values_of(name: str) -> Array:
+            return kernel.arrays[name].reshape(-1) if flat else kernel.arrays[name]
+
+        def compute(ranges: Ranges) -> None:
+            here = part(ranges, *indices)
+            values = kernel.formats[source].load(values_of(source)[here])
+            values = run_stages(kernel, names, stages, indices, values, ranges, flat=flat)
+            values_of(target)[here] = kernel.formats[target].store(values)
+
+        known = (self.source,) if names[self.source] == source else ()
+        reads = [seen(source), *stage_operands(kernel, names, stages, indices, known=known, flat=flat)]
+        name = "+".join(stage.op for stage in stages)
+        kernel.add_loop(name, extents, reads, seen(target), stage_body(stages), compute, vector=self.vector)
+
+    def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        return {self.target: reference_stages(self.stages, tensors[self.source], tensors)}
+
+    def tolerance(self, fmt: Format) -> float:
+        """Each stage rounds a few times, relative to what it makes; a difference may be smaller than its operands."""
+        return 8 * fmt.roundoff * len(self.stages)
+
+    def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
+        """Elements moved: all operands once and the result once or, with a pass for each stage, again and again."""
+        size = prod(self.shape)
+        if any(port.shape != self.shape for port in self.inputs):
+            return ()
+        passes = [self.stages] if self.fused else [(stage,) for stage in self.stages]
+        loads = sum(1 + len({extra.port for extra in stage_extras(stages)} - {self.source}) for stages in passes)
+        stores = len(passes)
+        operations = flops_of(stage_body(self.stages))
+        return (
+            Formula("loads", f"{loads}n", loads * size, "elements", "loads"),
+            Formula("stores", f"{stores}n", stores * size, "elements", "stores"),
+            Formula("operations", f"{operations}n", operations * size, "operations", "flops"),
+        )

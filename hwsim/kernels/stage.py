@@ -1,0 +1,166 @@
+"""Stages: pointwise operations one after the other on a value in a register, as a loop of their own or as an epilogue.
+
+    [Stage("add", (Extra("bias", (1,)),)), Stage("gelu"), Stage("scale", value=0.5)]
+
+adds a vector along the last axis of a matrix, takes the GELU, and halves it. An extra has some of the axes of the
+value, in order, and is repeated along the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hwsim.errors import InputError
+from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
+from hwsim.kernels.loops import Operand
+from hwsim.kernels.operator import Names, Port
+from hwsim.kernels.pointwise import POINTWISE, Pointwise
+from hwsim.kernels.step import Instructions
+from hwsim.numerics.format import FORMATS, Array, Format
+from hwsim.spec.fields import did_you_mean
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A further operand: its port, and the axes of the value that it has; all of them if not said."""
+
+    port: str
+    axes: tuple[int, ...] | None = None
+
+    def axes_of(self, rank: int) -> tuple[int, ...]:
+        return tuple(range(rank)) if self.axes is None else self.axes
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pointwise operation, with its operands beside the value, and its number if it takes one."""
+
+    op: str
+    extras: tuple[Extra, ...] = ()
+    value: float | None = None
+
+    @property
+    def rule(self) -> Pointwise:
+        return POINTWISE[self.op]
+
+    def __post_init__(self) -> None:
+        if self.op not in POINTWISE:
+            near = did_you_mean(self.op, POINTWISE)
+            raise InputError(f"'{self.op}' is no pointwise operation{near}; there are {', '.join(POINTWISE)}")
+        if len(self.extras) != self.rule.extras:
+            raise InputError(f"{self.op} takes {self.rule.extras} operands beside the value, found {len(self.extras)}")
+        if (self.value is not None) != self.rule.constant:
+            raise InputError(
+                f"{self.op} needs a number: give value" if self.rule.constant else f"{self.op} takes no value"
+            )
+
+    def apply(self, values: Array, extras: Sequence[Array], exact: bool = False) -> Array:
+        """The values after this stage; `exact` takes the formula of the reference."""
+        function = self.rule.check if exact and self.rule.check is not None else self.rule.function
+        constants = () if self.value is None else (values.dtype.type(self.value),)
+        return np.asarray(function(values, *extras, *constants))
+
+
+def stage_extras(stages: Sequence[Stage]) -> tuple[Extra, ...]:
+    """Every extra once, in order."""
+    return tuple(dict.fromkeys(extra for stage in stages for extra in stage.extras))
+
+
+def stage_ports(stages: Sequence[Stage], shape: Sequence[int], known: Sequence[str] = ()) -> tuple[Port, ...]:
+    """The ports of all extras, but for those that are already known; each has the extents of its axes."""
+    found: dict[str, Port] = {}
+    for extra in stage_extras(stages):
+        axes = extra.axes_of(len(shape))
+        if list(axes) != sorted(set(axes)) or not all(0 <= axis < len(shape) for axis in axes) or not axes:
+            raise InputError(f"{extra.port}: {axes} are not axes of {tuple(shape)} in ascending order")
+        port = Port(extra.port, tuple(shape[axis] for axis in axes))
+        if found.setdefault(extra.port, port).shape != port.shape:
+            raise InputError(
+                f"{extra.port} has shape {found[extra.port].shape} in one stage and {port.shape} in another"
+            )
+    return tuple(port for name, port in found.items() if name not in known)
+
+
+def stage_body(stages: Sequence[Stage]) -> Instructions:
+    """The arithmetic of one element through all stages."""
+    return sum((stage.rule.body for stage in stages), Instructions())
+
+
+def check_formats(stages: Sequence[Stage], fmt: Format) -> None:
+    """Operations with exponentials, roots, divisions or broken numbers have no meaning in whole numbers."""
+    for stage in stages:
+        if stage.rule.needs_floats:
+            need_floats(stage.op, fmt)
+
+
+def need_floats(name: str, fmt: Format) -> None:
+    if fmt.is_integer:
+        usable = ", ".join(each.name for each in FORMATS.values() if not each.is_integer)
+        raise InputError(f"{name} cannot be computed in {fmt.name}: precision must be one of {usable}")
+
+
+def stage_operands(
+    kernel: LoopKernel,
+    names: Names,
+    stages: Sequence[Stage],
+    indices: Sequence[str],
+    *,
+    known: Sequence[str] = (),
+    flat: bool = False,
+) -> list[Operand]:
+    """The extras as a loop over the axes of the value sees them, but for those that it reads anyway.
+
+    `flat` is one index over all elements of tensors that lie in one piece.
+    """
+    operands = []
+    for extra in stage_extras(stages):
+        if extra.port not in known:
+            view = kernel.tensor(names[extra.port])
+            axes = extra.axes_of(len(indices))
+            operands.append(at(view.reshape(-1) if flat else view, *(indices[axis] for axis in axes)))
+    return operands
+
+
+def run_stages(
+    kernel: LoopKernel,
+    names: Names,
+    stages: Sequence[Stage],
+    indices: Sequence[str],
+    values: Array,
+    ranges: Ranges,
+    *,
+    flat: bool = False,
+) -> Array:
+    """The values of a range after all stages, with the extras of that range from memory."""
+
+    def fetch(extra: Extra) -> Array:
+        name = names[extra.port]
+        axes = extra.axes_of(len(indices))
+        array = kernel.arrays[name].reshape(-1) if flat else kernel.arrays[name]
+        stored = array[part(ranges, *(indices[axis] for axis in axes))]
+        return _spread(kernel.formats[name].load(stored), axes, len(indices))
+
+    return _apply(stages, values, fetch, exact=False)
+
+
+def reference_stages(stages: Sequence[Stage], values: Array, tensors: Mapping[str, Array]) -> Array:
+    """The same in float64, from whole tensors by port."""
+
+    def fetch(extra: Extra) -> Array:
+        return _spread(tensors[extra.port], extra.axes_of(values.ndim), values.ndim)
+
+    return _apply(stages, values, fetch, exact=True)
+
+
+def _apply(stages: Sequence[Stage], values: Array, fetch: Callable[[Extra], Array], exact: bool) -> Array:
+    for stage in stages:
+        values = stage.apply(values, [fetch(extra) for extra in stage.extras], exact)
+    return values
+
+
+def _spread(array: Array, axes: Sequence[int], rank: int) -> Array:
+    """An axis of length one for each axis that an extra does not have."""
+    return array[tuple(slice(None) if axis in axes else None for axis in range(rank))]

@@ -1,0 +1,1 @@
+"""The operations that a workload file may ask for, one family in each file, with their sizes and schedules."""

@@ -1,0 +1,179 @@
+"""`hwsim validate tpu`: the first TPU against what Jouppi et al. published at ISCA 2017.
+
+The layer shapes of the applications are not published. What is: the number of fully connected layers, all their weights
+together, and the batch. So each application is a stack of square layers with that many weights in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+
+from hwsim.catalog import load_machine
+from hwsim.engine.engine import simulate
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome
+from hwsim.kernels.build import build_kernel
+from hwsim.kernels.kernel import Kernel, Setting
+from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at
+from hwsim.kernels.loops import LoopPlan
+from hwsim.kernels.step import Instructions
+from hwsim.mapping.chip import build_chip
+from hwsim.numerics.format import find_format
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.workload import WorkloadSpec
+from hwsim.validation.report import Bar, Report, Row, relative_error, report
+from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, table_error
+
+WHAT = "TOPS of stacks of layers on tpu_v1, against measurements published at ISCA 2017"
+
+_COLUMNS = ("app", "layers", "weights_m", "batch", "active_pct", "stall_pct", "shift_pct", "tops", "claimed")
+TOPS_BAR, CONV_BAR = 0.20, 0.75
+PEAK_TOPS = 92
+LSTM1_SIDE, LSTM1_BATCH = 600, 96
+
+
+@dataclass(frozen=True)
+class App:
+    """One application of the paper."""
+
+    name: str
+    layers: int
+    side: int
+    batch: int
+    tops: float
+    stall: float
+    claimed: bool
+
+
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+    """The number of rows to come, then each row as it is done, then the report."""
+    path = data or shipped("tpu.csv")
+    machine = load_machine("tpu_v1").spec
+    apps = [_app(path, each) for each in sample(read_table(path, _COLUMNS), lambda r: r["app"], count, seed)]
+    yield len(apps)
+    rows, bars, notes = [], [_peak(machine)], []
+    for app in apps:
+        outcome = simulate(machine, stack(app.layers, app.side, app.batch))
+        tops = speed(outcome) / 1e12
+        error = relative_error(tops, app.tops)
+        share = _share(outcome, "weights")
+        words = f"{tops:.1f} TOPS simulated, {app.tops} measured; weight stalls {share:.0%}, {app.stall:.0%} measured"
+        rows.append(Row(app.name, "claimed" if app.claimed else "not claimed", error, words))
+        yield rows[-1]
+        notes.append(f"{app.name}: {words}")
+        if app.claimed:
+            bars.append(Bar(f"{app.name} TOPS", f"{app.tops} ± {TOPS_BAR:.0%}", f"{tops:.1f}", error <= TOPS_BAR))
+            largest = max(_shares(outcome).items(), key=lambda item: item[1])
+            bars.append(
+                Bar(f"{app.name}: most cycles go to", "weights", f"{largest[0]} ({share:.0%})", largest[0] == "weights")
+            )
+    bars += [*_array_sizes(), _convolution(machine)]
+    notes.append(_bandwidth(machine, apps))
+    yield report("tpu", WHAT, rows, bars, notes)
+
+
+def stack(layers: int, side: int, batch: int) -> LoopKernel:
+    """Square fully connected layers in int8, each with its activation on the way back to the unified buffer."""
+    kernel = LoopKernel("stack", find_format("int8"), Setting(math=False))
+    extents = {"i": batch, "j": side, "k": side}
+    kernel.add_input("x0", batch, side)
+    for number in range(layers):
+        kernel.add_input(f"w{number}", side, side)
+        view = kernel.add_scratch(f"x{number + 1}", batch, side)
+        reads = [at(kernel.tensor(f"x{number}"), "i", "k"), at(kernel.tensor(f"w{number}"), "k", "j")]
+        kernel.add(
+            kernel.make_loop(
+                f"layer {number}", extents, reads, at(view, "i", "j"), Instructions(fma=1), _nothing,
+                plan=LoopPlan(("i", "j", "k")), accumulates=True, late_body=Instructions(add=1),
+            )
+        )  # fmt: skip
+    kernel.results = [f"x{layers}"]
+    return kernel
+
+
+def convolution(batch: int, board: int, channels: int) -> Kernel:
+    """3 x 3 windows over boards with a border of zeros, as many filters as channels."""
+    sizes = {"b": batch, "y": board, "x": board, "f": channels, "r": 3, "s": 3, "c": channels}
+    fields = {"format": 1, "name": "conv", "description": "A layer like those of CNN0.", "op": "formula"}
+    formula = "O[b,y,x,f] += I[b,y+r,x+s,c] * W[r,s,c,f]"
+    spec = WorkloadSpec.model_validate({**fields, "formula": formula, "sizes": sizes, "precision": "int8"})
+    return build_kernel(spec, math=False)
+
+
+def speed(outcome: Outcome) -> float:
+    """Operations per second of the array: two for each multiply-accumulate."""
+    return 2 * outcome.macs * FEMTOSECONDS / outcome.elapsed_fs
+
+
+def _nothing(ranges: Ranges) -> None:
+    """Only the time is asked for."""
+
+
+def _shares(outcome: Outcome) -> dict[str, float]:
+    (agent,) = outcome.agents
+    return {name: fs / agent.elapsed_fs for name, fs in (agent.busy | agent.waiting).items()}
+
+
+def _share(outcome: Outcome, name: str) -> float:
+    return _shares(outcome).get(name, 0.0)
+
+
+def _peak(machine: MachineSpec) -> Bar:
+    chip = build_chip(machine, "int8")
+    tops = float(2 * chip.peak_macs_per_cycle * chip.clock_hz / 10**12)
+    return Bar("peak TOPS", str(PEAK_TOPS), f"{tops:.1f}", round(tops) == PEAK_TOPS)
+
+
+def _array_sizes() -> list[Bar]:
+    """600 x 600 weights: nine tiles on the real array, four of four times the size on one twice as wide."""
+    small = load_machine("tpu_v1").spec
+    fifo = "weight_fifo.size=1 MiB"  # four tiles again
+    large = load_machine("tpu_v1", ["array.rows=512", "array.columns=512", fifo]).spec
+    found = [simulate(machine, stack(1, LSTM1_SIDE, LSTM1_BATCH)) for machine in (small, large)]
+    tiles = [outcome.array["passes"][0]["tiles"] for outcome in found if outcome.array is not None]
+    times = [outcome.elapsed_fs / 1e9 for outcome in found]
+    return [
+        Bar("600 x 600 on 256 x 256", "9 tiles", f"{tiles[0]} tiles, {times[0]:.1f} µs (18 published)", tiles[0] == 9),
+        Bar(
+            "600 x 600 on 512 x 512 is slower",
+            f"> {times[0]:.1f} µs",
+            f"{tiles[1]} tiles, {times[1]:.1f} µs (32 published)",
+            tiles[1] == 4 and times[1] > times[0],
+        ),
+    ]
+
+
+def _convolution(machine: MachineSpec) -> Bar:
+    outcome = simulate(machine, convolution(8, 19, 256))
+    chip = build_chip(machine, "int8")
+    share = speed(outcome) / float(2 * chip.peak_macs_per_cycle * chip.clock_hz)
+    return Bar(
+        "3 x 3 convolution, 19 x 19 boards, batch 8", f">= {CONV_BAR:.0%} of peak", f"{share:.0%}", share >= CONV_BAR
+    )
+
+
+def _bandwidth(machine: MachineSpec, apps: list[App]) -> str:
+    """What four times the memory bandwidth would bring; the paper found three times the speed on average."""
+    faster = load_machine("tpu_v1", ["dram.bandwidth=136 GB/s"]).spec
+    gains = []
+    for app in apps:
+        kernel = stack(app.layers, app.side, app.batch)
+        gains.append(simulate(machine, kernel).elapsed_fs / simulate(faster, kernel).elapsed_fs)
+    mean = sum(gains) / len(gains)
+    return (
+        f"beside: four times the memory bandwidth makes these {mean:.1f} times as fast on average (published: about 3)"
+    )
+
+
+def _app(path: Path, record: Record) -> App:
+    layers, batch = integer(path, record, "layers"), integer(path, record, "batch")
+    try:
+        weights, tops, stall = (float(record[name]) for name in ("weights_m", "tops", "stall_pct"))
+    except ValueError as error:
+        raise table_error(path, int(record[LINE]), "", f"not a number: {error}") from None
+    if layers < 1 or batch < 1 or weights <= 0 or tops <= 0:
+        raise table_error(path, int(record[LINE]), "", "layers, weights_m, batch and tops must be more than 0")
+    side = round(sqrt(weights * 1e6 / layers))
+    return App(record["app"], layers, side, batch, tops, stall / 100, record["claimed"] == "yes")

@@ -1,0 +1,60 @@
+"""Short ways to run an operator by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hwsim.kernels.kernel import Setting
+from hwsim.kernels.operator import Operator, OperatorKernel, Run
+from hwsim.numerics.format import Array
+from hwsim.spec.ops.common import ParallelSchedule
+
+
+def made(
+    operator: Operator,
+    precision: str = "fp64",
+    *,
+    lanes: int = 1,
+    cores: int = 1,
+    math: bool = True,
+    given: Mapping[str, Array] | None = None,
+) -> OperatorKernel:
+    """The kernel of an operator; several cores share its rows."""
+    parallel = ParallelSchedule(parallel="rows" if cores > 1 else "none")
+    run = Run(operator.name, precision, parallel, given or {})
+    return OperatorKernel(operator, run, Setting(lanes=lanes, cores=cores, math=math))
+
+
+def ran(
+    operator: Operator,
+    precision: str = "fp64",
+    *,
+    lanes: int = 1,
+    cores: int = 1,
+    given: Mapping[str, Array] | None = None,
+) -> OperatorKernel:
+    """The same after it has run, its work counted: operations of all steps are those of the problem."""
+    kernel = made(operator, precision, lanes=lanes, cores=cores, given=given)
+    flops = sum(step.work.flops for block in kernel.blocks() for step in block.steps())
+    assert flops == kernel.useful_flops
+    return kernel
+
+
+def answers(kernel: OperatorKernel) -> dict[str, Array]:
+    return {name: values for name, values, _ in kernel.answers()}
+
+
+def inputs(kernel: OperatorKernel) -> dict[str, Array]:
+    """The values that an operator was given, in float64."""
+    return {port.name: kernel.arrays[port.name].astype(np.float64) for port in kernel.operator.inputs}
+
+
+def assert_right(kernel: OperatorKernel, expected: Mapping[str, Array]) -> None:
+    """Each answer is within the operator's own tolerance of what is expected; so is the operator's own reference."""
+    for name, values, reference in kernel.answers():
+        scale = max(float(np.abs(expected[name]).max(initial=0)), 1e-30)
+        assert values.shape == np.shape(expected[name])
+        assert np.abs(reference - expected[name]).max() <= 1e-11 * scale, f"reference of {name}"
+        assert np.abs(values.astype(np.float64) - expected[name]).max() <= max(kernel.tolerance, 1e-15) * scale, name
