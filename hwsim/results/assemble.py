@@ -14,7 +14,7 @@ from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome
 from hwsim.engine.throttle import Throttle
 from hwsim.hardware.core import CpuCore
 from hwsim.kernels.kernel import Kernel
-from hwsim.results.array_work import array_work
+from hwsim.results.accelerator_work import accelerator_work
 from hwsim.results.attribution import in_cycles
 from hwsim.results.energy_report import energy_by_tensor, throttle_words
 from hwsim.results.formula import compare_formulas, rows_of
@@ -45,7 +45,8 @@ def assemble(
     energy_j = None if entries is None else fsum(entry.joules for entry in entries)
     memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
     intensity = _intensity(kernel, outcome, memory)
-    warnings = [*kernel.warnings()] if outcome.array is None else []
+    on_core = outcome.array is None and outcome.gpu is None
+    warnings = [*kernel.warnings()] if on_core else []
     schedule = getattr(workload, "schedule", None)
     if getattr(schedule, "cores", None) is not None and getattr(schedule, "parallel", "rows") == "none":
         warnings.append("cores has no effect without parallel=rows: one core did all the work")
@@ -92,7 +93,7 @@ def assemble(
         energy_by_cause=_by_cause(entries),
         energy_by_tensor=energy_by_tensor(entries, outcome, machine),
         throttle=None if throttle is None else asdict(throttle),
-        formulas=() if outcome.array else compare_formulas(machine, kernel, outcome, memory, intensity),
+        formulas=() if not on_core else compare_formulas(machine, kernel, outcome, memory, intensity),
         tensors=tensors,
         stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
         replay={
@@ -138,8 +139,8 @@ def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str
 
 
 def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, Any]:
-    if outcome.array is not None:
-        return array_work(kernel, outcome)
+    if outcome.array is not None or outcome.gpu is not None:
+        return accelerator_work(kernel, outcome)
     unit = machine.cpu
     core = CpuCore(machine, unit)
     cores = len(outcome.agents)
