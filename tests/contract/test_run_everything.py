@@ -1,4 +1,4 @@
-"""Every workload that comes with hwsim runs on every CPU that comes with it, and every result keeps its word."""
+"""Every workload that comes with hwsim runs on every machine that comes with it, and every result keeps its word."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from hwsim.numerics.format import FORMATS, find_format
 from hwsim.results.result import RunResult
 from hwsim.spec.parameters import parameter_keys, with_parameters
 
-SHIPPED = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
-MACHINES = [name for name in SHIPPED if load_machine(name).spec.compute[0].kind == "cpu"]
+MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
 KINDS = {name: load_machine(name).spec.compute[0].kind for name in MACHINES}
 CORES = [name for name in MACHINES if KINDS[name] == "cpu"]

@@ -39,7 +39,7 @@ def test_a_rate_without_a_source_is_noticed(tmp_path: Path) -> None:
         ("library: {split_k: [0]}", "sm.library.split_k[0]"),
         ("library: {units: {int8: cores}}", "sm.library.units.int8"),
         ("launch: {graph: 3}", "sm.launch.graph"),
-        ("source: {lanes.fp32.rate: x}", "sm.source.lanes.fp32.rate"),
+        ("source: {lanez.fp32: x}", "sm.source.lanez.fp32"),
         ("warpz: 3", "sm.warpz"),
     ],
 )
