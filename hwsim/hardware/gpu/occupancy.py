@@ -49,11 +49,12 @@ def occupancy(device: Device, block: Footprint, what: str = "a block") -> Occupa
     """How many such blocks run on one SM; raises CapacityError where not even one does."""
     check_block(device, block, what)
     sm = device.sm
+    shared = block.shared_bytes + (sm.shared_reserved or 0)
     room = {
         "warps": sm.warps // block.warps(device),
         "blocks": sm.blocks,
         "registers": device.registers.count // max(1, block.block_registers(device)),
-        "shared memory": device.shared.size // max(1, block.shared_bytes + (sm.shared_reserved or 0)),
+        "shared memory": device.shared.size // max(1, shared),
     }
     limit = min(room, key=lambda name: room[name])
     blocks = room[limit]
