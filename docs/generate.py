@@ -122,6 +122,7 @@ def workload_page() -> str:
     text = [
         "# Workload files\n", NOTICE, _WORKLOAD,
         "## What every workload has\n", *_table(first, common, {"op": about_op}),
+        *_group("precision: a format of your own", parts["FormatSpec"]),
     ]  # fmt: skip
     for model in operations:
         definition = parts[model.__name__]
@@ -218,6 +219,8 @@ def _default(field: Schema) -> str:
     if "default" not in field:
         return ""
     default = field["default"]
+    if isinstance(default, dict) and default and all(isinstance(value, int | float) for value in default.values()):
+        return ", ".join(f"`{name}: {value:g}`" for name, value in default.items())
     if default is None or default in ({}, []) or isinstance(default, dict):
         return "none" if default is None else "as below" if default else "empty"
     if isinstance(default, list):
@@ -250,6 +253,8 @@ def _plain(field: Schema) -> str:
         limits += [f"to {field['maximum']}"] if "maximum" in field else []
         limits += [f"multiple of {field['multipleOf']}"] if "multipleOf" in field else []
         return " ".join(["number", *limits])
+    if kind == "number":
+        return f"number to {field['maximum']:g}" if "maximum" in field else "number"
     if kind == "array":
         inside = _value(field["items"]) if "items" in field else "values"
         return "list of groups" if inside == "a group" else f"list of {inside}"

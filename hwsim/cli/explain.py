@@ -81,7 +81,7 @@ def _look(result: RunResult) -> tuple[Pressure | None, dict[str, float]]:
     from hwsim.results.reuse import elements_loaded
 
     machine, workload = machine_of(result), workload_of(result)
-    if workload.op == "python":
+    if workload.op == "python" or "array" in result.work:
         return None, {}
     kernel = prepare(machine, workload, math=False)
     first = machine.caches[0].name if machine.caches else ""

@@ -119,6 +119,8 @@ class Outcome:
     """How a systolic array was used: its cycles and tiles; None for other machines."""
     pulses: tuple[Pulse, ...] = ()
     """What each step of a core did, in order of time; like `spans` only where a timeline was asked for."""
+    gpu: dict[str, Any] | None = None
+    """The launches of a GPU and how they fill it; None for other machines."""
 
     @property
     def cycles(self) -> int:

@@ -11,14 +11,14 @@ from hwsim.hardware.core import CpuCore
 from hwsim.hardware.counters import CacheCounters, DramCounters
 from hwsim.hardware.hierarchy import Traffic
 from hwsim.spec.memory import CacheSpec
-from hwsim.trace.nest import Nest
+from hwsim.trace.nest import Nest, Size
 from hwsim.trace.work import Instructions, Work
 
 
 class Tally:
     """Counts of work and traffic. Loads and stores are counted in elements, however wide the access."""
 
-    def __init__(self, element_bytes: Mapping[str, int], element_bits: int = 32) -> None:
+    def __init__(self, element_bytes: Mapping[str, Size], element_bits: int = 32) -> None:
         self._element_bytes = element_bytes
         self._element_bits = element_bits
         self.instructions = Instructions()
@@ -42,8 +42,8 @@ class Tally:
         self.accesses += traffic.accesses
         self.skipped += traffic.skipped
         for number, access in enumerate(nest.accesses):
-            width = self._element_bytes.get(access.tensor, access.nbytes)
-            elements = nest.count(access) * access.nbytes // width
+            width = self._element_bytes.get(access.tensor, access.size)
+            elements = int(nest.count(access) * access.size // width)
             (self._stores if access.write else self._loads)[access.tensor] += elements
             for level, misses in traffic.misses.items():
                 self._misses[access.tensor, level] += misses[number]

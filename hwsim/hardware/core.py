@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
+from hwsim.hardware.formats import lanes_of
 from hwsim.hardware.hierarchy import Traffic
 from hwsim.hardware.pattern import is_stream
 from hwsim.hardware.registers import RegisterFile, Spills
+from hwsim.numerics.format import Format
 from hwsim.spec.compute import CpuSpec, MatrixSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
@@ -116,12 +118,16 @@ class CpuCore:
             transfers=self._transfers(work, nests, traffic, dependent),
         )
 
-    def peak_flops_per_cycle(self, element_bits: int) -> int:
+    def peak_flops_per_cycle(self, fmt: Format) -> Fraction:
         """Additions and multiplications that all ports together can start in a cycle."""
-        lanes = max(1, self.unit.simd.bits // element_bits) if self.unit.simd else 1
+        lanes = lanes_of(self.unit, fmt)
         ports = self.unit.ports
         fused = 2 * ports.fma * (self.unit.matrix.macs if self.unit.matrix else 1)
-        return lanes * (fused if ports.fma else ports.add + ports.mul)
+        return lanes * self.format_rate(fmt.name) * (fused if ports.fma else ports.add + ports.mul)
+
+    def format_rate(self, name: str) -> Fraction:
+        """Share of its operations per cycle that the core reaches in a format."""
+        return Fraction(self.unit.formats.get(name, 1)).limit_denominator(1 << 16)
 
     def issued(self, work: Work) -> Instructions:
         """The instructions of a step as this core issues them.
@@ -177,11 +183,11 @@ class CpuCore:
     def _units(self, work: Work) -> tuple[Part, ...]:
         """Operations over ports, and instructions over issue slots."""
         count, ports = self.issued(work), self.unit.ports
-        multipliers = max(ports.fma, ports.mul)
+        multipliers, rate = max(ports.fma, ports.mul), self.format_rate(work.fmt)
         parts = [
-            Part("fma", Fraction(count.fma + count.mul, multipliers), busy=True),
-            Part("add", Fraction(count.add, ports.add), busy=True),
-            Part("special", Fraction(count.special, ports.special), busy=True),
+            Part("fma", Fraction(count.fma + count.mul, multipliers) / rate, busy=True),
+            Part("add", Fraction(count.add, ports.add) / rate, busy=True),
+            Part("special", Fraction(count.special, ports.special) / rate, busy=True),
             Part("load port", Fraction(count.load, ports.load)),
             Part("store port", Fraction(count.store, ports.store)),
             Part("issue", Fraction(count.total, self.unit.issue_width)),

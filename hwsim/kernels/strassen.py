@@ -14,7 +14,7 @@ from hwsim.kernels.matmul_operator import MULTIPLY_ADD
 from hwsim.kernels.matmul_plan import count_matmul_registers, cut_sums, make_matmul_plan
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.spec.ops.matmul import ProductSchedule
 from hwsim.trace.view import TensorView
@@ -72,6 +72,8 @@ class StrassenOperator(Operator):
     halved often enough are padded with zeros: A and B are copied first, and C is copied back.
     """
 
+    reads = frozenset({"accumulate", "chunk"})
+
     name = "matmul_strassen"
 
     def __init__(
@@ -112,7 +114,7 @@ class StrassenOperator(Operator):
             self._add_product(kernel, a, b, c)
             return
         (m, k), n = a.quarter(0).shape, b.quarter(0).shape[1]
-        wide = find_format(kernel.fmt.sum_name)
+        wide = kernel.find_sum_format()
         s, t, product = (
             self._scratch(kernel, names, f"{name}{level + 1}", shape, wide)
             for name, shape in (("S", (m, k)), ("T", (k, n)), ("M", (m, n)))
@@ -165,7 +167,7 @@ class StrassenOperator(Operator):
             assert a.array is not None and b.array is not None and c.array is not None
             here = part(ranges, "i", "j")
             for cut in cut_sums(plan, ranges):
-                product = dot(a.array[part(cut, "i", "k")], b.array[part(cut, "k", "j")], kernel.fmt)
+                product = kernel.dot(a.array[part(cut, "i", "k")], b.array[part(cut, "k", "j")])
                 if cut["k"][0] == 0:
                     c.store(here, product)
                 else:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hwsim.errors import InputError
 from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
+from hwsim.numerics.error import NumericReport
 from hwsim.numerics.format import Array
 from hwsim.results.attribution import Attribution
 from hwsim.results.verify import NumericError
@@ -45,6 +46,7 @@ class RunResult:
     intensity: dict[str, Any]
     """Operations per element and per byte accessed, and per byte between each level and the one above."""
     error: NumericError | None
+    """The answer against float64 from the inputs as they are stored: what the computation did wrong."""
     attribution: Attribution
     """Cycles of each core, busy by unit and waiting by resource; they add up to the core's cycles."""
     peak_memory_bytes: int
@@ -68,6 +70,8 @@ class RunResult:
     operation, or for each group of fused ones."""
     replay: dict[str, Any]
     """How the accesses were replayed: ``model``, ``accesses``, and those ``skipped`` because they repeat."""
+    numeric: NumericReport | None
+    """The answer against float64 from the inputs before they were rounded: what the precision costs in all."""
     output: Array | None = field(default=None, compare=False)
     """The computed answer; not part of JSON."""
 
@@ -76,6 +80,7 @@ class RunResult:
         data = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "output"}
         data["memory"] = {name: _counts_data(counts) for name, counts in self.memory.items()}
         data["error"] = _error_data(self.error)
+        data["numeric"] = None if self.numeric is None else self.numeric.to_dict()
         data["warnings"] = list(self.warnings)
         data["formulas"] = [dict(each) for each in self.formulas]
         data["stages"] = [dict(each) for each in self.stages]
@@ -95,6 +100,7 @@ class RunResult:
         values = {name: data[name] for name in known}
         values["memory"] = {name: _counts_from(counts) for name, counts in data["memory"].items()}
         values["error"] = _error_from(data["error"])
+        values["numeric"] = None if data["numeric"] is None else NumericReport.from_dict(data["numeric"])
         values["warnings"] = tuple(data["warnings"])
         values["formulas"] = tuple(data["formulas"])
         values["stages"] = tuple(data["stages"])

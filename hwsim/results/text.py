@@ -70,6 +70,13 @@ def bar(share: float, width: int) -> str:
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
+def format_title(precision: object) -> str:
+    """A number format as a workload names it: its name, or that of a format of your own."""
+    if not isinstance(precision, dict):
+        return str(precision)
+    return str(precision.get("name") or f"e{precision['exponent']}m{precision['mantissa']}")
+
+
 def counted(number: int, singular: str, plural: str = "") -> str:
     """``1 core``, ``4 cores``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

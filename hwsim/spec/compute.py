@@ -12,6 +12,8 @@ from hwsim.spec.grid import GridSpec
 from hwsim.spec.systolic import SystolicSpec
 from hwsim.units import LatencyField
 
+Rate = Annotated[float, Field(gt=0, le=64)]
+
 
 class SimdSpec(Spec):
     """The vector datapath of a core."""
@@ -71,6 +73,11 @@ class CpuSpec(Sourced):
         examples=[256],
     )
     simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
+    formats: dict[Name, Rate] = Field(
+        {"fp64": 1, "fp32": 1, "fp16": 1, "bf16": 1, "int32": 1, "int8": 1},
+        description="Number formats that the core computes in, with the share of its operations per cycle that it "
+        "reaches in each: 1 for all ports with all lanes, 0.5 for half as many.",
+    )
     matrix: MatrixSpec | None = Field(
         None, description="Multiply-adds of one instruction in each lane; one if not given."
     )

@@ -34,6 +34,11 @@ TIMING = {"cuda_graph": "graph", "cuda_event": "stream", "reported": "graph", "w
 HOST_US = {"gemm": 21.0, "softmax": 12.0, "layernorm": 45.0, "gelu": 45.0, "add": 21.0}
 """Host time of one call in the wall-clock rows: LLMCompass, hardware_model/compute_module.py, measured there on A100."""
 
+LAYER_TIMED = "trt_flow_"
+"""TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
+QUANTIZES = frozenset(("sglang_sgl_kernel_fp8_scaled_mm",))
+"""Implementations that round activations to 8 bits, row by row, before they multiply."""
+
 GRAPH_COPIES = 6
 """Matrix products of the graph rows take turns with so many weights."""
 FLASH_FLOOR_US = 300.0
@@ -41,6 +46,8 @@ FLASH_FLOOR_US = 300.0
 BACKWARD = 3.5
 """Forward and backward of attention over forward alone: seven matrix products against two."""
 FLASH_KERNELS = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3"}
+SERVING_LAUNCHES = {"vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2}
+"""Kernels without work of their own that the framework starts beside attention, to plan its blocks."""
 SERVING_KERNELS = {"vllm_flash_attn": "flash2", "vllm_flash_attn_fa3": "flash3", "vllm_flash_attn_fa4": "flash3"}
 
 
@@ -108,10 +115,13 @@ def modelled_seconds(model: GpuModel, row: MeasuredKernel) -> float:
     timing = row.record["timing"]
     if timing not in TIMING:
         raise row.wrong("timing", f"{timing!r} is not one of {', '.join(TIMING)}")
+    if row.record["impl"].startswith(LAYER_TIMED):
+        timing = "cuda_event"
     if timing == "wall_clock":
         return sum(cost.seconds for cost in kernels) + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
+    around = SERVING_LAUNCHES.get(row.record["impl"], 0) * model.device.launch_seconds("graph")
     scale = BACKWARD if row.record["pass"] == "fwd_bwd" else 1.0
-    return scale * model.seconds(kernels, TIMING[timing])
+    return scale * model.seconds(kernels, TIMING[timing]) + around
 
 
 def _gemm(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:
@@ -123,16 +133,19 @@ def _gemm(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:
     fits = held < model.device.l2.size
     graph = row.record["timing"] == "cuda_graph"
     warm_weights = GRAPH_COPIES * shape.n * shape.k * weights < model.device.l2.size if graph else fits
-    return (model.gemm(shape, row.precision, GemmBytes(size, weights, output, fits, warm_weights)),)
+    product = model.gemm(shape, row.precision, GemmBytes(size, weights, output, fits, warm_weights))
+    if row.record["impl"] in QUANTIZES:
+        return model.quantize(shape.m, shape.k, "bf16", row.precision), product
+    return (product,)
 
 
 def _conv(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:
     names = ("b", "c_in", "h_in", "w_in", "c_out", "r", "s", "stride", "pad")
     shape = ConvShape(*(row.size(name) for name in names))
     size = element_bytes(row.precision)
-    product = shape.as_gemm
     inputs = shape.batch * shape.channels_in * shape.height * shape.width
-    held = size * (inputs + product.n * product.k + product.m * product.n)
+    outputs = shape.as_gemm.m * shape.as_gemm.n
+    held = size * (inputs + shape.as_gemm.n * shape.as_gemm.k + outputs)
     return (model.conv(shape, row.precision, warm=held < model.device.l2.size),)
 
 

@@ -9,13 +9,14 @@ from math import fsum
 
 import pytest
 
+import hwsim
 from hwsim.api import Run, run_all
 from hwsim.catalog import load_machine, load_workload, shipped_folder
 from hwsim.errors import InputError
 from hwsim.hardware.counters import CacheCounters
-from hwsim.numerics.format import FORMATS
+from hwsim.numerics.format import FORMATS, find_format
 from hwsim.results.result import RunResult
-from hwsim.spec.parameters import parameter_keys
+from hwsim.spec.parameters import parameter_keys, with_parameters
 
 MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
@@ -41,14 +42,27 @@ SMALL_BY_NAME: dict[str, dict[str, object]] = {
     "resnet_block_plain": {"n": 2, "c": 5},
 }
 
+NATIVE = ("fp64", "fp32", "fp16", "bf16", "int32", "int8")
+"""What every CPU here computes in."""
+OTHERS = sorted(FORMATS.keys() - {*NATIVE, "int64"})
+# One of each kind of access: along rows, down columns, through gathers, into sums, and into a copy.
+ACCESS_PATTERNS = ("contiguous_copy", "fused", "matmul", "matmul_naive", "sum_columns", "view_transpose")
+
+CONVERTED = [
+    *((precision, workload) for precision in ("fp8_e4m3", "int4", "mxfp4") for workload in WORKLOADS),
+    *((precision, workload) for precision in (*OTHERS, "e5m3") for workload in ACCESS_PATTERNS),
+]
+CONVERTED = [pair for pair in dict.fromkeys(CONVERTED) if pair[1] != "pointer_chase"]
+SCALED = (
+    "add", "attention_fused", "attention_naive", "conv2d", "conv_bn_folded", "embedding", "layernorm",
+    "matmul", "matvec", "maxpool", "mlp", "reduce_max", "softmax", "stream_read", "transformer_block", "view_slice",
+)  # fmt: skip
+
 FIRST_KEYS = (
     "machine", "workload", "version", "seed", "verified", "cycles", "time_s", "energy_j", "power_w", "energy", "memory",
     "work", "intensity", "error", "attribution", "peak_memory_bytes", "warnings", "resolved",
 )  # fmt: skip
 LEVEL_KEYS = {"reads", "writes", "read_misses", "write_misses", "writebacks", "bytes_read", "bytes_written"}
-
-# One of each kind of access: along rows, down columns, through gathers, into sums, and into a copy.
-ACCESS_PATTERNS = ("contiguous_copy", "fused", "matmul", "matmul_naive", "sum_columns", "view_transpose")
 
 
 def small(workload: str) -> dict[str, object]:
@@ -61,8 +75,8 @@ def small(workload: str) -> dict[str, object]:
 
 
 @cache
-def ran(machine: str, workload: str, precision: str | None = None) -> Run:
-    chosen = {} if precision is None else {"precision": precision}
+def ran(machine: str, workload: str, precision: str | None = None, convert: bool = False) -> Run:
+    chosen: dict[str, object] = {} if precision is None else {"precision": precision, "convert": convert}
     return run_all(machine, workload, parameters={**small(workload), **chosen})
 
 
@@ -90,7 +104,7 @@ def test_every_workload_runs_on_an_accelerator_or_is_refused_with_the_reason(mac
         ran(machine, workload)
     except InputError as error:
         assert workload in SOMETIMES_REFUSED, f"{machine} refuses {workload}: {error}"
-        assert re.search("with a CPU core|no rate for int32", str(error))
+        assert re.search("with a CPU core|no rate for", str(error))
         return
     assert workload != "pointer_chase"
     check_accelerator(machine, workload)
@@ -190,11 +204,53 @@ def test_an_exclusive_cache_is_written_by_victims_from_above_alone() -> None:
 
 
 @pytest.mark.parametrize("workload", ACCESS_PATTERNS)
-@pytest.mark.parametrize("precision", FORMATS)
+@pytest.mark.parametrize("precision", NATIVE)
 @pytest.mark.parametrize("machine", CORES)
-def test_every_cpu_runs_and_prices_every_format(machine: str, precision: str, workload: str) -> None:
+def test_every_machine_runs_and_prices_every_format_that_it_has(machine: str, precision: str, workload: str) -> None:
     """The widest case is a vector of int8 that is gathered lane by lane: 64 lanes on a machine of 512 bits."""
     result = ran(machine, workload, precision).result
     assert result.verified is True
     assert result.energy_j is not None
     assert any(f".{precision}" in action for action in (result.energy_by_cause or {})["arithmetic"])
+    assert result.work["instructions"]["convert"] == 0
+
+
+@pytest.mark.parametrize(("precision", "workload"), CONVERTED)
+def test_every_workload_runs_in_every_other_format_if_it_may_convert(precision: str, workload: str) -> None:
+    """Packed tensors, short vectors and all: the answer is what its stored inputs give, and conversions are counted.
+
+    Integers without a scale have no exponentials, roots and fractions. A chain without scales may leave the range of a
+    narrow format; then the answer is wrong, and the warning says why.
+    """
+    fmt = find_format(precision)
+    try:
+        result = ran("zen3", workload, precision, convert=True).result
+    except InputError as error:
+        assert fmt.is_integer
+        assert "fp32" in str(error)
+        return
+    overflows = load_workload(workload).spec.op == "chain" and fmt.largest < 500
+    if overflows and result.verified is False:
+        assert any(f"beyond the range of {precision}" in warning for warning in result.warnings)
+        return
+    assert result.verified is True
+    assert result.energy_j is not None
+    assert (result.work["instructions"]["convert"] > 0) == (fmt.bits < 32)
+    assert type(result).from_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize("workload", SCALED)
+@pytest.mark.parametrize(("precision", "scale"), [("int8", "row"), ("fp8_e4m3", "tensor"), ("int4", "block")])
+def test_any_workload_runs_with_scales(precision: str, scale: str, workload: str) -> None:
+    """With scales, integers too have roots and exponentials, and nothing leaves its range."""
+    spec = load_workload(workload).spec
+    result = hwsim.run("zen3", with_parameters(spec, small(workload)), precision=precision, scale=scale, convert=True)
+    assert result.verified is True
+    assert result.numeric is not None
+    assert result.numeric.rms_rel < 0.5
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_format_that_a_machine_lacks_is_refused_with_those_it_has(machine: str) -> None:
+    with pytest.raises(InputError, match=r"does not compute in fp8_e4m3; it has fp64, fp32, .*int8.*convert=true"):
+        run_all(machine, "add", parameters={"n": 16, "precision": "fp8_e4m3"})

@@ -164,7 +164,7 @@ def _cost(
 ) -> KernelCost:
     blocks = sum(group.count for group in work.groups)
     resident = min(kernel.resident, ceil(blocks / device.count))
-    start = float(device.sm.library.block_start)
+    start = float(kernel.block_start)
     shared = [Group(group.count, group.cycles * resident + start) for group in work.groups]
     tile_bytes = work.keys * shape.head_dim * 2 * element_bytes(precision)
     busy = min(blocks, device.count)

@@ -6,13 +6,20 @@ which is read from DRAM once, while each tile's patches pass through the L2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 from hwsim.errors import InputError
 from hwsim.hardware.gpu.cost import KernelCost
 from hwsim.hardware.gpu.device import Device
 from hwsim.hardware.gpu.format import element_bytes
 from hwsim.hardware.gpu.gemm import GemmBytes, GemmShape, gemm
+
+
+VECTOR_BYTES = 16
+"""What tensor-core kernels load at a time, along the channels."""
+GATHER_OPERATIONS = 9
+"""Integer operations to find one vector of the input: which pixel, which tap, whether it lies in the padding."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,12 @@ class ConvShape:
         return (self.width + 2 * self.padding - self.filter_width) // self.stride + 1
 
     @property
+    def touched(self) -> float:
+        """Elements of the input that are read at all: a stride wider than the filter skips some."""
+        share = min(1.0, self.filter_height / self.stride) * min(1.0, self.filter_width / self.stride)
+        return self.batch * self.channels_in * self.height * self.width * share
+
+    @property
     def as_gemm(self) -> GemmShape:
         return GemmShape(
             self.batch * self.height_out * self.width_out,
@@ -54,8 +67,13 @@ class ConvShape:
 
 
 def conv(device: Device, shape: ConvShape, precision: str, warm: bool = False) -> KernelCost:
-    """The cost of a convolution; `warm` where its tensors lie in the L2 already."""
+    """The cost of a convolution; `warm` where its tensors lie in the L2 already.
+
+    Tensor cores take channels in whole vectors of 16 bytes; fewer are padded with zeros.
+    """
     size = element_bytes(precision)
-    inputs = shape.batch * shape.channels_in * shape.height * shape.width * size
-    data = GemmBytes(size, size, size, warm_a=warm, warm_b=warm, a_bytes=inputs)
-    return gemm(device, shape.as_gemm, precision, data)
+    unit = "tensor" if precision in device.sm.tensor else "lanes"
+    vector = ceil(VECTOR_BYTES / size) if unit == "tensor" else 1
+    padded = replace(shape, channels_in=ceil(shape.channels_in / vector) * vector)
+    data = GemmBytes(size, size, size, warm, warm, padded.touched * size, GATHER_OPERATIONS / vector)
+    return gemm(device, padded.as_gemm, precision, data, split=1, unit=unit)

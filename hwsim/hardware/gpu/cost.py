@@ -11,7 +11,7 @@ from hwsim.hardware.gpu.device import Device
 from hwsim.hardware.gpu.occupancy import Occupancy
 from hwsim.hardware.gpu.power import Activity, Power, under_cap
 
-SPECIAL, POWER = "special", "power"
+SPECIAL, POWER, MEMORY_UNIT, ISSUE = "special", "power", "load/store", "issue"
 
 WORDS = {
     MATH: "the multiply-add rate of the SMs",
@@ -21,6 +21,8 @@ WORDS = {
     DRAM: "the bandwidth of DRAM",
     WRITE: "writing the results",
     START: "starting and ending blocks",
+    MEMORY_UNIT: "the load/store units of the SMs, which serve shared memory and the L1",
+    ISSUE: "the issue of instructions",
     POWER: "the power limit, which lowers the clock",
 }
 """What each bound means."""

@@ -69,7 +69,8 @@ class Device:
 
     @cached_property
     def l2_rate(self) -> float:
-        return self._rate(self.l2)
+        """Bytes per cycle that tiles reach."""
+        return self._rate(self.l2) * self.sm.library.l2_bandwidth
 
     @cached_property
     def sm_rate(self) -> float:
@@ -79,9 +80,25 @@ class Device:
         return self.l2_rate if per_cycle is None else float(per_cycle)
 
     @cached_property
+    def l1(self) -> CacheSpec:
+        """The cache of one SM, in front of the L2."""
+        if len(self.machine.caches) < 2:
+            _missing(self.machine, "an L1 of each SM (kind: cache) in front of its L2")
+        return self.machine.caches[0]
+
+    @cached_property
+    def l1_rate(self) -> float:
+        """Bytes per cycle that the L1 of one SM delivers."""
+        return self._rate(self.l1)
+
+    @cached_property
     def memory_latency(self) -> float:
         """Cycles of a load that goes to DRAM."""
-        return 0.0 if self.dram.latency is None else float(self.dram.latency.cycles(self.clock_hz))
+        return self.latency_of(self.dram)
+
+    def latency_of(self, level: CacheSpec | DramSpec) -> float:
+        """Cycles of a load that is found in a level."""
+        return 0.0 if level.latency is None else float(level.latency.cycles(self.clock_hz))
 
     def fma_rate(self, precision: str, unit: str) -> float:
         """Fused multiply-adds per cycle of one SM."""

@@ -23,6 +23,8 @@ OTHER_REGISTERS = 56
 """Registers of a thread beside its sums: operands under way, addresses, counters."""
 SUM_BYTES = 4
 """Sums are kept and exchanged in 32 bits."""
+EQUAL = 0.03
+"""Estimates that differ by less are taken as equal."""
 LEAST_STEPS = 2
 """Steps of the main loop that a part of a split sum has at least."""
 
@@ -56,6 +58,8 @@ class GemmBytes:
     warm_b: bool = False
     a_bytes: float | None = None
     """Bytes of A in memory where they are not m x k elements, as for the input of a convolution."""
+    gather: float = 0.0
+    """Integer operations on the lanes for each element of A that is loaded, where it has to be searched for."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +90,23 @@ def gemm(
     data: GemmBytes | None = None,
     tile: TileSpec | None = None,
     split: int | None = None,
+    unit: str | None = None,
 ) -> KernelCost:
     """The cost of a matrix product: with the library's best tile and split, or with those that are given."""
-    unit = device.unit_for(precision)
+    unit = unit or device.unit_for(precision)
     size = element_bytes(precision)
     data = data or GemmBytes(size, size, size if size >= 2 else 2)
-    follow_up = device.launch_seconds("graph") * device.clock_hz
-    plan = min(
-        plans(device, shape, precision, unit, data, tile, split),
-        key=lambda plan: plan.cycles + (plan.launches - 1) * follow_up,
-    )
+    plan = best_plan(device, list(plans(device, shape, precision, unit, data, tile, split)))
     return _cost(device, shape, precision, unit, plan)
+
+
+def best_plan(device: Device, options: list[Plan]) -> Plan:
+    """The quickest; among those that are as good as equal, the largest tile, which moves the fewest bytes."""
+    follow_up = device.launch_seconds("graph") * device.clock_hz
+    cycles = [plan.cycles + (plan.launches - 1) * follow_up for plan in options]
+    limit = min(cycles) * (1 + EQUAL)
+    good = [plan for plan, needed in zip(options, cycles, strict=True) if needed <= limit]
+    return max(good, key=lambda plan: (plan.tile.m * plan.tile.n, -plan.split, -plan.cycles))
 
 
 def plans(
@@ -110,30 +120,52 @@ def plans(
 ) -> Iterator[Plan]:
     """Every way in which the library could compute the product."""
     library = device.sm.library
-    tiles = (tile,) if tile else library.tensor_tiles if unit == "tensor" else library.lane_tiles
-    if not tiles:
-        raise InputError(f"{device.machine.name} lists no {unit} tiles in {device.sm.name}.library")
-    for each in tiles:
-        footprint = tile_footprint(each, data)
-        if tile is not None:
-            check_block(device, footprint, _tile_name(each), lambda: _largest_fitting(device, data, each))
-        held = occupancy(device, footprint, _tile_name(each))
+    if tile is not None:
+        need = tile_footprint(tile, data)
+        check_block(device, need, _tile_name(tile), lambda: _largest_fitting(device, data, tile))
+    for each in (tile,) if tile else fitting_tiles(device, precision, unit, data):
+        held = occupancy(device, tile_footprint(each, data), _tile_name(each))
         for parts in (split,) if split else library.split_k:
-            if split or _worth_splitting(device, shape, each, parts, held.blocks):
+            if split or parts == 1 or _worth_splitting(device, shape, each, parts, held.blocks):
                 yield _plan(device, shape, precision, unit, data, each, parts, held)
+
+
+def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes) -> tuple[TileSpec, ...]:
+    """The library's kernels for a format that an SM can hold: those made for its width, or those made for none.
+
+    The depth of a tensor-core step is given for 16 bits; wider operands take steps of as many bytes.
+    """
+    library = device.sm.library
+    listed = library.tensor_tiles if unit == "tensor" else library.lane_tiles
+    bits = round(8 * element_bytes(precision))
+    tiles = [tile for tile in listed if tile.bits == bits] or [tile for tile in listed if tile.bits is None]
+    if unit == "tensor" and bits > 16:
+        tiles = [tile.model_copy(update={"k": max(1, tile.k * 16 // bits)}) for tile in tiles]
+    fitting = tuple(tile for tile in tiles if _fits(device, tile_footprint(tile, data)))
+    if not fitting:
+        raise InputError(f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit")
+    return fitting
+
+
+def _fits(device: Device, block: Footprint) -> bool:
+    try:
+        check_block(device, block, "")
+    except CapacityError:
+        return False
+    return True
 
 
 def tile_footprint(tile: TileSpec, data: GemmBytes) -> Footprint:
     """Threads, registers and shared memory of a block: its sums in registers, its operands in shared memory."""
-    sums = ceil(tile.m * tile.n / tile.threads)
+    sums = ceil(tile.m * tile.n / tile.threads) * (2 if max(data.a, data.b) > SUM_BYTES else 1)
     operands = tile.stages * tile.k * (tile.m * data.a + tile.n * data.b)
     return Footprint(tile.threads, sums + OTHER_REGISTERS, ceil(operands))
 
 
 def _worth_splitting(device: Device, shape: GemmShape, tile: TileSpec, parts: int, resident: int) -> bool:
     """A sum is split while its parts keep some steps, and only to fill SMs that would be idle."""
-    if parts == 1:
-        return True
+    if not tile.split:
+        return False
     steps = ceil(shape.k / tile.k)
     blocks = shape.batch * ceil(shape.m / tile.m) * ceil(shape.n / tile.n)
     return steps >= LEAST_STEPS * parts and blocks * (parts - 1) < 2 * device.count * resident
@@ -154,13 +186,14 @@ def _plan(
     count = shape.batch * rows * columns * parts
     steps = ceil(ceil(shape.k / parts) / tile.k)
     share = library.tensor_share if unit == "tensor" else library.lane_share
-    step_bytes = tile.k * (min(tile.m, shape.m) * data.a + min(tile.n, shape.n) * data.b)
+    a_step, b_step = tile.k * min(tile.m, shape.m) * data.a, tile.k * min(tile.n, shape.n) * data.b
+    shared = max(a_step, b_step) * (1 - 1 / library.multicast)
     output = shape.batch * shape.m * shape.n
     block = BlockCost(
         steps=steps,
-        step_math=tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share),
+        step_math=tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share) + _gather(device, data, tile),
         step_latency=library.step_latency,
-        l2_bytes=steps * step_bytes,
+        l2_bytes=steps * (a_step + b_step - shared),
         dram_bytes=_dram_read_bytes(device, shape, data, tile, held.blocks, parts) / count,
         write_bytes=output * (parts * SUM_BYTES if parts > 1 else data.out) / count,
         start_cycles=library.block_start,
@@ -170,6 +203,11 @@ def _plan(
     if parts > 1:
         reduction = library.block_start + output * (parts * SUM_BYTES + data.out) / device.l2_rate
     return Plan(tile, parts, count, held, block, waves_of(device, block, count, held.blocks), reduction)
+
+
+def _gather(device: Device, data: GemmBytes, tile: TileSpec) -> float:
+    """Cycles of one step in which the lanes work out where the elements of A lie."""
+    return data.gather * tile.m * tile.k / device.fma_rate("int32", "lanes") if data.gather else 0.0
 
 
 def _dram_read_bytes(
@@ -182,7 +220,7 @@ def _dram_read_bytes(
     a = data.a_bytes if data.a_bytes is not None else shape.batch * shape.m * shape.k * data.a
     b = shape.batch * shape.k * shape.n * data.b
     cold = (0.0 if data.warm_a else a) + (0.0 if data.warm_b else b)
-    if a + b <= device.l2.size:
+    if (a + b) / shape.batch <= device.l2.size:
         return cold
     rows, columns = ceil(shape.m / tile.m), ceil(shape.n / tile.n)
     at_once = max(1, device.count * resident // parts)
@@ -190,7 +228,9 @@ def _dram_read_bytes(
     wide = min(columns, max(1, at_once // high))
     high = min(rows, max(1, at_once // wide))
     waves = ceil(rows / high) * ceil(columns / wide)
-    panels = waves * shape.batch * shape.k * (min(high * tile.m, shape.m) * data.a + min(wide * tile.n, shape.n) * data.b)
+    panels = (
+        waves * shape.batch * shape.k * (min(high * tile.m, shape.m) * data.a + min(wide * tile.n, shape.n) * data.b)
+    )
     return max(cold, panels) if data.a_bytes is None else cold
 
 
@@ -231,9 +271,7 @@ def _largest_fitting(device: Device, data: GemmBytes, like: TileSpec) -> str:
         tile = tile.model_copy(update={largest: max(1, getattr(tile, largest) // 2)})
         threads = min(tile.threads, device.sm.block_threads)
         tile = tile.model_copy(update={"threads": threads})
-        try:
-            check_block(device, tile_footprint(tile, data), "")
-        except CapacityError:
+        if not _fits(device, tile_footprint(tile, data)):
             continue
         return f"tile {tile.m}x{tile.n}x{tile.k} with {tile.stages} stages and {tile.threads} threads would fit"
     return "no tile fits"

@@ -1,9 +1,9 @@
 """GpuModel: one door to what kernels cost on a GPU.
 
-    model = GpuModel(load_machine("a100_80").spec)
-    cost = model.gemm(GemmShape(4096, 4096, 4096), "bf16")
-    cost.seconds, cost.waves, cost.bound_in_words
-    model.seconds(cost, timing="graph")     # with its launch
+model = GpuModel(load_machine("a100_80").spec)
+cost = model.gemm(GemmShape(4096, 4096, 4096), "bf16")
+cost.seconds, cost.waves, cost.bound_in_words
+model.seconds(cost, timing="graph")     # with its launch
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class GpuModel:
         """Fused attention over many queries (prefill)."""
         return attention.fused(self.device, shape, precision, kernel or self._newest())
 
-    def decode(self, shape: AttentionShape, precision: str, kernel: str = "flash_decode", split: bool = True) -> KernelCost:
+    def decode(
+        self, shape: AttentionShape, precision: str, kernel: str = "flash_decode", split: bool = True
+    ) -> KernelCost:
         """Fused attention of a query or a few over many keys."""
         return attention.decode(self.device, shape, precision, kernel, split)
 
@@ -56,6 +58,10 @@ class GpuModel:
 
     def layernorm(self, rows: int, columns: int, precision: str) -> KernelCost:
         return stream.layernorm(self.device, rows, columns, precision)
+
+    def quantize(self, rows: int, columns: int, precision: str, to: str) -> KernelCost:
+        """Rows rounded to a narrower format, each with its own scale."""
+        return stream.quantize(self.device, rows, columns, precision, to)
 
     def elementwise(self, elements: int, precision: str, reads: int = 1, writes: int = 1) -> KernelCost:
         return stream.elementwise(self.device, elements, precision, reads, writes)

@@ -19,8 +19,8 @@ from hwsim.hardware.gpu.power import Activity
 
 LANE_FORMAT = "fp32"
 """What element-wise arithmetic is done in."""
-KEPT_SHARE = 0.75
-"""Share of the L2 up to which a working set is kept whole; beyond it, hits fade until the set is as large as the L2."""
+FADE = 0.5
+"""Share of the L2 over which hits fade, once the rows under way fill more of it than a kernel's `kept`."""
 THREADS = 256
 
 
@@ -35,10 +35,14 @@ class RowKernel:
     """That share a row."""
     phases: int
     """Times that the threads of a row wait for each other or for memory."""
+    kept: float = 0.85
+    """Share of the L2 up to which the rows under way, read and written, are found again."""
     special: float = 0.0
     """Exponentials per element."""
     operations: float = 2.0
     """Other operations per element."""
+    to: str | None = None
+    """Format of the results; as the operands if not given."""
 
 
 def elementwise(
@@ -75,7 +79,7 @@ def softmax(device: Device, rows: int, columns: int, precision: str) -> KernelCo
     if columns * element_bytes(precision) <= 8192 and columns <= 2048:
         kernel = RowKernel("softmax", passes=1, threads=32, phases=1, special=1.0, operations=4.0)
     else:
-        kernel = RowKernel("softmax", 3, _whole_threads(device, columns, precision), 3, special=1.0, operations=4.0)
+        kernel = RowKernel("softmax", 3, _whole_threads(device, columns, precision), 3, 0.35, special=1.0, operations=4.0)
     return rowwise(device, rows, columns, precision, kernel)
 
 
@@ -84,37 +88,43 @@ def layernorm(device: Device, rows: int, columns: int, precision: str) -> Kernel
     return rowwise(device, rows, columns, precision, RowKernel("layernorm", 2, 128, 2, operations=6.0))
 
 
+def quantize(device: Device, rows: int, columns: int, precision: str, to: str) -> KernelCost:
+    """Rows scaled by their largest element and rounded to a narrower format: one pass to find it, one to round."""
+    kernel = RowKernel("quantize", 2, 128, 2, operations=2.0, to=to)
+    return rowwise(device, rows, columns, precision, kernel)
+
+
 def rowwise(device: Device, rows: int, columns: int, precision: str, kernel: RowKernel) -> KernelCost:
     """A kernel that takes rows one by one, so many at a time as the SMs hold."""
     _check(rows * columns)
     row_bytes = columns * element_bytes(precision)
+    out_bytes = columns * element_bytes(kernel.to or precision)
     held = occupancy(device, Footprint(max(kernel.threads, 128), 32, 0))
     at_once = held.blocks * max(1, 128 // kernel.threads)
-    missed = _missed(device, min(rows, at_once * device.count) * 2 * row_bytes)
-    moved = rows * row_bytes * (2 + (kernel.passes - 1) * missed)
-    through_l2 = rows * row_bytes * (1 + kernel.passes)
+    missed = _missed(device, min(rows, at_once * device.count) * (row_bytes + out_bytes), kernel.kept)
+    moved = rows * (row_bytes * (1 + (kernel.passes - 1) * missed) + out_bytes)
+    through_l2 = rows * (row_bytes * kernel.passes + out_bytes)
     waves = ceil(rows / (at_once * device.count))
     operations = rows * columns
     parts = {
         DRAM: moved / device.stream_rate,
         L2: through_l2 / device.l2_rate,
-        LATENCY: waves * kernel.phases * device.memory_latency,
+        LATENCY: waves * kernel.phases * device.memory_latency / held.blocks,
         SPECIAL: operations
         * (kernel.special / device.sm.special + kernel.operations / _lanes(device))
         / min(device.count, ceil(rows / max(1, 128 // kernel.threads))),
         START: float(device.sm.library.block_start),
     }
-    cycles = max(value for name, value in parts.items() if name != START) + parts[START]
+    cycles = max(parts[DRAM], parts[L2], parts[SPECIAL]) + parts[LATENCY] + parts[START]
     activity = Activity(operations * kernel.operations, "lanes", LANE_FORMAT, moved, operations * kernel.special)
     blocks = ceil(rows / max(1, 128 // kernel.threads))
     name = f"{kernel.name} {precision}"
     return _cost(device, name, cycles, parts, activity, through_l2, blocks, max(kernel.threads, 128))
 
 
-def _missed(device: Device, working_set: float) -> float:
+def _missed(device: Device, working_set: float, kept: float) -> float:
     """Share of second reads that go to DRAM."""
-    fill = working_set / device.l2.size
-    return min(1.0, max(0.0, (fill - KEPT_SHARE) / (1 - KEPT_SHARE)))
+    return min(1.0, max(0.0, (working_set / device.l2.size - kept) / FADE))
 
 
 def _whole_threads(device: Device, columns: int, precision: str) -> int:
