@@ -28,7 +28,9 @@ def main() -> None:
     start = perf_counter()
     cost = models["a100_80"].gemm(GemmShape(8192, 8192, 8192), "fp16")
     large = perf_counter() - start
-    print(f"{len(times)} measured products: median {median(times) * 1e3:.2f} ms, longest {max(times) * 1e3:.2f} ms each")
+    print(
+        f"{len(times)} measured products: median {median(times) * 1e3:.2f} ms, longest {max(times) * 1e3:.2f} ms each"
+    )
     print(f"8192^3 fp16 on a100_80: {large * 1e3:.2f} ms for {cost.blocks} blocks in {cost.waves:.1f} waves")
 
 

@@ -20,6 +20,8 @@ from hwsim.mapping.chip import build_chip, find_array
 from hwsim.numerics.datapath import find_datapath
 from hwsim.numerics.format import FORMATS
 from hwsim.results.assemble import assemble
+from hwsim.results.pressure import Pressure, look_at_sets
+from hwsim.results.resolved import machine_of, workload_of
 from hwsim.results.result import RunResult
 from hwsim.spec.gpu import GpuSpec
 from hwsim.spec.grid import GridSpec
@@ -148,6 +150,16 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
         ) from None
     _check_room(machine, kernel)
     return kernel
+
+
+def set_pressure(result: RunResult) -> Pressure | None:
+    """The misses of a stored run by set of its first cache: its accesses once more. None where sets mean nothing."""
+    machine, workload = machine_of(result), workload_of(result)
+    if workload.op == "python" or not machine.caches:
+        return None
+    first = machine.caches[0].name
+    misses = {name: facts["misses"].get(first, 0) for name, facts in result.tensors.items()}
+    return look_at_sets(machine, prepare(machine, workload, math=False), misses)
 
 
 def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:

@@ -48,7 +48,10 @@ def run_command(
     ] = None,
     timeline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write what held which resource when, and power over time, for Perfetto."),
+        typer.Option(
+            metavar="FILE",
+            help="Write what held which resource when, and power over time, for Perfetto; or draw it (png, svg, pdf).",
+        ),
     ] = None,
     energy_csv: Annotated[
         Path | None,
@@ -61,12 +64,12 @@ def run_command(
     """Simulate a workload on a machine: what it costs, and why."""
     from hwsim.cli.last_run import remember
     from hwsim.cli.run_screen import print_screen
-    from hwsim.results.plot.file import check_plot_file
+    from hwsim.results.plot.file import check_plot_file, is_plot_file
 
     given = parse_words(words or ())
     target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
     for option, path in (("--json", target), ("--timeline", timeline), ("--energy-csv", energy_csv), ("--plot", plot)):
-        _check_place(option, path)
+        check_place(option, path)
     check_plot_file(plot)
     with spinner("simulating"):
         run = _run(given, settings or (), seed, not no_math, timeline is not None)
@@ -78,7 +81,9 @@ def run_command(
         print_screen(result, given.words(), tuple(settings or ()))
     if target is not None:
         _write(target, result.to_json())
-    if timeline is not None:
+    if timeline is not None and is_plot_file(timeline):
+        result.plot.timeline(run.outcome.spans, timeline)
+    elif timeline is not None:
         from hwsim.results.power import power_over_time
         from hwsim.results.resolved import machine_of
         from hwsim.results.timeline import timeline_json
@@ -161,7 +166,7 @@ def _run(given: Words, settings: Sequence[str], seed: int | None, math: bool, ti
     return run_all(machine, workload, math=math, timeline=timeline)
 
 
-def _check_place(option: str, path: Path | None) -> None:
+def check_place(option: str, path: Path | None) -> None:
     """A place that cannot be written is found out before the work, not after it."""
     if path is None:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import InputError
 from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
@@ -13,6 +13,9 @@ from hwsim.numerics.error import NumericReport
 from hwsim.numerics.format import Array
 from hwsim.results.attribution import Attribution
 from hwsim.results.verify import NumericError
+
+if TYPE_CHECKING:
+    from hwsim.results.plot.of_run import RunPlots
 
 Counts = CacheCounters | DramCounters | ScratchpadCounters
 
@@ -136,6 +139,13 @@ class RunResult:
     def edp_js(self) -> float | None:
         """Energy times delay, in joule-seconds: what a slower, thriftier run has to be better in."""
         return None if self.energy_j is None else self.energy_j * self.time_s
+
+    @property
+    def plot(self) -> RunPlots:
+        """The plots of this run: ``result.plot.split("run.png")``, energy, traffic, roofline, diagram, …"""
+        from hwsim.results.plot.of_run import RunPlots
+
+        return RunPlots(self)
 
     def __repr__(self) -> str:
         from hwsim.results.summary import summary_lines

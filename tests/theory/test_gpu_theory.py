@@ -31,7 +31,9 @@ def test_no_product_beats_the_peak_rate_or_the_compulsory_traffic(name: str, m: 
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(GPUS), sizes, sizes, sizes)
-def test_twice_the_products_take_between_once_and_a_little_over_twice_the_time(name: str, m: int, n: int, k: int) -> None:
+def test_twice_the_products_take_between_once_and_a_little_over_twice_the_time(
+    name: str, m: int, n: int, k: int
+) -> None:
     one, two = (model(name).gemm(GemmShape(m, n, k, batch), "fp16").seconds for batch in (1, 2))
     assert 0.97 * one <= two <= 2.06 * one
 

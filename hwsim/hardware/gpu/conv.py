@@ -15,7 +15,6 @@ from hwsim.hardware.gpu.device import Device
 from hwsim.hardware.gpu.format import element_bytes
 from hwsim.hardware.gpu.gemm import GemmBytes, GemmShape, gemm
 
-
 VECTOR_BYTES = 16
 """What tensor-core kernels load at a time, along the channels."""
 GATHER_OPERATIONS = 9

@@ -143,7 +143,9 @@ def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes) ->
         tiles = [tile.model_copy(update={"k": max(1, tile.k * 16 // bits)}) for tile in tiles]
     fitting = tuple(tile for tile in tiles if _fits(device, tile_footprint(tile, data)))
     if not fitting:
-        raise InputError(f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit")
+        raise InputError(
+            f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit"
+        )
     return fitting
 
 

@@ -79,7 +79,9 @@ def softmax(device: Device, rows: int, columns: int, precision: str) -> KernelCo
     if columns * element_bytes(precision) <= 8192 and columns <= 2048:
         kernel = RowKernel("softmax", passes=1, threads=32, phases=1, special=1.0, operations=4.0)
     else:
-        kernel = RowKernel("softmax", 3, _whole_threads(device, columns, precision), 3, 0.35, special=1.0, operations=4.0)
+        kernel = RowKernel(
+            "softmax", 3, _whole_threads(device, columns, precision), 3, 0.35, special=1.0, operations=4.0
+        )
     return rowwise(device, rows, columns, precision, kernel)
 
 

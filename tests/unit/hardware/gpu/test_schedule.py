@@ -20,9 +20,7 @@ def one_by_one(groups: list[Group], slots: int) -> float:
     return max(free)
 
 
-blocks = st.lists(
-    st.builds(Group, st.integers(1, 40), st.integers(1, 9).map(float)), min_size=1, max_size=6
-)
+blocks = st.lists(st.builds(Group, st.integers(1, 40), st.integers(1, 9).map(float)), min_size=1, max_size=6)
 
 
 @given(blocks, st.integers(1, 12))
