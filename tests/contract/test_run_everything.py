@@ -24,7 +24,9 @@ KINDS = {name: load_machine(name).spec.compute[0].kind for name in MACHINES}
 CORES = [name for name in MACHINES if KINDS[name] == "cpu" and not name.startswith("ladder_")]
 RUNGS = [name for name in MACHINES if name.startswith("ladder_")]
 """Cores of one node from scalar to fixed function: made to compare the energy of a few workloads."""
-OTHERS = [name for name in MACHINES if KINDS[name] in ("systolic", "gpu")]  # a grid computes convolutions and products alone
+OTHERS = [
+    name for name in MACHINES if KINDS[name] in ("systolic", "gpu")
+]  # a grid computes convolutions and products alone
 ONE_OF_EACH_OTHER_KIND = list({KINDS[name]: name for name in reversed(OTHERS)}.values())
 SOMETIMES_REFUSED = ("pointer_chase", "sum_rows", "sum_columns")
 TYPICAL = ("matmul", "conv2d_3x3", "attention_fused", "softmax", "resnet_block")
