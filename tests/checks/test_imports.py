@@ -21,7 +21,7 @@ STRANGERS = (("kernels", "hardware"),)
 
 HOMES = {
     "simpy": ("hwsim.engine",),
-    "matplotlib": ("hwsim.results.plot", "hwsim.sweep.picture", "hwsim.sweep.result_set"),
+    "matplotlib": ("hwsim.results.plot",),
     "typer": ("hwsim.cli",),
     "rich": ("hwsim.cli",),
 }
