@@ -18,6 +18,8 @@ from hwsim.numerics.kind import FloatFormat, IntFormat
 
 Scaling = Literal["none", "tensor", "row", "block"]
 
+_LONG_RANGE = 1e6
+
 
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
@@ -83,11 +85,13 @@ def quantize(values: Array, fmt: Format, per: Scaling, *, axis: int = -1, block:
     """Values in a narrow format, with scales for the whole tensor, for rows, or for blocks along `axis`."""
     exact = np.asarray(values)
     if isinstance(fmt, BlockFormat):
-        if per not in ("none", "block"):
-            raise InputError(f"scale: {fmt.name} has a scale for each block of {fmt.block} already; leave scale out")
+        if per != "none":
+            check_can_be_scaled(fmt)
         elements, scales = fmt.split(exact, axis)
         stored = QuantizedArray(elements, scales, fmt.element, "block", axis, fmt.block)
         return _with_losses(stored, exact)
+    if per != "none":
+        check_can_be_scaled(fmt)
     if per == "none":
         plain = QuantizedArray(fmt.store(exact, saturate=True, axis=axis), np.ones(()), fmt, "none", axis)
         return _with_losses(plain, exact)
@@ -107,6 +111,15 @@ def quantize(values: Array, fmt: Format, per: Scaling, *, axis: int = -1, block:
         scaled += spread_blocks(zeros, wide.shape, size, axis) if per == "block" else zeros
     stored = QuantizedArray(fmt.store(scaled, saturate=True), scales, fmt, per, axis, size, zeros)
     return _with_losses(stored, exact)
+
+
+def check_can_be_scaled(fmt: Format) -> None:
+    """Scales are for formats whose range is short: with others, products of scaled numbers would leave it."""
+    too_wide = fmt.bits > 16 if fmt.is_integer else fmt.largest > _LONG_RANGE
+    if isinstance(fmt, BlockFormat):
+        raise InputError(f"scale: {fmt.name} has a scale for each block of {fmt.block} already; leave scale out")
+    if too_wide:
+        raise InputError(f"scale: {fmt.name} has range enough; scales are for formats such as fp8_e4m3, int8 and int4")
 
 
 def _with_losses(stored: QuantizedArray, exact: Array) -> QuantizedArray:
