@@ -104,7 +104,7 @@ def quantize(values: Array, fmt: Format, per: Scaling, *, axis: int = -1, block:
         scales = _scale(high - low, fmt.largest)
         zeros = np.rint(-low / scales).astype(np.uint8)
     else:
-        scales = _scale(_extreme(np.abs(wide), per, axis, size), fmt.largest)
+        scales = _scale(_largest(wide, per, axis, size), fmt.largest)
     spread = spread_blocks(scales, wide.shape, size, axis) if per == "block" else scales
     scaled = wide / spread
     if zeros is not None:
@@ -144,6 +144,18 @@ def count_beyond(values: Array, fmt: Format) -> int:
     if fmt.largest >= float(np.finfo(np.float32).max) / 2 and values.dtype.itemsize <= 4:
         return 0
     return int(np.count_nonzero(np.abs(values) > fmt.largest))
+
+
+def _largest(values: Array, per: Scaling, axis: int, block: int) -> Array:
+    """The largest magnitude of what each scale covers; where all is finite, without a copy of the values."""
+    if per != "block":
+        along = None if per == "tensor" else axis
+        keep = per == "row"
+        high, low = (end(axis=along, keepdims=keep, initial=0) for end in (values.max, values.min))
+        found = np.asarray(np.maximum(high, -low))
+        if np.isfinite(found).all():
+            return found
+    return _extreme(np.abs(values), per, axis, block)
 
 
 def _extreme(values: Array, per: Scaling, axis: int, block: int) -> Array:
