@@ -18,6 +18,7 @@ from hwsim.mapping.chip import build_chip, find_array
 from hwsim.numerics.datapath import find_datapath
 from hwsim.results.assemble import assemble
 from hwsim.results.result import RunResult
+from hwsim.spec.compute import CoreFormatSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec
@@ -132,6 +133,7 @@ def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool)
         return build_kernel(workload, seed=workload.seed, math=math)
     unit = machine.cpu
     compute = choose_format(unit, find_datapath(workload.precision).a, convert=workload.convert)
+    declared = unit.formats.get(compute.name)
     return build_kernel(
         workload,
         seed=workload.seed,
@@ -140,6 +142,7 @@ def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool)
         math=math,
         line_bytes=machine.caches[0].line if machine.caches else 64,
         compute=compute.name,
+        sums=declared if isinstance(declared, CoreFormatSpec) else None,
     )
 
 
