@@ -13,8 +13,9 @@ from typing import Any
 
 import simpy
 
-from hwsim.engine.array_watch import ARRAY, FILL, INPUTS, OUTPUTS, VECTOR, WEIGHTS, ArrayWatch
+from hwsim.engine.array_watch import ARRAY, FILL, INPUTS, OUTPUTS, SCRATCHPAD, VECTOR, WEIGHTS, ArrayWatch
 from hwsim.engine.clock import cycles_to_fs, seconds_to_fs
+from hwsim.engine.dma import DmaEngines
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.mapping.chip import Chip
@@ -54,8 +55,7 @@ class ArrayAgent:
     ) -> None:
         self.env, self.chip, self.passes, self.links, self.spans = env, chip, passes, links, spans
         self.watch = ArrayWatch(f"{chip.unit.name}[0]")
-        self.dma = simpy.PriorityResource(env, chip.unit.dma.engines)
-        """The engines serve the tile first that comes first."""
+        self.dma = DmaEngines(env, chip.unit.dma.engines)
         self.slots: list[Slot] = []
         self.first: list[int] = []
         for each in passes:
@@ -133,8 +133,7 @@ class ArrayAgent:
             return self.env.timeout(0)
         begin = self.env.now
         dma = self.chip.unit.dma
-        slot = self.dma.request(number)
-        yield slot
+        yield self.dma.request(number)
         if dma.setup is not None:
             yield self.env.timeout(self._fs(dma.setup.cycles(self.chip.clock_hz) * move.requests))
         weight = Fraction(1)
@@ -148,7 +147,7 @@ class ArrayAgent:
         if rate is not None:
             moving.append(self.env.timeout(self._fs(move.nbytes / rate)))
         yield simpy.AllOf(self.env, moving) if len(moving) > 1 else moving[0]
-        self.dma.release(slot)
+        self.dma.release()
         if self.spans is not None:
             lane = f"{self.watch.name} {move.role}s {'to' if move.store else 'from'} {move.level}"
             self.spans.append(Span(lane, name, begin, self.env.now))
@@ -256,8 +255,9 @@ class ArrayAgent:
             self._free = self._drained = self._out = self._vector_free = start + step.vector_cycles
             return self._free, self._out
         self.watch.work(ARRAY, step.work.busy)
-        end = start + step.work.body
-        self.watch.wait(FILL, end)
+        self.watch.wait(FILL, start + step.work.body)
+        end = start + max(step.work.body, step.work.fed)
+        self.watch.wait(SCRATCHPAD, end)
         array = self.chip.array
         self._free, self._loadable = end, end - step.work.last + (array.rows if array.dataflow == "os" else 0)
         self._out = self._drained = end + array.drain_cycles

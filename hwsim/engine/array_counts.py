@@ -52,7 +52,7 @@ def count_scratchpads(chip: Chip, mapped: Mapped, counts: Counts, moves: list[Mo
             bytes_written=written,
             bytes_filled=filled,
             bytes_drained=drained,
-            peak_bytes=mapped.places.peak(pad.name, len(mapped.passes)),
+            peak_bytes=max(mapped.taken(pad.name, each) for each in mapped.passes),
         )
     return found
 
@@ -76,7 +76,7 @@ def parts_alone(chip: Chip, agent: ArrayAgent, dram: DramCounters) -> dict[str, 
     hz = chip.clock_hz
     steps = [step for _, _, step in agent.slots]
     cycles = {
-        ARRAY: sum(step.work.body for step in steps if step.work is not None),
+        ARRAY: sum(max(step.work.body, step.work.fed) for step in steps if step.work is not None),
         VECTOR: sum(step.vector_cycles for step in steps),
         FILL: agent.watch.waiting[FILL],
     }
@@ -153,8 +153,9 @@ def post_energy(
     for kind, count in sorted(counts.vector.items()):
         ledger.post(name, f"vector.{kind}", count, cause=ARITHMETIC)
     for pad, counters in levels.items():
-        ledger.post(pad, "read", counters.reads, bits=8 * (counters.bytes_read + counters.bytes_drained))
-        ledger.post(pad, "write", counters.writes, bits=8 * (counters.bytes_written + counters.bytes_filled))
+        out, into = (8 * moved // kernel.fmt.bits for moved in (counters.bytes_drained, counters.bytes_filled))
+        ledger.post(pad, "read", counters.reads + out, bits=8 * (counters.bytes_read + counters.bytes_drained))
+        ledger.post(pad, "write", counters.writes + into, bits=8 * (counters.bytes_written + counters.bytes_filled))
     ledger.post(chip.dram.name, "read", dram.reads, bits=8 * dram.bytes_read)
     ledger.post(chip.dram.name, "write", dram.writes, bits=8 * dram.bytes_written)
     ledger.post(chip.dram.name, "activate", dram.activates)

@@ -29,6 +29,10 @@ class Mapped:
     passes: tuple[Pass, ...]
     places: Places
 
+    def taken(self, pad: str, during: Pass) -> int:
+        """Bytes of a scratchpad that tiles and tensors take during a pass."""
+        return during.held.get(pad, 0) + self.places.taken(pad, during.number)
+
 
 def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None, buffers: int = 2) -> Mapped:
     """Every loop of a kernel, in order; with one buffer, no transfer overlaps with work."""
@@ -84,7 +88,8 @@ def merge(chip: Chip, steps: list[TileStep]) -> TileStep:
         for before, after in pairwise(works):
             between = gap if chained or chip.array.folding == "serial" else max(0, chip.array.rows - before.last)
             body += after.body + (0 if after.goes_on else between)
-        work = ArrayWork(sum(each.busy for each in works), body, works[-1].last, works[0].goes_on)
+        fed = body + sum(max(0, each.fed - each.body) for each in works)
+        work = ArrayWork(sum(each.busy for each in works), body, works[-1].last, fed, works[0].goes_on)
     cycles = sum(step.vector_cycles for step in steps)
     return TileStep(steps[0].name, loads, stores, work, cycles, any(step.opens for step in steps), chained)
 

@@ -42,9 +42,6 @@ class Places:
             if where == level and self.lives[name][0] <= number <= self.lives[name][1]
         )
 
-    def peak(self, level: str, passes: int) -> int:
-        return max((self.taken(level, number) for number in range(passes)), default=0)
-
 
 def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -> Places:
     """Activations stay at home as long as they fit, weights in main memory, what lies between on the chip if asked."""

@@ -49,12 +49,11 @@ class Search:
         orders = ORDERS if asked.order == "auto" else (asked.order,)
         table = Table(self, tried, orders)
         single = table.best(1)
-        best = table.best(2) if buffers == 2 and self.chip.overlaps else single
-        if best is None or (single is not None and single.estimate < best.estimate):
-            best = single
-        if best is None:
+        double = table.best(2) if buffers == 2 and self.chip.overlaps else single
+        found = [choice for choice in map(_better, double, single) if choice is not None]
+        if not found:
             raise self._too_large(tried)
-        return best
+        return min(found, key=lambda choice: (choice.traffic, choice.estimate))
 
     def _cuts(self, name: str, asked: int | None) -> list[Cut]:
         extents = {index: self.extents[index] for index in self.groups[name]}
@@ -104,3 +103,10 @@ class Search:
             f"({', '.join(roles)}), {has}; "
             + (f"the largest square tile that fits is {side}" if side else "not even one element fits")
         )
+
+
+def _better(double: Choice | None, single: Choice | None) -> Choice | None:
+    """Two buffers, unless the larger tiles of one are faster, or nothing else fits."""
+    if double is None or (single is not None and single.estimate < double.estimate):
+        return single
+    return double

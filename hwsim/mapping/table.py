@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +12,18 @@ from numpy.typing import NDArray
 from hwsim.hardware.systolic import ALONG
 from hwsim.mapping.chip import ROLES, Role
 from hwsim.mapping.choice import ON_CHIP, PIECES, RELEVANT, ROW, TILE, WHOLE, Choice
-from hwsim.mapping.cut import Cut, cut_to
+from hwsim.mapping.cut import Cut
 
 if TYPE_CHECKING:
     from hwsim.mapping.search import Search
 
 Numbers = NDArray[np.float64]
+SPREAD: Mapping[Role, Any] = {
+    "input": np.s_[:, :, None, None],
+    "weight": np.s_[:, None, :, None],
+    "output": np.s_[:, None, None, :],
+}
+"""Each operand's pieces along an axis of their own, after that of the orders."""
 
 
 class Table:
@@ -26,46 +33,45 @@ class Table:
         self.search, self.tried, self.orders = search, tried, orders
         self.lengths = tuple(len(tried[name]) for name in "mnk")
         self.trips = {name: self._axis(name, [cut.tiles for cut in tried[name]]) for name in "mnk"}
-        self.sizes = {name: self._axis(name, [cut.size for cut in tried[name]]) for name in "mnk"}
         self.tiles = {role: self._tile_bytes(role) for role in ROLES}
         self.moved = {role: np.stack([self._moved(role, order) for order in self.orders]) for role in ROLES}
         self.pieces = {role: np.stack([self._replaced(role, order) for order in self.orders]) for role in ROLES}
 
-    def best(self, buffers: int) -> Choice | None:
-        """The least traffic with so many buffers; then the shortest time, then the fewest tiles."""
+    def best(self, buffers: int) -> list[Choice | None]:
+        """For each order the least traffic with so many buffers; then the shortest time, then the fewest tiles."""
         held = {role: np.stack([self._held(role, order, buffers) for order in self.orders]) for role in ROLES}
-        moved = self.moved
-        spread = {
-            "input": np.s_[:, :, None, None],
-            "weight": np.s_[:, None, :, None],
-            "output": np.s_[:, None, None, :],
-        }
         fits: Any = True
         for pad in self.search.chip.scratchpads:
             roles = [role for role in ROLES if self.search.chip.pads[role] is pad]
             if roles:
-                fits = fits & (sum(held[role][spread[role]] for role in roles) <= self.search.room[pad.name])
-        traffic = sum(moved[role][spread[role]] for role in ROLES if self._far(role))
-        on_chip = sum(moved[role][spread[role]] for role in ROLES if not self._far(role))
+                fits = fits & (sum(held[role][SPREAD[role]] for role in roles) <= self.search.room[pad.name])
+        traffic = sum(self.moved[role][SPREAD[role]] for role in ROLES if self._far(role))
+        on_chip = sum(self.moved[role][SPREAD[role]] for role in ROLES if not self._far(role))
         shape = (len(self.orders), 3, 3, 3, *self.lengths)
         fits, traffic = np.broadcast_to(fits, shape), np.broadcast_to(np.asarray(traffic, float), shape)
+        waits = [self._wait(role)[SPREAD[role]] for role in ROLES if self._far(role)] if buffers > 1 else []
+        times = [self._time(traffic, on_chip, buffers), *waits]
+        time = np.broadcast_to(np.maximum.reduce(np.broadcast_arrays(*times)), shape)
+        return [
+            self._least(order, buffers, fits[number], traffic[number], time[number])
+            for number, order in enumerate(self.orders)
+        ]
+
+    def _least(
+        self, order: str, buffers: int, fits: NDArray[np.bool_], traffic: Numbers, time: Numbers
+    ) -> Choice | None:
+        """The best of one order; None where nothing fits."""
         if not fits.any():
             return None
         least = traffic[fits].min()
-        waits = [self._wait(role)[spread[role]] for role in ROLES if self._far(role)] if buffers > 1 else []
-        time = np.broadcast_to(
-            np.maximum.reduce([*np.broadcast_arrays(self._time(traffic, on_chip, buffers), *waits)]), shape
-        )
         steps = self.trips["m"] * self.trips["n"] * self.trips["k"]
-        good = fits & (traffic <= least)
-        rank = np.where(good, time + 1e-9 * steps, np.inf)
-        where = np.unravel_index(int(np.argmin(rank)), shape)
-        order = self.orders[int(where[0])]
-        found = dict(zip("mnk", (int(i) for i in where[4:]), strict=True))
+        rank = np.where(fits & (traffic <= least), time + 1e-9 * steps, np.inf)
+        where = np.unravel_index(int(np.argmin(rank)), rank.shape)
+        found = dict(zip("mnk", (int(i) for i in where[3:]), strict=True))
         return Choice(
             cuts={name: self.tried[name][found[name]] for name in "mnk"},
             order=order,
-            pieces=dict(zip(ROLES, (int(i) for i in where[1:4]), strict=True)),
+            pieces=dict(zip(ROLES, (int(i) for i in where[:3]), strict=True)),
             buffers=buffers,
             traffic=int(least),
             estimate=float(time[where]),
@@ -87,17 +93,14 @@ class Table:
         first, second, _ = RELEVANT[role]
         found = {}
         for whole in ((False, False), (True, False), (False, True), (True, True)):
-            along = [self._uncut(i) if all_ else self.tried[i] for i, all_ in zip((first, second), whole, strict=True)]
+            names = zip((first, second), whole, strict=True)
+            along = [[self.tried[i][0].uncut()] if uncut else self.tried[i] for i, uncut in names]
             values = np.array([[self.search.bytes_of(role, a, b) for b in along[1]] for a in along[0]], float)
             shape = [1, 1, 1]
             shape["mnk".index(first)], shape["mnk".index(second)] = values.shape
             turned = values if "mnk".index(first) < "mnk".index(second) else values.T
             found[whole] = turned.reshape(shape)
         return found
-
-    def _uncut(self, name: str) -> list[Cut]:
-        cut = self.tried[name][0]
-        return [cut_to(cut.extents, cut.total)]
 
     def _piece(self, role: Role, order: str, piece: int) -> Numbers:
         first, second, _ = RELEVANT[role]
@@ -193,14 +196,16 @@ class Table:
         chip = self.search.chip
         array, count = chip.array, chip.unit.count
         along_rows, along_columns, streamed = ALONG[array.dataflow]
-        fold_rows = np.ceil(self.sizes[along_rows] / array.rows)
-        fold_columns = np.ceil(self.sizes[along_columns] / array.columns)
-        stream = self.sizes[streamed] / float(array.rate)
+        rows = self._summed(along_rows, lambda size: -(-size // array.rows))
+        columns = self._summed(along_columns, lambda size: -(-size // array.columns))
+        shared = self._summed(along_columns, lambda size: ceil(ceil(size / array.columns) / count))
+        stream = self._summed(streamed, lambda size: array.interval(array.stream_cycles(size)))
+        ways = [rows * shared * stream]
+        if array.dataflow != "os" and count > 1:
+            part = self._summed(streamed, lambda size: array.interval(array.stream_cycles(-(-size // count))))
+            ways.append(rows * columns * part)
+        compute = np.minimum.reduce(np.broadcast_arrays(*ways))
         tiles = self.trips["m"] * self.trips["n"] * self.trips["k"]
-        ways = [fold_rows * np.ceil(fold_columns / count) * self._interval(stream)]
-        if array.dataflow != "os":
-            ways.append(fold_rows * fold_columns * self._interval(np.ceil(stream / count)))
-        compute = tiles * np.minimum.reduce(np.broadcast_arrays(*ways))
         speed, start = self._speed(), self._start()
         moving = (traffic + ON_CHIP * on_chip) / speed
         if buffers == 1:
@@ -208,8 +213,6 @@ class Table:
         edge = sum(self.tiles[role][False, False] for role in ROLES if self._far(role))
         return np.maximum(compute + edge / speed + start, moving + compute / tiles)
 
-    def _interval(self, stream: Numbers) -> Numbers:
-        array = self.search.chip.array
-        if array.folding == "serial":
-            return stream + (array.fill_cycles + array.drain_cycles)
-        return np.maximum(stream, array.rows)
+    def _summed(self, name: str, measure: Callable[[int], int]) -> Numbers:
+        """Something of each tile along a loop, added up; those at the edge are smaller."""
+        return self._axis(name, [sum(count * measure(size) for size, count in cut.sizes()) for cut in self.tried[name]])
