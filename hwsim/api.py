@@ -23,6 +23,7 @@ from hwsim.results.assemble import assemble
 from hwsim.results.pressure import Pressure, look_at_sets
 from hwsim.results.resolved import machine_of, workload_of
 from hwsim.results.result import RunResult
+from hwsim.spec.compute import CoreFormatSpec
 from hwsim.spec.gpu import GpuSpec
 from hwsim.spec.grid import GridSpec
 from hwsim.spec.machine import MachineSpec
@@ -173,6 +174,7 @@ def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool)
         return build_kernel(workload, seed=workload.seed, math=math)
     unit = machine.cpu
     compute = choose_format(unit, find_datapath(workload.precision).a, convert=workload.convert)
+    declared = unit.formats.get(compute.name)
     return build_kernel(
         workload,
         seed=workload.seed,
@@ -181,6 +183,7 @@ def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool)
         math=math,
         line_bytes=machine.caches[0].line if machine.caches else 64,
         compute=compute.name,
+        sums=declared if isinstance(declared, CoreFormatSpec) else None,
     )
 
 

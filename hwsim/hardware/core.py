@@ -18,7 +18,7 @@ from hwsim.hardware.hierarchy import Traffic
 from hwsim.hardware.pattern import is_stream
 from hwsim.hardware.registers import RegisterFile, Spills
 from hwsim.numerics.format import Format
-from hwsim.spec.compute import CpuSpec, MatrixSpec
+from hwsim.spec.compute import CoreFormatSpec, CpuSpec, MatrixSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
 from hwsim.trace.nest import Nest
@@ -127,7 +127,8 @@ class CpuCore:
 
     def format_rate(self, name: str) -> Fraction:
         """Share of its operations per cycle that the core reaches in a format."""
-        return Fraction(self.unit.formats.get(name, 1)).limit_denominator(1 << 16)
+        found = self.unit.formats.get(name, 1)
+        return Fraction(found.rate if isinstance(found, CoreFormatSpec) else found).limit_denominator(1 << 16)
 
     def issued(self, work: Work) -> Instructions:
         """The instructions of a step as this core issues them.
