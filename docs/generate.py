@@ -139,7 +139,22 @@ def workload_page() -> str:
             group = _referenced(definition["properties"][field])
             if group is not None and parts[group]["properties"]:
                 text += _group(field, parts[group])
+            text += _entries(field, definition["properties"][field], parts)
     return _page([*text, *_units()])
+
+
+def _entries(field: str, definition: Schema, parts: dict[str, Schema]) -> list[str]:
+    """The variants of a list's entries, each with its fields: the operations of a chain."""
+    items = definition.get("items", {})
+    names = [variant["$ref"].rsplit("/", 1)[-1] for variant in items.get("oneOf", [])]
+    if "$ref" in items:
+        names = [items["$ref"].rsplit("/", 1)[-1]]
+    text: list[str] = []
+    for name in names:
+        op = parts[name]["properties"].get("op", {})
+        words = ", ".join(f"`{word}`" for word in op.get("enum", [op.get("const")]) if word)
+        text += _group(f"one entry of {field}" + (f": {words}" if words and len(names) > 1 else ""), parts[name])
+    return text
 
 
 def cli_page() -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwsim.catalog import load_machine, load_workload
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
 from hwsim.engine.throttle import keep_within_limit
-from hwsim.errors import CapacityError, InputError
+from hwsim.errors import CapacityError, InputError, ShapeError
 from hwsim.hardware.formats import choose_format, lanes_of
 from hwsim.hardware.gpu.device import Device
 from hwsim.kernels.build import build_kernel
@@ -79,9 +79,10 @@ def run_all(
 ) -> Run:
     """As `run`, with the engine's outcome beside the result; ``timeline`` records spans in it."""
     target = resolve_machine(machine, set)
-    task = resolve_workload(workload, parameters or {}, seed)
-    task = in_own_format(target, task)
-    kernel = prepare(target, task, math=math)
+    asked = resolve_workload(workload, parameters or {}, seed)
+    with _errors_name(workload):
+        task = in_own_format(target, asked)
+        kernel = prepare(target, task, math=math)
     outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
 
     def again(slowed: MachineSpec) -> Outcome:
@@ -89,7 +90,23 @@ def run_all(
         return simulate(slowed, plain, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
 
     target, outcome, throttle = keep_within_limit(target, outcome, again)
-    return Run(assemble(target, task, kernel, outcome, seed=task.seed, throttle=throttle), outcome)
+    result = assemble(target, task, kernel, outcome, seed=task.seed, throttle=throttle)
+    if task.precision != asked.precision:
+        note = f"the workload names no precision: {kernel.fmt.name}, which {target.name} computes in"
+        result = replace(result, warnings=(*result.warnings, note))
+    return Run(result, outcome)
+
+
+@contextmanager
+def _errors_name(workload: str | Path | WorkloadSpec) -> Iterator[None]:
+    """What does not fit in a file of the user's own is reported with the name of the file."""
+    try:
+        yield
+    except (InputError, ShapeError) as error:
+        own = not isinstance(workload, WorkloadSpec) and Path(workload).suffix in (".yaml", ".yml")
+        if own and type(error) in (InputError, ShapeError):
+            raise type(error)(f"{workload}: {error}") from error
+        raise
 
 
 def resolve_machine(machine: str | Path | MachineSpec, settings: Settings = ()) -> MachineSpec:
