@@ -8,7 +8,7 @@ JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format lint types docs bench clean
+.PHONY: help demo test check extras format lint types docs bench clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: $(VENV)/.ready-dev  ## set up, then run every test
 
 check: $(VENV)/.ready-dev lint types  ## before you push: format, lint, types, fast tests
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+extras: $(VENV)/.ready-extras  ## the tests that need Dask, pandas, Optuna or a browser
+	@$(BIN)/python -m pytest -rs tests/unit/sweep tests/browser
 
 format: $(VENV)/.ready-dev  ## rewrite the code in the common format
 	@$(BIN)/ruff format .
@@ -61,6 +64,11 @@ $(VENV)/.ready-dev: pyproject.toml | $(BIN)/python
 	@echo "Installing hwsim and its test tools (a minute or two the first time) ..."
 	@$(PIP) install --editable '.[dev]'
 	@touch $(VENV)/.ready $@
+
+$(VENV)/.ready-extras: pyproject.toml | $(BIN)/python
+	@echo "Installing hwsim, its test tools and its extras ..."
+	@$(PIP) install --editable '.[dev,dask,frames,optuna]'
+	@touch $(VENV)/.ready $(VENV)/.ready-dev $@
 
 $(VENV)/.ready-bench: pyproject.toml | $(BIN)/python
 	@echo "Installing hwsim and what it is compared with ..."

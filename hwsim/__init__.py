@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hwsim.api import run
     from hwsim.results.result import RunResult
+    from hwsim.sweep.api import sweep
+    from hwsim.sweep.result_set import ResultSet
 
 __version__ = "0.1.0"
 
-__all__ = ["RunResult", "__version__", "run"]
+__all__ = ["ResultSet", "RunResult", "__version__", "run", "sweep"]
 
-_HOMES = {"run": "hwsim.api", "RunResult": "hwsim.results.result"}
+_HOMES = {
+    "run": "hwsim.api",
+    "RunResult": "hwsim.results.result",
+    "sweep": "hwsim.sweep.api",
+    "ResultSet": "hwsim.sweep.result_set",
+}
 """Loaded when they are first asked for, so that `import hwsim` and `hwsim --help` stay quick."""
 
 

@@ -10,7 +10,23 @@ from typing import Annotated
 import typer
 
 from hwsim import __version__
-from hwsim.cli import check, explain, replay, run, schema, show, validate, welcome
+from hwsim.cli import (
+    check,
+    compare,
+    explain,
+    export,
+    ladder,
+    replay,
+    report,
+    roofline,
+    run,
+    schema,
+    show,
+    sweep,
+    tune,
+    validate,
+    welcome,
+)
 from hwsim.cli import list as list_
 from hwsim.cli.console import print_error
 from hwsim.errors import HwsimError, InputError
@@ -28,6 +44,13 @@ app = typer.Typer(
 
 app.command("run", epilog=run.EXAMPLE)(run.run_command)
 app.command("explain", epilog=explain.EXAMPLE)(explain.explain_command)
+app.command("sweep", epilog=sweep.EXAMPLE)(sweep.sweep_command)
+app.command("tune", epilog=tune.EXAMPLE)(tune.tune_command)
+app.command("compare", epilog=compare.EXAMPLE)(compare.compare_command)
+app.command("ladder", epilog=ladder.EXAMPLE)(ladder.ladder_command)
+app.command("roofline", epilog=roofline.EXAMPLE)(roofline.roofline_command)
+app.command("report", epilog=report.EXAMPLE)(report.report_command)
+app.command("export", epilog=export.EXAMPLE)(export.export_command)
 app.command("list", epilog=list_.EXAMPLE)(list_.list_command)
 app.command("show", epilog=show.EXAMPLE)(show.show_command)
 app.command("check", epilog=check.EXAMPLE)(check.check_command)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.console import print_json
+from hwsim.errors import InputError
 
 if TYPE_CHECKING:
     from hwsim.results.pressure import Pressure
@@ -26,15 +27,25 @@ def explain_command(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run and what was found as JSON.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the sets of the first cache: png, svg or pdf.")
+    ] = None,
 ) -> None:
     """Explain a run: conflicts by set, reuse, stalls, miss penalties, formulas, energy."""
     from hwsim.cli.explain_screen import print_explanation
     from hwsim.cli.last_run import recall
-    from hwsim.cli.run import spinner
+    from hwsim.cli.run import check_place, spinner
+    from hwsim.results.plot.file import check_plot_file
 
+    check_place("--plot", plot)
+    check_plot_file(plot)
     result = recall(result_file)
     with spinner("looking at the sets"):
         pressure, loaded = _look(result)
+    if plot is not None:
+        if pressure is None:
+            raise InputError(f"{result.machine} has no cache whose sets could be drawn")
+        result.plot.sets(pressure, plot)
     if as_json:
         print_json({**result.to_dict(), "explanation": _findings(result, pressure, loaded)})
         return
@@ -75,15 +86,11 @@ def _sets(pressure: Pressure) -> dict[str, Any]:
 
 def _look(result: RunResult) -> tuple[Pressure | None, dict[str, float]]:
     """The accesses once more; a kernel that lives in somebody's Python program cannot be built here."""
-    from hwsim.api import prepare
-    from hwsim.results.pressure import look_at_sets
+    from hwsim.api import prepare, set_pressure
     from hwsim.results.resolved import machine_of, workload_of
     from hwsim.results.reuse import elements_loaded
 
     machine, workload = machine_of(result), workload_of(result)
     if workload.op == "python" or "array" in result.work:
         return None, {}
-    kernel = prepare(machine, workload, math=False)
-    first = machine.caches[0].name if machine.caches else ""
-    misses = {name: facts["misses"].get(first, 0) for name, facts in result.tensors.items()}
-    return look_at_sets(machine, kernel, misses), elements_loaded(kernel)
+    return set_pressure(result), elements_loaded(prepare(machine, workload, math=False))

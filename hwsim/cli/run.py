@@ -17,6 +17,7 @@ from hwsim.errors import CheckFailedError, InputError
 
 if TYPE_CHECKING:
     from hwsim.api import Run
+    from hwsim.results.result import RunResult
 
 EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_tiled n=256 tile=32 --set l1.size='64 KiB'[/cyan]"
 
@@ -46,7 +47,15 @@ def run_command(
         typer.Option(min=0, metavar="N", help="For random inputs and random replacement.", show_default=False),
     ] = None,
     timeline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what held which resource when, for Perfetto.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write what held which resource when, and power over time, for Perfetto; or draw it (png, svg, pdf).",
+        ),
+    ] = None,
+    energy_csv: Annotated[
+        Path | None,
+        typer.Option("--energy-csv", metavar="FILE", help="Write counts, prices, joules and sources of all actions."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw where time and energy went: png, svg or pdf.")
@@ -55,12 +64,12 @@ def run_command(
     """Simulate a workload on a machine: what it costs, and why."""
     from hwsim.cli.last_run import remember
     from hwsim.cli.run_screen import print_screen
-    from hwsim.results.plot.file import check_plot_file
+    from hwsim.results.plot.file import check_plot_file, is_plot_file
 
     given = parse_words(words or ())
     target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
-    for option, path in (("--json", target), ("--timeline", timeline), ("--plot", plot)):
-        _check_place(option, path)
+    for option, path in (("--json", target), ("--timeline", timeline), ("--energy-csv", energy_csv), ("--plot", plot)):
+        check_place(option, path)
     check_plot_file(plot)
     with spinner("simulating"):
         run = _run(given, settings or (), seed, not no_math, timeline is not None)
@@ -72,16 +81,31 @@ def run_command(
         print_screen(result, given.words(), tuple(settings or ()))
     if target is not None:
         _write(target, result.to_json())
-    if timeline is not None:
+    if timeline is not None and is_plot_file(timeline):
+        result.plot.timeline(run.outcome.spans, timeline)
+    elif timeline is not None:
+        from hwsim.results.power import power_over_time
+        from hwsim.results.resolved import machine_of
         from hwsim.results.timeline import timeline_json
 
-        _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}"))
+        power = power_over_time(machine_of(result), run.outcome)
+        _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
+    if energy_csv is not None:
+        _write_energy(energy_csv, result)
     if plot is not None:
         from hwsim.results.plot.split import plot_split
 
         plot_split(result, plot)
     if result.verified is False:
         raise CheckFailedError(f"{result.workload}: {result.warnings[-1]}")
+
+
+def _write_energy(path: Path, result: RunResult) -> None:
+    from hwsim.results.energy_report import energy_csv
+
+    if result.energy_j is None:
+        raise InputError(f"--energy-csv {path}: {result.machine} has no energy prices")
+    _write(path, energy_csv(result))
 
 
 @dataclass(frozen=True)
@@ -142,7 +166,7 @@ def _run(given: Words, settings: Sequence[str], seed: int | None, math: bool, ti
     return run_all(machine, workload, math=math, timeline=timeline)
 
 
-def _check_place(option: str, path: Path | None) -> None:
+def check_place(option: str, path: Path | None) -> None:
     """A place that cannot be written is found out before the work, not after it."""
     if path is None:
         return

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hwsim.cli.console import out, print_json, print_plain
+from hwsim.errors import InputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.table import Table
 
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
+    from hwsim.spec.machine import MachineSpec
+    from hwsim.spec.workload import WorkloadSpec
 
 EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
 
@@ -29,18 +31,42 @@ def show_command(
     resolved: Annotated[bool, typer.Option("--resolved", help="Print full YAML with every default.")] = False,
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the resolved description as JSON.")] = False,
+    diagram: Annotated[bool, typer.Option("--diagram", help="Draw a machine: units, levels, links.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the machine into a file: png, svg or pdf.")
+    ] = None,
 ) -> None:
     """Show a machine or workload."""
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.render import as_data, as_yaml
 
     loaded = load_any(name, settings or ())
-    if as_json:
+    if diagram or plot is not None:
+        _draw(loaded.spec, diagram, plot)
+    elif as_json:
         print_json(as_data(loaded.spec))
     elif resolved:
         print_plain(as_yaml(loaded.spec))
     else:
         _print_machine(loaded) if isinstance(loaded.spec, MachineSpec) else _print_workload(loaded)
+
+
+def _draw(spec: MachineSpec | WorkloadSpec, diagram: bool, plot: Path | None) -> None:
+    """A machine in boxes: on the screen, and into a file."""
+    from hwsim.cli.run import check_place
+    from hwsim.results.diagram import as_text, draw_machine
+    from hwsim.results.plot.diagram import plot_diagram
+    from hwsim.results.plot.file import check_plot_file
+    from hwsim.spec.machine import MachineSpec
+
+    if not isinstance(spec, MachineSpec):
+        raise InputError(f"{spec.name} is a workload; only a machine can be drawn")
+    check_place("--plot", plot)
+    check_plot_file(plot)
+    if diagram:
+        print_plain(as_text(spec))
+    if plot is not None:
+        plot_diagram(draw_machine(spec), plot, spec.name)
 
 
 def load_any(name: str, settings: Sequence[str]) -> LoadedMachine | LoadedWorkload:

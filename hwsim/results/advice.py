@@ -25,6 +25,10 @@ def advise(result: RunResult, bound: Bound | None = None) -> Advice:
         from hwsim.results.array_advice import advise_array
 
         return advise_array(result, bound)
+    if "gpu" in result.work:
+        from hwsim.results.gpu_words import advise_gpu
+
+        return advise_gpu(result, bound)
     machine = machine_of(result)
     schedule = result.resolved["workload"].get("schedule", {})
     cores, idle = result.work["cores"], machine.compute[0].count - result.work["cores"]

@@ -11,10 +11,12 @@ from typing import Any
 from hwsim import __version__
 from hwsim.energy import Entry
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome
+from hwsim.engine.throttle import Throttle
 from hwsim.hardware.core import CpuCore
 from hwsim.kernels.kernel import Kernel
-from hwsim.results.array_work import array_work
+from hwsim.results.accelerator_work import accelerator_work
 from hwsim.results.attribution import in_cycles
+from hwsim.results.energy_report import energy_by_tensor, throttle_words
 from hwsim.results.formula import compare_formulas, rows_of
 from hwsim.results.result import Counts, RunResult
 from hwsim.results.verify import Check, verify
@@ -26,7 +28,15 @@ from hwsim.spec.workload import WorkloadSpec
 NO_MATH = "ran without math: the answer was not computed, so it could not be checked"
 
 
-def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outcome: Outcome, *, seed: int) -> RunResult:
+def assemble(
+    machine: MachineSpec,
+    workload: WorkloadSpec,
+    kernel: Kernel,
+    outcome: Outcome,
+    *,
+    seed: int,
+    throttle: Throttle | None = None,
+) -> RunResult:
     """Check the answer, price the energy, and put everything where it can be found."""
     check = verify(kernel, workload, seed) if kernel.setting.math else None
     verified, error = (check.verified, check.error) if check is not None else (None, None)
@@ -35,7 +45,8 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
     energy_j = None if entries is None else fsum(entry.joules for entry in entries)
     memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
     intensity = _intensity(kernel, outcome, memory)
-    warnings = [*kernel.warnings()] if outcome.array is None else []
+    on_core = outcome.array is None and outcome.gpu is None
+    warnings = [*kernel.warnings()] if on_core else []
     schedule = getattr(workload, "schedule", None)
     if getattr(schedule, "cores", None) is not None and getattr(schedule, "parallel", "rows") == "none":
         warnings.append("cores has no effect without parallel=rows: one core did all the work")
@@ -44,6 +55,8 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
             f"{kernel.registers_needed} values in {kernel.registers_needed - outcome.spilled} registers: "
             f"{outcome.spilled} are loaded and stored again in every iteration of the innermost loop"
         )
+    if throttle is not None:
+        warnings.append(throttle_words(throttle))
     if verified is None:
         warnings.append(NO_MATH)
     if verified is False and error is not None:
@@ -78,7 +91,9 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
             "parts": {name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
         },
         energy_by_cause=_by_cause(entries),
-        formulas=() if outcome.array else compare_formulas(machine, kernel, outcome, memory, intensity),
+        energy_by_tensor=energy_by_tensor(entries, outcome, machine),
+        throttle=None if throttle is None else asdict(throttle),
+        formulas=() if not on_core else compare_formulas(machine, kernel, outcome, memory, intensity),
         tensors=tensors,
         stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
         replay={
@@ -111,19 +126,21 @@ def _by_component(entries: tuple[Entry, ...] | None) -> dict[str, float] | None:
     return {name: fsum(entry.joules for entry in entries if entry.component == name) for name in names}
 
 
-def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str, float]]] | None:
+def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str, Any]]] | None:
     if entries is None:
         return None
-    causes: dict[str, dict[str, dict[str, float]]] = {}
+    causes: dict[str, dict[str, dict[str, Any]]] = {}
     for entry in sorted(entries, key=lambda e: (e.cause, e.component, e.action)):
-        line = {"count": entry.count, "joules": entry.joules}
+        line = {
+            "count": entry.count, "joules": entry.joules, "price": entry.price, "per": entry.per, "source": entry.source
+        }  # fmt: skip
         causes.setdefault(entry.cause, {})[f"{entry.component}.{entry.action}"] = line
     return causes
 
 
 def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, Any]:
-    if outcome.array is not None:
-        return array_work(kernel, outcome)
+    if outcome.array is not None or outcome.gpu is not None:
+        return accelerator_work(kernel, outcome)
     unit = machine.cpu
     core = CpuCore(machine, unit)
     cores = len(outcome.agents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import InputError
 from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
@@ -13,6 +13,9 @@ from hwsim.numerics.error import NumericReport
 from hwsim.numerics.format import Array
 from hwsim.results.attribution import Attribution
 from hwsim.results.verify import NumericError
+
+if TYPE_CHECKING:
+    from hwsim.results.plot.of_run import RunPlots
 
 Counts = CacheCounters | DramCounters | ScratchpadCounters
 
@@ -55,8 +58,12 @@ class RunResult:
     """The machine and the workload as they were simulated, every default filled in."""
     bounds: dict[str, Any]
     """``lower_s``: all parts overlap; ``upper_s``: none do; ``parts``: seconds that each would take alone."""
-    energy_by_cause: dict[str, dict[str, dict[str, float]]] | None
-    """The priced ledger: cause, then action, then its count and joules."""
+    energy_by_cause: dict[str, dict[str, dict[str, Any]]] | None
+    """The priced ledger: cause, then action, then its count and joules, its price, what that is per, and its source."""
+    energy_by_tensor: dict[str, dict[str, float]] | None
+    """Joules of each memory level by the tensor that was moved, in proportion to its accesses there."""
+    throttle: dict[str, Any] | None
+    """What the machine's power limit did to the clock; None where it did nothing."""
     formulas: tuple[dict[str, Any], ...]
     """Closed forms beside what was simulated, with the reason for a gap."""
     tensors: dict[str, dict[str, Any]]
@@ -121,6 +128,24 @@ class RunResult:
         """Share of the arithmetic that the cores at work could have done."""
         peak = self.work["peak_flops_per_s"]
         return float(self.work["flops_per_s"]) / peak if peak else 0.0
+
+    @property
+    def energy_per_op_pj(self) -> float | None:
+        """Picojoules for each arithmetic operation, everything counted in."""
+        flops = self.work["flops"]
+        return None if self.energy_j is None or not flops else self.energy_j / flops * 1e12
+
+    @property
+    def edp_js(self) -> float | None:
+        """Energy times delay, in joule-seconds: what a slower, thriftier run has to be better in."""
+        return None if self.energy_j is None else self.energy_j * self.time_s
+
+    @property
+    def plot(self) -> RunPlots:
+        """The plots of this run: ``result.plot.split("run.png")``, energy, traffic, roofline, diagram, …"""
+        from hwsim.results.plot.of_run import RunPlots
+
+        return RunPlots(self)
 
     def __repr__(self) -> str:
         from hwsim.results.summary import summary_lines

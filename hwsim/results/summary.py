@@ -56,6 +56,10 @@ def peak_words(result: RunResult) -> str:
     if "array" in result.work:
         arrays = counted(result.work["array"]["count"], "array")
         return f"{rate(speed, 'OP')}, {percent(speed, peak)} of the peak of {arrays} ({rate(peak, 'OP')})"
+    if "gpu" in result.work:
+        unit = result.resolved["machine"]["compute"][0]["name"]
+        whole = f"{result.work['gpu']['count']} {unit}"
+        return f"{rate(speed, 'FLOP')}, {percent(speed, peak)} of the peak of {whole} ({rate(peak, 'FLOP')})"
     cores = counted(result.work["cores"], "core")
     return f"{rate(speed, 'FLOP')}, {percent(speed, peak)} of the peak of {cores} ({rate(peak, 'FLOP')})"
 

@@ -15,6 +15,10 @@ def joules(amount: float) -> str:
     return _small(amount, "J")
 
 
+def joule_seconds(amount: float) -> str:
+    return _small(amount, "J·s")
+
+
 def watts(amount: float) -> str:
     return _small(amount, "W")
 

@@ -67,8 +67,9 @@ def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:
             keys |= _group_keys(value, group, spec)
         elif isinstance(value, dict):
             keys |= {n: Key((group, n), type(entry), _describe(type(entry))) for n, entry in value.items()}
-    for name, field in type(spec.mapping).model_fields.items():
-        keys[f"mapping.{name}"] = Key(("mapping", name), field.annotation, _describe(field.annotation))
+    for group in ("mapping", "threads"):
+        for name, field in type(getattr(spec, group)).model_fields.items():
+            keys[f"{group}.{name}"] = Key((group, name), field.annotation, _describe(field.annotation))
     for name in _TOP:
         if name not in keys:
             keys[name] = _top_key(spec, name)

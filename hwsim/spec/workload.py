@@ -13,6 +13,7 @@ from hwsim.spec.base import Name, Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.number import Precision, SumFormat
+from hwsim.spec.threads import ThreadSchedule
 
 Distribution = Literal["uniform", "normal", "activations", "relu"]
 
@@ -57,6 +58,9 @@ class WorkloadSpec(Spec):
     )
     seed: int = Field(0, ge=0, description="Seed of the random inputs.")
     mapping: MappingSpec = Field(MappingSpec(), description="Tiles on a machine with arrays; others do not read it.")
+    threads: ThreadSchedule = Field(
+        ThreadSchedule(), description="How a matrix product is written for a GPU; others do not read it."
+    )
 
     loops: ClassVar[tuple[str, ...]] = ()
     """Loops that a schedule may cut, where their names are not those of the sizes."""

@@ -21,7 +21,7 @@ STRANGERS = (("kernels", "hardware"),)
 
 HOMES = {
     "simpy": ("hwsim.engine",),
-    "matplotlib": ("hwsim.results.plot",),
+    "matplotlib": ("hwsim.results.plot", "hwsim.sweep.picture", "hwsim.sweep.result_set"),
     "typer": ("hwsim.cli",),
     "rich": ("hwsim.cli",),
 }

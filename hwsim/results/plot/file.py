@@ -19,6 +19,11 @@ def check_plot_file(path: Path | None) -> None:
         raise InputError(f"{path}: a plot is one of {', '.join(sorted(_NO_DATE))}")
 
 
+def is_plot_file(path: Path) -> bool:
+    """Whether a name ends as a plot's does."""
+    return path.suffix.lower() in _NO_DATE
+
+
 def save_plot(figure: Figure, path: Path) -> None:
     check_plot_file(path)
     try:

@@ -17,12 +17,13 @@ from hwsim.results.words import explain_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _HEIGHT = 0.62
 _ORDER = ("arithmetic", "operand supply", "control", "l1", "l2", "l3", "dram")
 
 
-def plot_ladder(rungs: Mapping[str, RunResult], path: Path, title: str = "") -> None:
+def plot_ladder(rungs: Mapping[str, RunResult], path: Path | None = None, title: str = "") -> Figure:
     """Bars of time on a logarithmic axis, and the energy of what happens; the first rung is the baseline."""
     from matplotlib.figure import Figure
 
@@ -33,7 +34,9 @@ def plot_ladder(rungs: Mapping[str, RunResult], path: Path, title: str = "") -> 
         _draw_energy(right, rungs)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-        save_plot(figure, path)
+        if path is not None:
+            save_plot(figure, path)
+    return figure
 
 
 def _draw_time(axes: Axes, rungs: Mapping[str, RunResult]) -> None:

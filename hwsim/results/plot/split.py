@@ -16,12 +16,13 @@ from hwsim.results.words import ARROW, part_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _FROM = 0.004
 _BUSY_LOOK = Look("#0072B2")
 
 
-def plot_split(result: RunResult, path: Path) -> None:
+def plot_split(result: RunResult, path: Path | None = None) -> Figure:
     """Shares below each other, each with its name and percentage; time on the left, energy on the right."""
     from matplotlib.figure import Figure
 
@@ -37,7 +38,9 @@ def plot_split(result: RunResult, path: Path) -> None:
         for axes, (title, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw(axes, title, shares, rows)
         figure.suptitle(f"{result.workload} on {result.machine}", x=0.01, ha="left", fontsize=12, fontweight="bold")
-        save_plot(figure, path)
+        if path is not None:
+            save_plot(figure, path)
+    return figure
 
 
 def _draw(axes: Axes, title: str, shares: Mapping[str, tuple[float, Look]], rows: int) -> None:

@@ -1,0 +1,142 @@
+"""`hwsim roofline`: what a machine can attain, and where workloads lie below it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwsim.cli.console import print_json, write_json
+from hwsim.cli.show import Settings
+from hwsim.cli.sweep_words import JsonFile, PlotFile
+from hwsim.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hwsim.results.result import RunResult
+    from hwsim.results.roofline import Roofline
+    from hwsim.spec.machine import MachineSpec
+
+EXAMPLE = (
+    "Example: [cyan]hwsim roofline course_cpu add,matmul_naive,matmul_simd,matmul_parallel --plot roofline.png[/cyan]"
+)
+
+PROBE = "matmul"
+"""The workload that every machine runs: it tells the peak rate of each format."""
+
+
+def roofline_command(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MACHINE [WORKLOADS]... [NAME=VALUE]...",
+            help="A machine, workloads to put below its roofs, and their parameters, such as n=256.",
+        ),
+    ],
+    settings: Settings = None,
+    plot: PlotFile = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Show one roof per memory level and per number format, with runs where their simulated traffic puts them."""
+    from hwsim.api import resolve_machine
+    from hwsim.cli.run import check_place, spinner
+    from hwsim.cli.sweep_words import pairs
+    from hwsim.results.plot.file import check_plot_file
+    from hwsim.results.plot.roofline import plot_roofline
+    from hwsim.results.roofline import make_roofline
+    from hwsim.sweep.batch import Task, run_tasks
+
+    target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
+    for option, path in (("--json", target), ("--plot", plot)):
+        check_place(option, path)
+    check_plot_file(plot)
+    names = [name for word in words if "=" not in word for name in word.split(",") if name]
+    if not names:
+        raise InputError("give a machine first, such as hwsim roofline course_cpu matmul_tiled")
+    parameters = pairs([word for word in words if "=" in word], "write a parameter as name=value, such as n=256")
+    machine = resolve_machine(names[0], settings or ())
+    tasks = [Task(name, names[0], name, parameters, tuple(settings or ())) for name in dict.fromkeys(names[1:])]
+    with spinner("simulating"):
+        runs = run_tasks(tasks, math=False)
+        roofline = make_roofline(machine, runs, _probes(names[0], tuple(settings or ())))
+    if json_file == "-":
+        print_json(_data(roofline))
+    else:
+        _print(machine, roofline, runs)
+    if target is not None:
+        write_json(target, _data(roofline))
+    if plot is not None:
+        plot_roofline(roofline, plot)
+
+
+def _probes(machine: str, settings: tuple[str, ...]) -> dict[str, RunResult]:
+    """A tiny product in each format that the machine has."""
+    from hwsim.api import resolve_workload, run_all
+    from hwsim.spec.fields import literals
+    from hwsim.spec.workload import WorkloadSpec
+
+    found = {}
+    resolve_workload(PROBE, {})
+    for form in literals(WorkloadSpec.model_fields["precision"].annotation):
+        try:
+            run = run_all(machine, PROBE, set=settings, math=False, parameters={"n": 16, "precision": form})
+        except InputError:
+            continue  # a format that this machine does not compute in has no ceiling
+        found[str(form)] = run.result
+    return found
+
+
+def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> None:
+    from hwsim.cli.run_screen import screen
+    from hwsim.cli.table import make_table
+    from hwsim.results.text import counted, digits, rate
+
+    console = screen()
+    console.print(f"[bold]{roofline.machine}[/bold], roofs for {counted(roofline.units, 'compute unit')}")
+    together: dict[float, list[str]] = {}
+    for form, peak in roofline.ceilings.items():
+        together.setdefault(peak, []).append(form)
+    table = make_table("level", "bandwidth", *(f"ridge {', '.join(forms)}" for forms in together.values()))
+    table.columns[0].no_wrap = True
+    for level, bandwidth in roofline.roofs.items():
+        table.add_row(level, rate(bandwidth, "B"), *(digits(peak / bandwidth) for peak in together))
+    table.add_section()
+    table.add_row("peak", "", *(rate(peak, "FLOP") for peak in together))
+    console.width = max(console.width, 120)
+    console.print(table)
+    console.print("ridge: operations per byte from which on the level no longer limits", style="dim")
+    if runs:
+        console.print()
+        console.print(_spot_table(machine, roofline, runs))
+
+
+def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> Table:
+    """Each run against the roofs of the units that it uses."""
+    from hwsim.cli.table import make_table
+    from hwsim.results.roofline import level_bandwidths
+    from hwsim.results.text import digits, percent, rate
+
+    levels = list(roofline.roofs)
+    heads = ("workload", "speed", *(f"per {level} byte" for level in levels), "attainable", "of it", "under")
+    table = make_table(*heads, left=(0, len(heads) - 1))
+    table.columns[0].no_wrap = True
+    for name, result in runs.items():
+        own = {spot.level: spot.intensity for spot in roofline.spots if spot.name == name}
+        roofs = level_bandwidths(machine, result.work["cores"])
+        limits = {level: own[level] * roofs[level] for level in own if level in roofs}
+        limits[str(result.resolved["workload"]["precision"])] = float(result.work["peak_flops_per_s"])
+        roof = min(limits, key=lambda limit: limits[limit])
+        speed = float(result.work["flops_per_s"])
+        cells = [digits(own[level]) if level in own else "–" for level in levels]
+        table.add_row(name, rate(speed, "FLOP"), *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof)
+    return table
+
+
+def _data(roofline: Roofline) -> dict[str, object]:
+    from dataclasses import asdict
+
+    data = asdict(roofline)
+    data["spots"] = [dict(spot) for spot in data["spots"]]
+    return data

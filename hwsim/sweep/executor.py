@@ -1,0 +1,160 @@
+"""Where points are computed: in this process, in others on this computer, or on a Dask cluster.
+
+The one interface is `concurrent.futures.Executor`; a Backend opens one, and tells which errors mean that a worker died.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType, TracebackType
+from typing import Any
+
+from hwsim.errors import InputError
+
+NAMES = ("auto", "inprocess", "processes", "dask")
+
+
+class Backend(ABC):
+    """Opens executors; a new one after a worker has died, where the old one is of no more use."""
+
+    name: str
+    workers: int
+    died: tuple[type[BaseException], ...] = ()
+    """What a future raises when its worker died."""
+    dies_as_a_whole = False
+    """Whether one dead worker takes all points in flight with it."""
+
+    @abstractmethod
+    def open(self) -> Executor: ...
+
+    def submit(self, executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        return executor.submit(function, *arguments)
+
+    def close(self, executor: Executor) -> None:
+        """Stop without waiting for what is in flight."""
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+class InProcess(Backend):
+    """One point after the other, here: nothing to start, and a debugger sees everything."""
+
+    name, workers = "inprocess", 1
+
+    def open(self) -> Executor:
+        return _Immediately()
+
+
+class Processes(Backend):
+    """Worker processes on this computer. They start afresh, import hwsim and nothing of the user's program."""
+
+    name = "processes"
+    died = (BrokenExecutor,)
+    dies_as_a_whole = True
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def open(self) -> Executor:
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self.workers, context, initializer=_start_worker)
+
+    def submit(self, executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        with _no_main():
+            return executor.submit(function, *arguments)
+
+    def close(self, executor: Executor) -> None:
+        """Workers at work would keep this process waiting: they are ended, and lose nothing that counts."""
+        processes = list(getattr(executor, "_processes", None) or {})
+        executor.shutdown(wait=False, cancel_futures=True)
+        for pid in processes:
+            _end(pid)
+
+
+def make_backend(name: str, jobs: int | None, scheduler: str | None = None) -> Backend:
+    """The backend of a name; `auto` is the caller's to decide."""
+    if name not in NAMES:
+        from hwsim.spec.fields import did_you_mean
+
+        raise InputError(f"--executor {name}: not one of {', '.join(NAMES)}{did_you_mean(name, NAMES)}")
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs}: at least 1 is needed")
+    if scheduler is not None and name != "dask":
+        raise InputError("--scheduler is for --executor dask")
+    if name == "dask":
+        from hwsim.sweep.dask_backend import DaskBackend
+
+        return DaskBackend(jobs or usable_cores(), scheduler)
+    if name == "inprocess":
+        return InProcess()
+    return Processes(jobs or usable_cores())
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Immediately(Executor):
+    """Computes at once, in the thread that asks."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with _Settled(future):
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class _Settled(AbstractContextManager[None]):
+    """An error inside becomes the future's, as in every executor; Ctrl-C goes on to the user."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.future.set_exception(error)
+        return True
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Workers import hwsim, never the user's program: a script needs no `if __name__ == "__main__"`."""
+    own = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = own
+
+
+def _start_worker() -> None:
+    """Ctrl-C is the parent's to handle; when the parent is gone, so is the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,180 @@
+"""`hwsim sweep` and `hwsim export` as people type them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import hwsim as package
+from tests.cli.command_line import hwsim
+
+SMALL = ("course_cpu", "matmul_tiled", "n=16", "tile=4,8")
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_sweep_prints_points_and_the_best_of_each_metric() -> None:
+    done = hwsim("sweep", *SMALL, "precision=fp32,int8", "--plot", "tiles.png")
+    assert done.code == 0, done.err
+    assert "tile" in done.out and "the worst is" in done.out
+    assert "4 points: 4 computed; kept in sweep.db" in done.out
+    assert "4 points (2 tile × 2 precision): about" in done.err
+    assert Path("tiles.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_command_computes_nothing_the_second_time() -> None:
+    hwsim("sweep", *SMALL)
+    done = hwsim("sweep", *SMALL)
+    assert "2 were here already" in done.out
+    assert "all of them are here already" in done.err
+
+
+def test_json_is_all_that_is_printed() -> None:
+    rows = json.loads(hwsim("sweep", *SMALL, "--json", "-").out)
+    assert [row["tile"] for row in rows] == [4, 8]
+    assert rows[0]["time_s"] == package.run("course_cpu", "matmul_tiled", n=16, tile=4).time_s
+
+
+def test_several_machines_workloads_and_fields() -> None:
+    words = (
+        "course_cpu,cortex_a78",
+        "matmul_naive,matmul_tiled",
+        "n=16",
+        "--set",
+        "l1.size=32KiB,64KiB",
+        "--json",
+        "-",
+    )
+    rows = json.loads(hwsim("sweep", *words).out)
+    assert len(rows) == 8
+    assert {(row["machine"], row["workload"], row["l1.size"]) for row in rows} >= {
+        ("cortex_a78", "matmul_tiled", "64KiB")
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("tiel=8",), "no such parameter; did you mean 'tile'"),
+        (("tile=256..8:x2",), "an empty range"),
+        (("tile=8,,9",), "missing between commas"),
+        (("n=1..1000", "m=1..1000"), "1,000,000 points are a lot (1,000 n × 1,000 m); say --yes"),
+        (("precision=fp32,fp31",), "precision=fp31"),
+        (("--set", "l1.sise=32KiB"), "did you mean 'l1.size'"),
+        (("--set", "l1.size"), "write a field as path=values"),
+        (("tile=8", "tile=9"), "tile is given twice"),
+        (("--executor", "cluster"), "not one of auto, inprocess, processes, dask"),
+        (("--jobs", "0"), "at least 1"),
+        (("--plot", "x.bmp"), "a plot is one of"),
+        (("--plot", "nowhere/x.png"), "there is no folder"),
+        (("--out", "nowhere/x.db"), "there is no folder"),
+        (("tile=4,8", "--kind", "lined", "--plot", "x.png"), "did you mean 'lines'"),
+        (("tile=4,8", "--metric", "tim", "--plot", "x.png"), "did you mean 'time_s'"),
+        (("tile=4,8", "--x", "m", "--plot", "x.png"), "m is not swept here"),
+    ],
+)
+def test_bad_input_is_said_and_ends_with_2(words: tuple[str, ...], message: str) -> None:
+    given = () if any(word.startswith("n=") for word in words) else ("n=16",)
+    done = hwsim("sweep", "course_cpu", "matmul_tiled", *given, *words)
+    assert done.code == 2, done.out
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_file_that_is_no_store_is_left_alone() -> None:
+    Path("notes.txt").write_text("dear diary\n" * 100)
+    done = hwsim("sweep", *SMALL, "--out", "notes.txt")
+    assert done.code == 2 and "is not a sweep of hwsim" in done.err
+    assert Path("notes.txt").read_text() == "dear diary\n" * 100
+
+
+def test_a_store_of_another_format_or_a_damaged_one_is_left_alone() -> None:
+    hwsim("sweep", *SMALL)
+    with sqlite3.connect("sweep.db") as store:
+        store.execute("PRAGMA user_version = 99")
+    done = hwsim("sweep", *SMALL)
+    assert done.code == 2 and "store format 99" in done.err
+    Path("cut.db").write_bytes(Path("sweep.db").read_bytes()[:5000])
+    done = hwsim("sweep", *SMALL, "--out", "cut.db")
+    assert done.code == 2 and "cut.db" in done.err
+
+
+def test_a_store_of_another_model_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hwsim("sweep", *SMALL)
+    monkeypatch.setattr("hwsim.sweep.store.model_version", lambda: "9.9+other")
+    done = hwsim("sweep", *SMALL)
+    assert done.code == 2 and "9.9+other" in done.err
+    assert hwsim("export", "sweep.db").code == 0
+
+
+def test_failed_points_are_counted_with_their_reason() -> None:
+    done = hwsim("sweep", "course_cpu", "matmul_tiled", "n=32,64", "ld=48,64", "tile=8")
+    assert done.code == 0
+    assert "1 failed" in done.out and "ld 48 is less" in done.out
+
+
+def test_export_writes_csv_and_json() -> None:
+    hwsim("sweep", *SMALL)
+    rows = list(csv.DictReader(hwsim("export", "sweep.db").out.splitlines()))
+    assert [row["tile"] for row in rows] == ["4", "8"]
+    assert hwsim("export", "sweep.db", "-o", "p.json").code == 0
+    assert [row["tile"] for row in json.loads(Path("p.json").read_text())] == [4, 8]
+    whole = json.loads(hwsim("export", "sweep.db", "--full").out)
+    assert whole[0]["result"]["workload"] == "matmul_tiled"
+    assert "2 of 2 points" in hwsim("export", "sweep.db", "--list").out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("none.db",), "there is no file none.db"),
+        (("sweep.db", "-o", "p.xls"), "'xls' is not one of csv, json, parquet"),
+        (("sweep.db", "--sweep", "7"), "--sweep 7: sweep.db has 1"),
+        (("sweep.db", "--format", "parquet"), "give a file with -o"),
+        (("sweep.db", "--full", "--format", "csv"), "--full is for JSON"),
+    ],
+)
+def test_export_says_what_is_wrong(words: tuple[str, ...], message: str) -> None:
+    hwsim("sweep", *SMALL)
+    done = hwsim("export", *words)
+    assert done.code == 2 and message in done.err
+
+
+def test_parquet_holds_the_same_rows() -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    hwsim("sweep", *SMALL)
+    assert hwsim("export", "sweep.db", "-o", "p.parquet").code == 0
+    assert list(pandas.read_parquet("p.parquet")["tile"]) == [4, 8]
+
+
+def test_ctrl_c_says_that_nothing_is_lost(tmp_path: Path) -> None:
+    root = Path(package.__file__).resolve().parent.parent
+    words = ["sweep", "course_cpu", "matmul_tiled", "n=16..400:4", "tile=4", "--executor", "inprocess"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hwsim.cli.app", *words],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (tmp_path / "sweep.db-wal").exists():
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "points are kept in sweep.db; the same command goes on from there" in said

@@ -1,0 +1,161 @@
+"""A sweep goes on, whatever happens to one of its points or workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hwsim
+from hwsim.errors import InputError
+from hwsim.kernels.kernel import Setting
+from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
+from hwsim.kernels.own import register_kernel
+from hwsim.kernels.step import Instructions
+from hwsim.numerics.format import find_format
+from hwsim.spec.operation import PythonWorkload
+from hwsim.sweep.api import run_request
+from hwsim.sweep.request import Request, make_request
+from hwsim.sweep.result_set import ResultSet, load_results
+from hwsim.sweep.runner import Finished
+from hwsim.sweep.store import Store
+from tests.unit.sweep import workers
+
+SIZES = (16, 17, 20, 24, 28, 32)
+
+
+def request() -> Request:
+    return make_request("course_cpu", "matmul_tiled", {"n": list(SIZES), "tile": 4}, {})
+
+
+def run(path: Path, executor: str = "inprocess") -> tuple[ResultSet, list[Finished]]:
+    with Store(path) as store:
+        news = list(run_request(request(), store, executor, jobs=2))
+        return load_results(store, store.begin(request()), request()), news
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str | None, str | None]]:
+    """What an uninterrupted sweep leaves."""
+    path = tmp_path_factory.mktemp("whole") / "sweep.db"
+    run(path)
+    with Store(path, write=False) as store:
+        return store.digest()
+
+
+def digest(path: Path) -> dict[str, tuple[str, str | None, str | None]]:
+    with Store(path, write=False) as store:
+        return store.digest()
+
+
+def test_processes_find_the_same_bytes_as_one_process(whole: dict[str, object], tmp_path: Path) -> None:
+    results, news = run(tmp_path / "s.db", "processes")
+    assert digest(tmp_path / "s.db") == whole
+    assert [row["n"] for row in results] == list(SIZES)
+    assert len(news) == len(SIZES)
+
+
+def test_a_result_of_a_sweep_is_the_result_of_a_run(tmp_path: Path) -> None:
+    results, _ = run(tmp_path / "s.db")
+    alone = hwsim.run("course_cpu", "matmul_tiled", n=20, tile=4)
+    assert results.result(2).to_json() == alone.to_json()
+
+
+def test_the_second_time_everything_is_reused(tmp_path: Path) -> None:
+    run(tmp_path / "s.db")
+    _, news = run(tmp_path / "s.db")
+    assert [each.reused for each in news] == [True] * len(SIZES)
+
+
+def test_another_sweep_reuses_equal_points(tmp_path: Path) -> None:
+    run(tmp_path / "s.db")
+    other = make_request("course_cpu", "matmul_tiled", {"tile": 4, "n": [12, 16, 17]}, {})
+    with Store(tmp_path / "s.db") as store:
+        reused = {each.point.coordinates["n"]: each.reused for each in run_request(other, store, "inprocess")}
+        assert reused == {12: False, 16: True, 17: True}
+        assert store.count() == len(SIZES) + 1
+
+
+def test_a_killed_worker_is_replaced_and_its_point_computed(
+    whole: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(workers.FOLDER, str(tmp_path))
+    monkeypatch.setattr("hwsim.sweep.runner.run_job", workers.die_once)
+    _, news = run(tmp_path / "s.db", "processes")
+    assert (tmp_path / "died").exists()
+    assert [each.status for each in news] == ["done"] * len(SIZES)
+    assert digest(tmp_path / "s.db") == whole
+
+
+def test_a_point_that_kills_every_worker_is_given_up_and_tried_again_next_time(
+    whole: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwsim.sweep.runner.run_job", workers.die_always)
+    results, _ = run(tmp_path / "s.db", "processes")
+    assert [(row["n"], row.status) for row in results.failed] == [(17, "lost")]
+    assert "died 3 times" in str(results.failed[0].error)
+    monkeypatch.undo()
+    run(tmp_path / "s.db")
+    assert digest(tmp_path / "s.db") == whole
+
+
+@pytest.mark.parametrize(
+    ("function", "words"), [(workers.refuse, "does not fit"), (workers.blunder, "internal error: ZeroDivisionError")]
+)
+def test_a_point_that_fails_is_kept_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: object, words: str
+) -> None:
+    monkeypatch.setattr("hwsim.sweep.runner.run_job", function)
+    results, _ = run(tmp_path / "s.db")
+    assert len(results.done) == len(SIZES) - 1
+    assert words in str(results.failed[0].error)
+    with pytest.raises(InputError, match=words):
+        results.result(results.failed[0])
+
+
+def test_points_that_cannot_be_resolved_are_kept_with_their_reason(tmp_path: Path) -> None:
+    results = hwsim.sweep("course_cpu", "matmul_tiled", n=[32, 64], ld=[48, 64], tile=8, out=tmp_path / "s.db")
+    assert [row.status for row in results] == ["done", "done", "failed", "done"]
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(whole: dict[str, object], tmp_path: Path) -> None:
+    with Store(tmp_path / "s.db") as store:
+        watched = run_request(request(), store, "inprocess")
+        for _ in range(3):
+            next(watched)
+        watched.close()
+        assert store.count() == 3
+    _, news = run(tmp_path / "s.db")
+    assert sum(each.reused for each in news) == 3
+    assert digest(tmp_path / "s.db") == whole
+
+
+def test_a_kernel_of_ones_own_is_swept_in_this_process_and_not_kept(tmp_path: Path) -> None:
+    @register_kernel("twice")
+    def twice(workload: PythonWorkload, setting: Setting) -> LoopKernel:
+        kernel = LoopKernel("twice", find_format(workload.precision), setting)
+        a, c = kernel.add_input("A", workload.sizes["n"]), kernel.add_result("C", workload.sizes["n"])
+
+        def compute(ranges: Ranges) -> None:
+            kernel.arrays["C"][part(ranges, "i")] = 2 * kernel.arrays["A"][part(ranges, "i")]
+
+        kernel.add_loop("twice", {"i": workload.sizes["n"]}, [at(a, "i")], at(c, "i"), Instructions(add=1), compute)
+        kernel.expected = lambda: 2 * kernel.arrays["A"]
+        return kernel
+
+    file = tmp_path / "twice.yaml"
+    file.write_text("format: 1\nname: twice\ndescription: d\nop: python\nkernel: twice\nsizes: {n: 8}\n")
+    assert [row["flops"] for row in hwsim.sweep("course_cpu", file, n=[8, 16])] == [8, 16]
+    with pytest.raises(InputError, match="exists only in this process"):
+        hwsim.sweep("course_cpu", file, n=[8, 16], executor="processes")
+    with pytest.raises(InputError, match="not kept"):
+        hwsim.sweep("course_cpu", file, n=[8, 16], out=tmp_path / "s.db")
+
+
+def test_executors_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(InputError, match=r"not one of .*; did you mean 'processes'"):
+        hwsim.sweep(n=[16], executor="proceses")
+    with pytest.raises(InputError, match="at least 1"):
+        hwsim.sweep(n=[16], jobs=0)
+    with pytest.raises(InputError, match="--scheduler is for"):
+        hwsim.sweep(n=[16], scheduler="tcp://127.0.0.1:1")
