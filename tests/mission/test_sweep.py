@@ -1,4 +1,4 @@
-"""Sweeping, tuning and comparing: rows A6, A8, A11, M7, T6, T16, T19, V3, V4, X2, X4, X5, H1-H4 and E5."""
+"""Sweeping, tuning and comparing: rows A6, A8, A11, M7, M8, T6, T16, T19, V3, V4, X2, X4, X5, H1-H4 and E5."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hwsim
+from hwsim.api import reuse_histogram
 from hwsim.results.limits import CAPACITY, CONFLICT, tile_limits
 from hwsim.sweep.batch import run_tasks
 from hwsim.sweep.request import make_request
@@ -91,6 +92,16 @@ def test_m7_a_tile_that_does_not_fit_is_pruned_by_the_named_rule() -> None:
     request = make_request("course_cpu", "matmul_register", {"n": 24, "v1": "2,4,8", "v2": "2,4,8"}, {})
     search = tune(request, "loads", Store(MEMORY))
     assert list(search.pruned) == ["registers: regs has 16, and the register tile needs more"]
+
+
+def test_m8_neighbours_are_used_together() -> None:
+    """M8: down a column every use of a line is far from the last one; along a row 15 of 16 uses follow at once."""
+    shares = {}
+    for workload in ("sum_rows", "sum_columns"):
+        histogram = reuse_histogram(hwsim.run("course_cpu", workload, n=64))
+        shares[workload] = histogram.counts[0] / histogram.accesses if histogram.counts else 0.0
+    assert shares["sum_rows"] == pytest.approx(15 / 16)
+    assert shares["sum_columns"] == 0
 
 
 def test_t6_tune_answers_how_to_set_v1_and_v2() -> None:
