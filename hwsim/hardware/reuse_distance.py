@@ -1,7 +1,8 @@
 """Reuse distance: how many other lines are touched between two uses of a line.
 
 A fully associative LRU cache of n lines hits exactly those uses whose distance is less than n (Mattson, Gecsei, Slutz
-and Traiger, IBM Systems Journal, 1970), so that one histogram tells the hit rate of every size of cache at once. Distance zero is spatial locality: the neighbour on the same line.
+and Traiger, IBM Systems Journal, 1970), so that one histogram tells the hit rate of every size of cache at once.
+Distance zero is spatial locality: the neighbour on the same line.
 """
 
 from __future__ import annotations

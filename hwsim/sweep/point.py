@@ -13,7 +13,7 @@ from hwsim.errors import InputError, OverrideError
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.render import as_data
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.sweep.axis import Axis, Value
+from hwsim.sweep.axis import Axis, Value, typed
 from hwsim.sweep.request import MACHINE, WORKLOAD, Coordinates, Request
 from hwsim.sweep.version import model_version
 
@@ -92,7 +92,7 @@ class Resolver:
         self._workload = lru_cache(maxsize=64)(lambda name: resolve_workload(name, {}))
 
     def job(self, coordinates: Coordinates) -> Job:
-        settings = tuple(f"{name}={_text(value)}" for name, value in self._part(coordinates, "machine").items())
+        settings = tuple(f"{name}={typed(value)}" for name, value in self._part(coordinates, "machine").items())
         machine, text = self._machine(str(coordinates[MACHINE]), settings)
         workload = in_own_format(machine, self._with(coordinates, self._part(coordinates, "workload")))
         return Job(text, _json(as_data(workload)), self.request.math)
@@ -145,10 +145,6 @@ class Resolver:
 
 def _json(data: object) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _digest(*texts: str) -> str:
