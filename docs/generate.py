@@ -10,18 +10,22 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
+from hwsim.catalog import energy_table_names, load_energy_table
 from hwsim.cli.app import app
+from hwsim.spec.energy_table import EnergyTableSpec, resolve_table, sram_price
 from hwsim.spec.fields import choices, literals
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import Level
 from hwsim.spec.operation import AnyWorkload
 from hwsim.spec.render import json_schema
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.units import format_bytes, plain
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 NOTICE = "<!-- Written by docs/generate.py; change hwsim and run `make docs`. -->\n"
@@ -59,6 +63,12 @@ _COMMANDS = """\
 wrong. `--debug`, anywhere on the line, shows Python tracebacks; `--version` prints the version; `--help`
 after any command tells what it takes.
 """
+_TABLES = """\
+Prices that machine files use by naming a table (`energy.table`, `energy.dram`). They lie in
+`machines/energy/`; one of yours goes into `./machines/energy/`. What lies between two nodes is interpolated
+in the logarithms of node and energy. An empty cell is not known: it is never taken for 0.
+[Price a machine's energy](../how-to/price-energy.md) shows how to use them.
+"""
 _AMOUNTS = "`KB` could mean 1000 or 1024 bytes and is refused. Amounts are exact: `0.1 ns` is a tenth.\n"
 
 Schema = dict[str, Any]
@@ -80,6 +90,14 @@ def machine_page() -> str:
         *_group("ports", parts["PortsSpec"]),
         *_group("latency", parts["OpLatencySpec"]),
         *_group("simd", parts["SimdSpec"]),
+        *_group("matrix", parts["MatrixSpec"]),
+        *_section("compute: kind grid", parts["GridSpec"]),
+        *_section("compute: kind gpu", parts["GpuSpec"]),
+        *_group("latency of a gpu", parts["GpuLatencySpec"]),
+        *_group("launch", parts["LaunchSpec"]),
+        *_group("library", parts["LibrarySpec"]),
+        *_group("one of tensor_tiles or lane_tiles", parts["TileSpec"]),
+        *_group("one of attention", parts["AttentionKernelSpec"]),
         "## memory: what every level has\n",
         *_table(parts["CacheSpec"], common),
     ]
@@ -94,6 +112,7 @@ def machine_page() -> str:
     text += _section("energy", parts["EnergySpec"])
     text += _group("one entry of actions", parts["PriceSpec"])
     text += _group("one entry of static", parts["StaticSpec"])
+    text += _group("tdp", parts["LimitSpec"])
     text += _units()
     return _page(text)
 
@@ -109,6 +128,7 @@ def workload_page() -> str:
     text = [
         "# Workload files\n", NOTICE, _WORKLOAD,
         "## What every workload has\n", *_table(first, common, {"op": about_op}),
+        *_group("precision: a format of your own", parts["FormatSpec"]),
     ]  # fmt: skip
     for model in operations:
         definition = parts[model.__name__]
@@ -130,10 +150,44 @@ def cli_page() -> str:
     return _page(text)
 
 
+def energy_page() -> str:
+    """The prices of all energy tables, with their sources, and what a table may say."""
+    tables = {name: resolve_table(load_energy_table(name), load_energy_table) for name in energy_table_names()}
+    nodes = sorted((t for t in tables.values() if t.operations), key=lambda t: -(t.node or 0))
+    head = " | ".join(f"{plain(table.node or Fraction(0))} nm" for table in nodes)
+    text = ["# Energy tables\n", NOTICE, _TABLES, "## Arithmetic, pJ\n"]
+    text += [f"| operation | {head} | area at 45 nm, um² | source at 45 nm |", "|---" * (len(nodes) + 3) + "|"]
+    oldest = nodes[0]
+    for operation, price in oldest.operations.items():
+        cells = " | ".join(plain(table.operations[operation].energy.picojoules) for table in nodes)
+        area = oldest.areas.get(operation)
+        shown = "" if area is None else f"{area.square_micrometres:g}"
+        text.append(f"| `{operation}` | {cells} | {shown} | {_cell(price.source)} |")
+    text += ["", "## Memories on a chip, pJ/bit\n", f"| size | {head} |", "|---" * (len(nodes) + 1) + "|"]
+    for kib in (8, 32, 128, 512, 1024, 4096, 131072):
+        prices = [sram_price(table, 1024 * kib) for table in nodes]
+        cells = " | ".join("" if price is None else plain(price.read.picojoules) for price in prices)
+        text.append(f"| {format_bytes(1024 * kib)} | {cells} |")
+    text += ["", "## Main memory, pJ/bit\n", "| kind | device | controller | source |", "|---|---|---|---|"]
+    for kind, memory in tables["dram"].dram.items():
+        controller = "" if memory.controller is None else plain(memory.controller.picojoules)
+        text.append(f"| `{kind}` | {plain(memory.device.picojoules)} | {controller} | {_cell(memory.source)} |")
+    text += ["", "## Instructions, pJ\n", "| table | kind | | source |", "|---|---|---|---|"]
+    for name, table in tables.items():
+        for kind, price in table.instructions.items():
+            text.append(f"| `{name}` | `{kind}` | {plain(price.energy.picojoules)} | {_cell(price.source)} |")
+    parts = json_schema("Energy table", EnergyTableSpec)["$defs"]
+    text += ["", *_section("What a table may say", parts["EnergyTableSpec"])]
+    text += _group("one entry of operations, instructions or registers", parts["PriceSpec"])
+    text += [*_group("one entry of sram", parts["SramSpec"]), *_group("one entry of dram", parts["DramKindSpec"])]
+    return _page([*text, *_group("special", parts["SpecialSpec"]), *_group("one entry of areas", parts["AreaSpec"])])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "machine-format.md": machine_page,
     "workload-format.md": workload_page,
     "cli.md": cli_page,
+    "energy-tables.md": energy_page,
 }
 
 
@@ -171,6 +225,8 @@ def _default(field: Schema) -> str:
     if "default" not in field:
         return ""
     default = field["default"]
+    if isinstance(default, dict) and default and all(isinstance(value, int | float) for value in default.values()):
+        return ", ".join(f"`{name}: {value:g}`" for name, value in default.items())
     if default is None or default in ({}, []) or isinstance(default, dict):
         return "none" if default is None else "as below" if default else "empty"
     if isinstance(default, list):
@@ -198,8 +254,9 @@ def _value(field: Schema) -> str:
 
 def _plain(field: Schema) -> str:
     kind = field.get("type")
-    if kind == "integer":
+    if kind in ("integer", "number"):
         limits = [f"from {field['minimum']}"] if "minimum" in field else []
+        limits += [f"above {field['exclusiveMinimum']}"] if "exclusiveMinimum" in field else []
         limits += [f"to {field['maximum']}"] if "maximum" in field else []
         limits += [f"multiple of {field['multipleOf']}"] if "multipleOf" in field else []
         return " ".join(["number", *limits])

@@ -10,19 +10,26 @@ from pathlib import Path
 from hwsim.catalog import load_machine, load_workload
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
+from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, InputError
+from hwsim.hardware.formats import choose_format, lanes_of
+from hwsim.hardware.gpu.device import Device
 from hwsim.hardware.reuse_distance import ReuseHistogram, measure_reuse
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
 from hwsim.mapping.chip import build_chip, find_array
-from hwsim.numerics.format import find_format
+from hwsim.numerics.datapath import find_datapath
+from hwsim.numerics.format import FORMATS
 from hwsim.results.assemble import assemble
 from hwsim.results.pressure import Pressure, look_at_sets
 from hwsim.results.resolved import machine_of, workload_of
 from hwsim.results.result import RunResult
+from hwsim.spec.gpu import GpuSpec
+from hwsim.spec.grid import GridSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec
+from hwsim.spec.ops.attention import AttentionWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.units import format_bytes
@@ -75,8 +82,14 @@ def run_all(
     task = resolve_workload(workload, parameters or {}, seed)
     task = in_own_format(target, task)
     kernel = prepare(target, task, math=math)
-    outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping)
-    return Run(assemble(target, task, kernel, outcome, seed=task.seed), outcome)
+    outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
+
+    def again(slowed: MachineSpec) -> Outcome:
+        plain = prepare(slowed, task, math=False)
+        return simulate(slowed, plain, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
+
+    target, outcome, throttle = keep_within_limit(target, outcome, again)
+    return Run(assemble(target, task, kernel, outcome, seed=task.seed, throttle=throttle), outcome)
 
 
 def resolve_machine(machine: str | Path | MachineSpec, settings: Settings = ()) -> MachineSpec:
@@ -97,9 +110,21 @@ def resolve_workload(
 
 
 def in_own_format(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
-    """A workload that names no precision, in the first format of the machine's array that the kernel can have."""
+    """A workload that names no precision, in the first format of the machine's array that the kernel can have.
+
+    On a GPU it stays as it is, but for fused attention, which the library has on tensor cores alone.
+    """
+    if "precision" in workload.model_fields_set:
+        return workload
+    unit = machine.compute[0]
+    if isinstance(unit, GpuSpec):
+        fused = isinstance(workload, AttentionWorkload) and workload.schedule.variant == "fused"
+        halves = [name for name in ("fp16", "bf16") if name in unit.tensor]
+        return with_parameters(workload, {"precision": halves[0]}) if fused and halves else workload
     array = find_array(machine)
-    if array is None or "precision" in workload.model_fields_set:
+    if isinstance(unit, GridSpec):
+        return with_parameters(workload, {"precision": "int16" if "int16" in FORMATS else "int8"})
+    if array is None:
         return workload
     for name in array.formats:
         chosen = with_parameters(workload, {"precision": name})
@@ -148,16 +173,23 @@ def reuse_histogram(result: RunResult) -> ReuseHistogram:
 
 def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:
     if find_array(machine) is not None:
-        build_chip(machine, workload.precision)  # refuses a format that the array does not have
+        build_chip(machine, find_datapath(workload.precision).a.name)  # refuses a format that the array does not have
         return build_kernel(workload, seed=workload.seed, math=math)
-    unit, bits = machine.cpu, find_format(workload.precision).bits
+    if isinstance(machine.compute[0], GridSpec):
+        return build_kernel(workload, seed=workload.seed, math=math)
+    if isinstance(machine.compute[0], GpuSpec):
+        Device.of(machine).unit_for(find_datapath(workload.precision).a.name)  # refuses a format that it does not have
+        return build_kernel(workload, seed=workload.seed, math=math)
+    unit = machine.cpu
+    compute = choose_format(unit, find_datapath(workload.precision).a, convert=workload.convert)
     return build_kernel(
         workload,
         seed=workload.seed,
-        lanes=max(1, unit.simd.bits // bits) if unit.simd else 1,
+        lanes=lanes_of(unit, compute),
         cores=cores,
         math=math,
         line_bytes=machine.caches[0].line if machine.caches else 64,
+        compute=compute.name,
     )
 
 

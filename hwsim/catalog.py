@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from hwsim.errors import CatalogError
 
 if TYPE_CHECKING:
+    from hwsim.spec.energy_table import EnergyTableSpec
     from hwsim.spec.extends import Finder
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
 
@@ -23,6 +24,9 @@ KINDS: tuple[Kind, ...] = ("machine", "workload")
 
 _PACKAGE = Path(__file__).resolve().parent
 _SUFFIX = ".yaml"
+
+ENERGY_TABLES = "energy"
+"""The folder inside that of the machines which holds energy tables."""
 
 
 def machine_names() -> tuple[str, ...]:
@@ -47,9 +51,40 @@ def find_workload(name: str) -> Path:
 
 def load_machine(name_or_path: str | Path, overrides: Sequence[str] = ()) -> LoadedMachine:
     """A machine, checked and filled in; ``overrides`` are ``path=value`` texts, as for ``--set``."""
-    from hwsim.spec.load import load_machine_file
+    from dataclasses import replace
 
-    return load_machine_file(find("machine", name_or_path), _finder("machine"), overrides)
+    from hwsim.spec.load import load_machine_file
+    from hwsim.spec.prices import with_table_prices
+
+    loaded = load_machine_file(find("machine", name_or_path), _finder("machine"), overrides)
+    return replace(loaded, spec=with_table_prices(loaded.spec, load_energy_table))
+
+
+def load_energy_table(name: str) -> EnergyTableSpec:
+    """An energy table by name, from ``./machines/energy`` or from those that come with hwsim."""
+    from hwsim.spec.fields import did_you_mean
+
+    for folder in folders("machine"):
+        file = folder / ENERGY_TABLES / f"{name}{_SUFFIX}"
+        if file.is_file():
+            return load_energy_table_file(file)
+    known = energy_table_names()
+    listed = ", ".join(known) if known else "none"
+    raise CatalogError(f"there is no energy table '{name}'{did_you_mean(name, known)}; known: {listed}")
+
+
+def load_energy_table_file(file: Path) -> EnergyTableSpec:
+    """An energy table by the path of its file."""
+    from hwsim.spec.energy_table import EnergyTableSpec
+    from hwsim.spec.load import load_spec_file
+
+    return load_spec_file(EnergyTableSpec, file, shown(file))
+
+
+def energy_table_names() -> tuple[str, ...]:
+    """The names of all energy tables that can be found from this folder, in alphabetical order."""
+    files = [file for folder in folders("machine") for file in (folder / ENERGY_TABLES).glob(f"*{_SUFFIX}")]
+    return tuple(sorted({file.stem for file in files}))
 
 
 def load_workload(name_or_path: str | Path, overrides: Sequence[str] = ()) -> LoadedWorkload:

@@ -8,14 +8,20 @@ error.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from math import fsum
 
 from hwsim.errors import InputError
-from hwsim.spec.energy import EnergySpec
+from hwsim.spec.energy import EnergySpec, PriceSpec
+from hwsim.units import EnergyPrice
 
 ARITHMETIC, OPERANDS, CONTROL, MEMORY, STATIC = "arithmetic", "operand supply", "control", "memory", "static"
 """The causes of energy that a report groups by."""
+
+CONTROLLER = "controller"
+"""What is put behind an action of main memory for the share of its controller."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,10 @@ class Entry:
     joules: float
     cause: str
     source: str
+    price: float = 0.0
+    """Picojoules of an action or bit; watts for static power."""
+    per: str = "action"
+    """What the price is for: `action`, `bit` or `second`."""
 
 
 class Ledger:
@@ -55,20 +65,43 @@ class Ledger:
         if missing:
             raise InputError(
                 f"machine {machine} has no energy price for {', '.join(missing)}; "
-                f"add energy.actions.{missing[0]} to its file (hwsim show {machine} --resolved lists the prices it has)"
+                f"add energy.actions.{missing[0]} to its file, or an energy.table that has it "
+                f"(hwsim show {machine} --resolved lists the prices it has)"
             )
-        entries = []
-        for key, count in sorted(self._actions.items()):
-            component, action = key
-            price = table.actions[f"{component}.{action}"]
-            if price.energy.per == "bit" and not self._bits[key]:
-                raise InputError(
-                    f"machine {machine} prices {component}.{action} per bit, and it moves no bits; "
-                    "give a price per action"
-                )
-            amount = self._bits[key] if price.energy.per == "bit" else count
-            joules = float(price.energy.picojoules * amount) * 1e-12
-            entries.append(Entry(component, action, amount, joules, self._causes[key], price.source))
-        for component, static in sorted(table.static.items()):
-            entries.append(Entry(component, "static", 0, float(static.power * seconds), STATIC, static.source))
-        return tuple(entries)
+        actions = [entry for key in sorted(self._actions) for entry in self._lines(key, table, machine)]
+        return (*actions, *_static(table, seconds))
+
+    def _lines(self, key: tuple[str, str], table: EnergySpec, machine: str) -> Iterator[Entry]:
+        component, action = key
+        price = table.actions[f"{component}.{action}"]
+        yield self._line(key, action, price.energy, price, machine)
+        if price.controller is not None:
+            yield self._line(key, f"{action}.{CONTROLLER}", price.controller, price, machine)
+
+    def _line(self, key: tuple[str, str], action: str, energy: EnergyPrice, price: PriceSpec, machine: str) -> Entry:
+        if energy.per == "bit" and not self._bits[key]:
+            raise InputError(
+                f"machine {machine} prices {'.'.join(key)} per bit, and it moves no bits; give a price per action"
+            )
+        amount = self._bits[key] if energy.per == "bit" else self._actions[key]
+        joules = float(energy.picojoules * amount) * 1e-12
+        each = float(energy.picojoules)
+        return Entry(key[0], action, amount, joules, self._causes[key], price.source, each, energy.per)
+
+
+def dynamic_joules(entries: tuple[Entry, ...]) -> float:
+    """What the actions took, static power left out."""
+    return fsum(entry.joules for entry in entries if entry.cause != STATIC)
+
+
+def static_watts(table: EnergySpec) -> float:
+    """What flows whatever happens."""
+    return float(sum((each.power + (each.clock or 0) for each in table.static.values()), Fraction(0)))
+
+
+def _static(table: EnergySpec, seconds: Fraction) -> Iterator[Entry]:
+    for component, static in sorted(table.static.items()):
+        for action, power in (("static", static.power), ("clock", static.clock)):
+            if power is not None:
+                joules = float(power * seconds)
+                yield Entry(component, action, 0, joules, STATIC, static.source, float(power), "second")

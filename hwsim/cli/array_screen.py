@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def array_words(unit: dict[str, Any]) -> str:
     """``1 array of 256 x 256, ws, pipelined``."""
+    if unit["kind"] == "grid":
+        return f"{unit['rows']} x {unit['columns']} elements, {unit['dataflow'].replace('_', ' ')}"
     count = "1 array" if unit["count"] == 1 else f"{unit['count']} arrays"
     return f"{count} of {unit['rows']} x {unit['columns']}, {unit['dataflow']}, {unit['folding']}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,16 +46,19 @@ def check_command(
 
 
 def _everything() -> list[str]:
-    from hwsim.catalog import KINDS, shipped_folder
+    from hwsim.catalog import ENERGY_TABLES, KINDS, shipped_folder
 
-    return [str(file) for kind in KINDS for file in sorted(shipped_folder(kind).glob("*.yaml"))]
+    files = [str(file) for kind in KINDS for file in sorted(shipped_folder(kind).glob("*.yaml"))]
+    return files + [str(file) for file in sorted((shipped_folder("machine") / ENERGY_TABLES).glob("*.yaml"))]
 
 
 def _check(name: str) -> Verdict:
-    from hwsim.catalog import find_any, load_machine, load_workload, shown
+    from hwsim.catalog import ENERGY_TABLES, find_any, is_path, load_machine, load_workload, shown
 
     shown_name, kind = name, None
     try:
+        if is_path(name) and Path(name).parent.name == ENERGY_TABLES:
+            return _check_table(Path(name))
         kind, path = find_any(name)
         shown_name = shown(path)
         loaded = load_machine(path) if kind == "machine" else load_workload(path)
@@ -63,6 +67,14 @@ def _check(name: str) -> Verdict:
     except InputError as error:
         return Verdict(shown_name, kind, (Problem(name, 0, "", str(error)),), ())
     return Verdict(shown_name, kind, (), loaded.unsourced)
+
+
+def _check_table(path: Path) -> Verdict:
+    from hwsim.catalog import load_energy_table, load_energy_table_file, shown
+    from hwsim.spec.energy_table import resolve_table
+
+    resolve_table(load_energy_table_file(path), load_energy_table)
+    return Verdict(shown(path), "table of energy prices", (), ())
 
 
 def _print(verdict: Verdict) -> None:

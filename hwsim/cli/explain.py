@@ -91,6 +91,6 @@ def _look(result: RunResult) -> tuple[Pressure | None, dict[str, float]]:
     from hwsim.results.reuse import elements_loaded
 
     machine, workload = machine_of(result), workload_of(result)
-    if workload.op == "python":
+    if workload.op == "python" or "array" in result.work:
         return None, {}
     return set_pressure(result), elements_loaded(prepare(machine, workload, math=False))

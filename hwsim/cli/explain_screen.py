@@ -42,11 +42,14 @@ def print_explanation(result: RunResult, pressure: Pressure | None, loaded: Mapp
         _section(console, "What each operation took")
         console.print(stage_table(result))
         _print_edges(console, result)
-    _section(console, "What a miss costs")
-    console.print(_penalty_table(result))
-    _section(console, "Which tensor misses, and how often its values are used")
-    console.print(_tensor_table(result, loaded))
-    wrapped(console, "", _REUSE, style="dim")
+    if "array" in result.work:
+        _print_array(console, result)
+    else:
+        _section(console, "What a miss costs")
+        console.print(_penalty_table(result))
+        _section(console, "Which tensor misses, and how often its values are used")
+        console.print(_tensor_table(result, loaded))
+        wrapped(console, "", _REUSE, style="dim")
     if pressure is not None:
         _section(console, f"Misses of {pressure.measured.level} by set")
         _print_pressure(console, pressure)
@@ -68,6 +71,17 @@ _REUSE = (
     "that it does not have, as often as the register tile is long there. accesses per line: how often a line "
     "is touched each time that it comes into the first cache; cache tiles raise it."
 )
+
+
+def _print_array(console: Console, result: RunResult) -> None:
+    from hwsim.cli.array_explain import pass_table, print_use, traffic_table
+
+    _section(console, "How the cells were used")
+    print_use(console, result)
+    _section(console, "Which tiles")
+    console.print(pass_table(result))
+    _section(console, "What went to and from main memory")
+    console.print(traffic_table(result))
 
 
 def _section(console: Console, title: str) -> None:

@@ -17,6 +17,7 @@ from hwsim.errors import CheckFailedError, InputError
 
 if TYPE_CHECKING:
     from hwsim.api import Run
+    from hwsim.results.result import RunResult
 
 EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_tiled n=256 tile=32 --set l1.size='64 KiB'[/cyan]"
 
@@ -48,8 +49,13 @@ def run_command(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write what held which resource when, for Perfetto; or draw it (png, svg, pdf)."
+            metavar="FILE",
+            help="Write what held which resource when, and power over time, for Perfetto; or draw it (png, svg, pdf).",
         ),
+    ] = None,
+    energy_csv: Annotated[
+        Path | None,
+        typer.Option("--energy-csv", metavar="FILE", help="Write counts, prices, joules and sources of all actions."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw where time and energy went: png, svg or pdf.")
@@ -62,7 +68,7 @@ def run_command(
 
     given = parse_words(words or ())
     target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
-    for option, path in (("--json", target), ("--timeline", timeline), ("--plot", plot)):
+    for option, path in (("--json", target), ("--timeline", timeline), ("--energy-csv", energy_csv), ("--plot", plot)):
         check_place(option, path)
     check_plot_file(plot)
     with spinner("simulating"):
@@ -78,15 +84,28 @@ def run_command(
     if timeline is not None and is_plot_file(timeline):
         result.plot.timeline(run.outcome.spans, timeline)
     elif timeline is not None:
+        from hwsim.results.power import power_over_time
+        from hwsim.results.resolved import machine_of
         from hwsim.results.timeline import timeline_json
 
-        _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}"))
+        power = power_over_time(machine_of(result), run.outcome)
+        _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
+    if energy_csv is not None:
+        _write_energy(energy_csv, result)
     if plot is not None:
         from hwsim.results.plot.split import plot_split
 
         plot_split(result, plot)
     if result.verified is False:
         raise CheckFailedError(f"{result.workload}: {result.warnings[-1]}")
+
+
+def _write_energy(path: Path, result: RunResult) -> None:
+    from hwsim.results.energy_report import energy_csv
+
+    if result.energy_j is None:
+        raise InputError(f"--energy-csv {path}: {result.machine} has no energy prices")
+    _write(path, energy_csv(result))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from hwsim.cli.array_screen import array_level_table, array_words, print_utilisation, without_loops
 from hwsim.cli.console import out
+from hwsim.cli.gpu_screen import gpu_level_table, gpu_words, launch_table, program_words
 from hwsim.cli.table import make_table
-from hwsim.results.text import bar, counted, data, digits, joules, percent, ratio, seconds, short, watts
+from hwsim.results.text import (
+    bar,
+    counted,
+    data,
+    digits,
+    format_title,
+    joule_seconds,
+    joules,
+    percent,
+    ratio,
+    seconds,
+    short,
+    watts,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +57,12 @@ def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str
     print_head(console, result)
     _print_costs(console, result)
     console.print()
-    console.print(level_table(result) if "array" not in result.work else array_level_table(result))
+    console.print(traffic_table(result))
+    if "gpu" in result.work:
+        console.print()
+        console.print(launch_table(result))
+        if words_of_program := program_words(result):
+            wrapped(console, "", words_of_program, style="dim")
     if len(result.stages) > 1:
         console.print()
         console.print(stage_table(result))
@@ -72,17 +91,21 @@ def screen() -> Console:
 
 
 def print_head(console: Console, result: RunResult) -> None:
-    from hwsim.results.summary import verdict
+    from hwsim.results.summary import accuracy, verdict
 
     workload = result.resolved["workload"]
     unit = result.resolved["machine"]["compute"][0]
-    used = f"{result.work['cores']} of {counted(unit['count'], unit['name'])}"
+    used = f"{result.work['cores']} of {counted(unit.get('count', 1), unit['name'])}"
     if "array" in result.work:
         used, workload = array_words(unit), without_loops(workload)
+    if "gpu" in result.work:
+        used, workload = gpu_words(unit), without_loops(workload)
     console.print(f"[bold]{result.workload}[/bold] on [bold]{result.machine}[/bold]: {_choices(workload)}, {used}")
     good = {True: ("green", "✓"), False: ("bold red", "✗"), None: ("yellow", "–")}
     style, mark = good[result.verified]
     console.print(f"{mark} {verdict(result)}", style=style)
+    if words := accuracy(result):
+        console.print(f"  {words}")
 
 
 def level_table(result: RunResult) -> Table:
@@ -105,6 +128,13 @@ def level_table(result: RunResult) -> Table:
             "" if per_byte is None else digits(per_byte),
         )
     return table
+
+
+def traffic_table(result: RunResult) -> Table:
+    """Traffic level by level, as the kind of machine has it."""
+    if "array" in result.work:
+        return array_level_table(result)
+    return gpu_level_table(result) if "gpu" in result.work else level_table(result)
 
 
 def stage_table(result: RunResult) -> Table:
@@ -136,7 +166,9 @@ def why_table(result: RunResult) -> Table:
 
     together = summed(result.attribution)
     whole = sum(together.values())
-    cores = counted(len(result.attribution), "core") if "array" not in result.work else "the array"
+    cores = counted(len(result.attribution), "core")
+    if "array" in result.work or "gpu" in result.work:
+        cores = "the array" if "array" in result.work else "the GPU"
     table = make_table(f"why: cycles of {cores}", "", "share", "", left=(0, 3))
     rows = [(kind, name, cycles) for (kind, name), cycles in together.items() if cycles >= _FROM * whole]
     for kind, name, cycles in rows[:_MOST_CAUSES]:
@@ -201,6 +233,7 @@ def _print_costs(console: Console, result: RunResult) -> None:
         return
     flops = result.work["flops"]
     each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
+    each += f", energy × delay {joule_seconds(result.edp_js)}" if result.edp_js else ""
     amount = f"[bold cyan]{joules(result.energy_j):<8}[/bold cyan]"
     console.print(f"[bold]energy[/bold]  {amount} {watts(result.power_w)} on average{each}")
     shares = {name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j}
@@ -243,7 +276,18 @@ def _choices(workload: dict[str, Any]) -> str:
         for name, value in chosen.items()
         if value is True or (value not in _OFF and (name, value) not in _USUAL)
     ]
-    return " ".join([*shown, workload["precision"]])
+    return " ".join([*shown, *_number_choices(workload)])
+
+
+def _number_choices(workload: dict[str, Any]) -> list[str]:
+    """The precision, and what else is said about numbers."""
+    names = {
+        field: format_title(workload[field]) for field in ("precision", "accumulate") if workload[field] is not None
+    }
+    usual = {"chunk": None, "scale": "none", "distribution": "uniform"}
+    others = {name: workload[name] for name, default in usual.items() if workload.get(name, default) != default}
+    said = {**{name: text for name, text in names.items() if name != "precision"}, **others}
+    return [names["precision"], *(f"{name}={value}" for name, value in said.items())]
 
 
 def _amount(value: float) -> str:

@@ -12,7 +12,7 @@ import simpy
 
 from hwsim.engine.clock import cycles_to_fs
 from hwsim.engine.link import Link
-from hwsim.engine.outcome import Span
+from hwsim.engine.outcome import Pulse, Span
 from hwsim.engine.stopwatch import Stopwatch
 from hwsim.engine.tally import Tally
 from hwsim.hardware.core import CpuCore, Transfer
@@ -46,6 +46,7 @@ class CoreAgent:
         self.spans = spans
         self.storage = storage
         self.watch = Stopwatch(f"{core.unit.name}[{number}]")
+        self.pulses: list[Pulse] = []
         self.walk_seconds = self.math_seconds = 0.0
 
     def run(self, queue: deque[Block], spawn_fs: int) -> Wait:
@@ -94,6 +95,8 @@ class CoreAgent:
                 yield from self._work(step, max(work_fs, chain_fs))
                 yield moving
         self.watch.step(cost, durations, self.env.now - begin, overlap, self._fs)
+        if self.spans is not None:
+            self.pulses.append(Pulse(begin, self.env.now, self.tally.ledger_of(work, nests, traffic, self.core)))
 
     def _work(self, step: Step, duration_fs: int) -> Wait:
         """The core itself is busy, or waits for its own results."""

@@ -13,16 +13,33 @@ from typing import Any
 
 import simpy
 
-from hwsim.engine.array_watch import ARRAY, FILL, INPUTS, OUTPUTS, VECTOR, WEIGHTS, ArrayWatch
+from hwsim.engine.array_watch import ARRAY, FILL, INPUTS, OUTPUTS, SCRATCHPAD, VECTOR, WEIGHTS, ArrayWatch
 from hwsim.engine.clock import cycles_to_fs, seconds_to_fs
+from hwsim.engine.dma import DmaEngines
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.mapping.chip import Chip
-from hwsim.mapping.step import NEVER, Move, Pass, TileStep
+from hwsim.mapping.step import Move, Pass, TileStep
 
 Wait = Generator[simpy.Event, Any, None]
 Slot = tuple[int, int, TileStep]
 """A tile: its number in the whole run, its pass, and what it does."""
+
+
+class _Pieces:
+    """The pieces of an operand in the order of a pass, each with the first tile that loads a part of it."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self._ranks: dict[int, int] = {}
+
+    def note(self, piece: int, tile: int) -> None:
+        if piece not in self._ranks:
+            self._ranks[piece] = len(self.starts)
+            self.starts.append(tile)
+
+    def index(self, piece: int) -> int:
+        return self._ranks[piece]
 
 
 class ArrayAgent:
@@ -38,7 +55,7 @@ class ArrayAgent:
     ) -> None:
         self.env, self.chip, self.passes, self.links, self.spans = env, chip, passes, links, spans
         self.watch = ArrayWatch(f"{chip.unit.name}[0]")
-        self.dma = simpy.Resource(env, chip.unit.dma.engines)
+        self.dma = DmaEngines(env, chip.unit.dma.engines)
         self.slots: list[Slot] = []
         self.first: list[int] = []
         for each in passes:
@@ -49,6 +66,10 @@ class ArrayAgent:
         for number, _, step in self.slots:
             for kind in {_kind(move) for move in step.loads}:
                 self.arrived[number, kind] = env.event()
+        self.pieces: dict[tuple[int, str], _Pieces] = {}
+        for number, which, step in self.slots:
+            for move in step.loads:
+                self.pieces.setdefault((which, _kind(move)), _Pieces()).note(move.piece, number)
         self.over = [env.event() for _ in passes]
         self.stored: list[simpy.Event] = []
         self.moved: list[Move] = []
@@ -69,26 +90,40 @@ class ArrayAgent:
             moves = [move for move in step.loads if _kind(move) == kind]
             if not moves:
                 continue
-            gate = self._gate(number, which, kind)
+            gate = self._gate(number, which, kind, moves[0].piece)
             if gate >= 0 and not self.computed[gate].processed:
                 yield self.computed[gate]
             for move in moves:
                 if move.after >= 0 and not self.over[move.after].processed:
                     yield self.over[move.after]
-            last = self.arrived[number, kind]
-            parts = []
-            for move in moves:
-                finished = yield from self._transfer(move, step.name)
-                parts.append(finished)
-            self.env.process(self._announce(last, parts))
+            self.env.process(self._fetch(moves, self.arrived[number, kind], number, step.name))
 
-    def _gate(self, number: int, which: int, kind: str) -> int:
-        """The tile that has to be done before a load may begin; where nothing makes room, the pass before must end."""
+    def _fetch(self, moves: Sequence[Move], arrived: simpy.Event, number: int, name: str) -> Wait:
+        """One piece after the other; the last byte of all of them is waited for."""
+        last = []
+        for move in moves:
+            last.append((yield from self._transfer(move, number, name)))
+        for event in last:
+            if not event.processed:
+                yield event
+        arrived.succeed(self._cycle())
+
+    def _gate(self, number: int, which: int, kind: str, piece: int) -> int:
+        """The tile that has to be done before a load may begin: the last one that uses the piece which makes room.
+
+        The first pieces of a pass have room as soon as the pass before is at its last tile.
+        """
         ahead = self.passes[which].ahead
         depth = ahead.weight if kind == WEIGHTS else ahead.input
-        return self.first[which] - 2 if depth >= NEVER else number - depth
+        if depth == 1:
+            return number - 1
+        if piece < 0:
+            return number - depth
+        order = self.pieces[which, kind]
+        rank = order.index(piece)
+        return self.first[which] - 2 if rank < depth else order.starts[rank - depth + 1] - 1
 
-    def _transfer(self, move: Move, name: str, *, store: bool = False) -> Generator[simpy.Event, Any, simpy.Event]:
+    def _transfer(self, move: Move, number: int, name: str) -> Generator[simpy.Event, Any, simpy.Event]:
         """Move bytes, and hold an engine meanwhile; what comes back happens when the last byte is there."""
         self.moved.append(move)
         link = self.links[move.level]
@@ -98,12 +133,11 @@ class ArrayAgent:
             return self.env.timeout(0)
         begin = self.env.now
         dma = self.chip.unit.dma
-        slot = self.dma.request()
-        yield slot
+        yield self.dma.request(number)
         if dma.setup is not None:
             yield self.env.timeout(self._fs(dma.setup.cycles(self.chip.clock_hz) * move.requests))
         weight = Fraction(1)
-        if store and level.write_bandwidth is not None:
+        if move.store and level.write_bandwidth is not None:
             reading, writing = (
                 self.chip.bytes_per_cycle(level, rate) for rate in (level.bandwidth, level.write_bandwidth)
             )
@@ -113,24 +147,18 @@ class ArrayAgent:
         if rate is not None:
             moving.append(self.env.timeout(self._fs(move.nbytes / rate)))
         yield simpy.AllOf(self.env, moving) if len(moving) > 1 else moving[0]
-        self.dma.release(slot)
+        self.dma.release()
         if self.spans is not None:
-            lane = f"{self.watch.name} {move.role}s {'to' if store else 'from'} {move.level}"
+            lane = f"{self.watch.name} {move.role}s {'to' if move.store else 'from'} {move.level}"
             self.spans.append(Span(lane, name, begin, self.env.now))
         if level.latency is None:
             return self.env.timeout(0)
         return self.env.timeout(seconds_to_fs(level.latency.seconds(self.chip.machine.clock_hz(level.clock))))
 
-    def _announce(self, event: simpy.Event, parts: Sequence[simpy.Event]) -> Wait:
-        for part in parts:
-            if not part.processed:
-                yield part
-        event.succeed(self._cycle())
-
-    def _store(self, moves: Sequence[Move], ready: int, done: simpy.Event, name: str) -> Wait:
+    def _store(self, moves: Sequence[Move], ready: int, done: simpy.Event, number: int, name: str) -> Wait:
         yield self._until(ready)
         for move in moves:
-            last = yield from self._transfer(move, name, store=True)
+            last = yield from self._transfer(move, number, name)
             yield last
         done.succeed(self._cycle())
 
@@ -182,7 +210,7 @@ class ArrayAgent:
         if step.stores:
             done = self.env.event()
             self.stored.append(done)
-            self.env.process(self._store(step.stores, out, done, step.name))
+            self.env.process(self._store(step.stores, out, done, number, step.name))
 
     def _begin(self, step: TileStep, arrivals: dict[str, int], needed: int, room: int) -> int:
         """The cycle in which a tile's first value enters; everything before is put down to what it waited for."""
@@ -190,7 +218,7 @@ class ArrayAgent:
         if step.work is None:
             free = max(self._out if step.chained else self._free, self._vector_free)
             start = max(free, weights, inputs, needed, room)
-            in_turn = [(FILL, max(needed, free)), (WEIGHTS, weights), (INPUTS, inputs), (OUTPUTS, room)]
+            in_turn = [(FILL, max(needed, free)), (WEIGHTS, weights), (INPUTS, inputs), *self._room_causes(room)]
             self.watch.wait_in_turn(in_turn, start)
             return start
         array = self.chip.array
@@ -211,10 +239,14 @@ class ArrayAgent:
             causes.append((streamed, arrivals.get(streamed, 0)))
         else:
             causes += sorted([(WEIGHTS, weights), (INPUTS, inputs)], key=lambda cause: cause[1])
-        causes.append((OUTPUTS, room))
+        causes += self._room_causes(room)
         start = max(self._free, loaded, needed, weights, inputs, room)
         self.watch.wait_in_turn(causes, start)
         return start
+
+    def _room_causes(self, room: int) -> list[tuple[str, int]]:
+        """What a wait for room is put down to: results first have to leave the cells and the vector unit."""
+        return [(FILL, min(room, self._drained)), (VECTOR, min(room, self._out)), (OUTPUTS, room)]
 
     def _advance(self, step: TileStep, start: int) -> tuple[int, int]:
         """When the array is free for the next tile, and when this one's results are out."""
@@ -223,8 +255,9 @@ class ArrayAgent:
             self._free = self._drained = self._out = self._vector_free = start + step.vector_cycles
             return self._free, self._out
         self.watch.work(ARRAY, step.work.busy)
-        end = start + step.work.body
-        self.watch.wait(FILL, end)
+        self.watch.wait(FILL, start + step.work.body)
+        end = start + max(step.work.body, step.work.fed)
+        self.watch.wait(SCRATCHPAD, end)
         array = self.chip.array
         self._free, self._loadable = end, end - step.work.last + (array.rows if array.dataflow == "os" else 0)
         self._out = self._drained = end + array.drain_cycles

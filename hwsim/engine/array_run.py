@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import groupby
 from time import perf_counter
 
 import simpy
 
-from hwsim.energy import ARITHMETIC, OPERANDS, Ledger
 from hwsim.engine.array_agent import ArrayAgent
-from hwsim.engine.array_watch import ARRAY, FILL, VECTOR
+from hwsim.engine.array_counts import (
+    count_dram,
+    count_scratchpads,
+    count_stages,
+    count_tensors,
+    describe_array,
+    parts_alone,
+    post_energy,
+    vector_flops,
+)
+from hwsim.engine.array_watch import ARRAY, INPUTS, OUTPUTS, WEIGHTS
 from hwsim.engine.link import Link
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome, Span, StageOutcome, TensorTraffic
-from hwsim.hardware.counters import DramCounters, ScratchpadCounters
+from hwsim.engine.outcome import Outcome, Span
 from hwsim.kernels.kernel import Kernel
 from hwsim.mapping.build import Mapped, map_kernel, program_of
 from hwsim.mapping.chip import Chip, build_chip
 from hwsim.mapping.math import compute
-from hwsim.mapping.step import Counts, Move
+from hwsim.mapping.step import Counts
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.trace.work import Instructions
@@ -30,18 +37,77 @@ def simulate_array(
 ) -> Outcome:
     """Compute a kernel for real, and let the time of its tiles pass."""
     chip = build_chip(machine, kernel.fmt.name)
-    started = perf_counter()
-    mapped = map_kernel(chip, kernel, asked)
-    map_seconds = perf_counter() - started
+    played = _play_best(chip, kernel, asked, timeline)
+    mapped, agent = played.mapped, played.agent
     started = perf_counter()
     if kernel.setting.math:
         kernel.stages()  # refuses given tensors that the kernel does not have
         compute(chip, kernel, program_of(chip, kernel))
     math_seconds = perf_counter() - started
 
+    counts = Counts()
+    for each in mapped.passes:
+        counts += each.counts
+    dram = count_dram(chip, agent.moved)
+    levels = count_scratchpads(chip, mapped, counts, agent.moved)
+    vector = vector_flops(counts)
+    watch = agent.watch
+    time = watch.result(chip.clock_hz)
+    tensors = count_tensors(chip, mapped, agent.moved)
+    return Outcome(
+        elapsed_fs=time.elapsed_fs,
+        clock_hz=chip.clock_hz,
+        agents=(time,),
+        parts=parts_alone(chip, agent, dram),
+        levels=levels,
+        dram=dram,
+        tensors=tensors,
+        stages=count_stages(chip, mapped, agent),
+        instructions=Instructions(),
+        flops=2 * counts.macs + vector,
+        macs=counts.macs,
+        loads=sum(each.loads for each in tensors.values()),
+        stores=sum(each.stores for each in tensors.values()),
+        ledger=post_energy(chip, kernel, counts, levels, dram),
+        spans=tuple(played.spans or ()),
+        events=played.events,
+        spilled=0,
+        model=ARRAY,
+        accesses=0,
+        skipped=0,
+        walk_seconds=played.map_seconds,
+        math_seconds=math_seconds,
+        array=describe_array(chip, mapped, agent, counts),
+    )
+
+
+@dataclass(frozen=True)
+class Played:
+    """A mapping, and the agent that went through it."""
+
+    mapped: Mapped
+    agent: ArrayAgent
+    events: int
+    spans: list[Span] | None
+    map_seconds: float
+
+
+def _play_best(chip: Chip, kernel: Kernel, asked: MappingSpec | None, timeline: bool) -> Played:
+    """Two buffers halve the room for a tile: where data was waited for, larger tiles in one buffer may be faster."""
+    played = _play(chip, kernel, asked, 2, timeline)
+    if not chip.overlaps or not any(played.agent.watch.waiting[cause] for cause in (WEIGHTS, INPUTS, OUTPUTS)):
+        return played
+    alone = _play(chip, kernel, asked, 1, timeline)
+    return alone if alone.agent.watch.now < played.agent.watch.now else played
+
+
+def _play(chip: Chip, kernel: Kernel, asked: MappingSpec | None, buffers: int, timeline: bool) -> Played:
+    started = perf_counter()
+    mapped = map_kernel(chip, kernel, asked, buffers)
+    map_seconds = perf_counter() - started
     env = simpy.Environment()
     spans: list[Span] | None = [] if timeline else None
-    links = {level.name: Link(env, level.name, _bytes_per_second(chip, level.name)) for level in machine.memory}
+    links = {level.name: Link(env, level.name, _bytes_per_second(chip, level.name)) for level in chip.machine.memory}
     agent = ArrayAgent(env, chip, mapped.passes, links, spans)
     done = agent.start()
     events = 0
@@ -49,185 +115,9 @@ def simulate_array(
         env.step()
         events += 1
     assert done.processed, "an array waits for something that never comes"
-
-    counts = Counts()
-    for each in mapped.passes:
-        counts += each.counts
-    dram = _dram(chip, agent.moved)
-    levels = _scratchpads(chip, mapped, counts, agent.moved)
-    vector = _vector_flops(counts)
-    watch = agent.watch
-    time = watch.result(chip.clock_hz)
-    tensors = _tensors(chip, mapped, agent.moved)
-    return Outcome(
-        elapsed_fs=time.elapsed_fs,
-        clock_hz=chip.clock_hz,
-        agents=(time,),
-        parts=_parts(chip, agent, dram),
-        levels=levels,
-        dram=dram,
-        tensors=tensors,
-        stages=_stages(chip, mapped, agent),
-        instructions=Instructions(),
-        flops=2 * counts.macs + vector,
-        macs=counts.macs,
-        loads=sum(each.loads for each in tensors.values()),
-        stores=sum(each.stores for each in tensors.values()),
-        ledger=_ledger(chip, kernel, counts, levels, dram),
-        spans=tuple(spans or ()),
-        events=events,
-        spilled=0,
-        model=ARRAY,
-        accesses=0,
-        skipped=0,
-        walk_seconds=map_seconds,
-        math_seconds=math_seconds,
-        array=_array(chip, mapped, agent, counts),
-    )
+    return Played(mapped, agent, events, spans, map_seconds)
 
 
 def _bytes_per_second(chip: Chip, name: str) -> Fraction | None:
     rate = chip.bytes_per_cycle(chip.machine.level(name))
     return None if rate is None else rate * chip.clock_hz
-
-
-def _dram(chip: Chip, moves: list[Move]) -> DramCounters:
-    """Tiles are read and written from their first to their last byte: each row is opened once for each tile."""
-    spec = chip.dram
-    read = [move for move in moves if move.level == spec.name and not move.store]
-    written = [move for move in moves if move.level == spec.name and move.store]
-    bursts = [sum(-(-move.nbytes // spec.burst) for move in group) for group in (read, written)]
-    rows = sum(-(-move.nbytes // spec.row) for move in (*read, *written))
-    return DramCounters(
-        reads=bursts[0],
-        writes=bursts[1],
-        bytes_read=sum(move.nbytes for move in read),
-        bytes_written=sum(move.nbytes for move in written),
-        row_hits=sum(bursts) - rows,
-        row_misses=rows,
-    )
-
-
-def _scratchpads(chip: Chip, mapped: Mapped, counts: Counts, moves: list[Move]) -> dict[str, ScratchpadCounters]:
-    """What the array and its vector unit touched, and what the transfers wrote and read."""
-    found = {}
-    for pad in chip.scratchpads:
-        own = [move for move in moves if chip.pads[move.role] is pad and move.level != pad.name]
-        home = [move for move in moves if move.level == pad.name]
-        read, written = (counts.reads[pad.name, action] // 8 for action in ("read", "write"))
-        filled = sum(move.nbytes for move in own if not move.store)
-        filled += sum(move.nbytes for move in home if move.store)
-        drained = sum(move.nbytes for move in own if move.store)
-        drained += sum(move.nbytes for move in home if not move.store)
-        found[pad.name] = ScratchpadCounters(
-            reads=counts.elements[pad.name, "read"],
-            writes=counts.elements[pad.name, "write"],
-            bytes_read=read,
-            bytes_written=written,
-            bytes_filled=filled,
-            bytes_drained=drained,
-            peak_bytes=mapped.places.peak(pad.name, len(mapped.passes)),
-        )
-    return found
-
-
-def _tensors(chip: Chip, mapped: Mapped, moves: list[Move]) -> dict[str, TensorTraffic]:
-    """Elements of each tensor that came from main memory, and that went there."""
-    loads: Counter[str] = Counter()
-    stores: Counter[str] = Counter()
-    for move in moves:
-        if move.level == chip.dram.name:
-            (stores if move.store else loads)[move.tensor] += 8 * move.nbytes // mapped.places.bits[move.tensor]
-    return {name: TensorTraffic(loads[name], stores[name]) for name in sorted(mapped.places.level)}
-
-
-def _vector_flops(counts: Counts) -> int:
-    return sum(count * (2 if kind == "fma" else 1) for kind, count in counts.vector.items())
-
-
-def _parts(chip: Chip, agent: ArrayAgent, dram: DramCounters) -> dict[str, int]:
-    """Femtoseconds that each part would take alone; of fills and drains, what nothing hides."""
-    hz = chip.clock_hz
-    steps = [step for _, _, step in agent.slots]
-    cycles = {
-        ARRAY: sum(step.work.body for step in steps if step.work is not None),
-        VECTOR: sum(step.vector_cycles for step in steps),
-        FILL: agent.watch.waiting[FILL],
-    }
-    found = {name: count * FEMTOSECONDS // hz for name, count in cycles.items()}
-    for name, link in agent.links.items():
-        moves = [move for move in agent.moved if move.level == name]
-        rate = chip.bytes_per_cycle(chip.machine.level(name))
-        if moves:
-            found[name] = int(link.moved_bytes / rate * FEMTOSECONDS / hz) if rate is not None else 0
-    setup = chip.unit.dma.setup
-    far = [move for move in agent.moved if move.level == chip.dram.name]
-    waits = Fraction(0)
-    if setup is not None:
-        waits += sum(move.requests for move in far) * setup.seconds(hz)
-    if chip.dram.latency is not None:
-        waits += len(far) * chip.dram.latency.seconds(chip.machine.clock_hz(chip.dram.clock))
-    if chip.unit.dma.bandwidth is not None:
-        rate = chip.unit.dma.bandwidth.bytes_per_cycle(hz)
-        waits += sum(move.nbytes for move in far) / rate / hz if rate is not None else 0
-    rounded = len(steps) + len(far) + len(agent.passes)  # what arrives within a cycle is seen at its end
-    found["transfers' start"] = int((waits + Fraction(rounded, hz)) * FEMTOSECONDS)
-    return {name: fs for name, fs in found.items() if fs}
-
-
-def _stages(chip: Chip, mapped: Mapped, agent: ArrayAgent) -> tuple[StageOutcome, ...]:
-    """Each stage, from the end of the one before to its own end; what overlaps is put down to the earlier one."""
-    begin = 0
-    found = []
-    for name, group in groupby(zip(mapped.passes, agent.over, strict=True), key=lambda pair: pair[0].stage):
-        pairs = list(group)
-        end = max(begin, *(over.value for _, over in pairs))
-        elapsed = end * FEMTOSECONDS // chip.clock_hz - begin * FEMTOSECONDS // chip.clock_hz
-        flops = sum(2 * each.counts.macs + _vector_flops(each.counts) for each, _ in pairs)
-        moves = [move for each, _ in pairs for step in each for move in (*step.loads, *step.stores)]
-        tensors = {name: traffic for name, traffic in _tensors(chip, mapped, moves).items() if traffic.moved}
-        found.append(StageOutcome(name, elapsed, flops, tensors))
-        begin = end
-    return tuple(found)
-
-
-def _array(chip: Chip, mapped: Mapped, agent: ArrayAgent, counts: Counts) -> dict[str, object]:
-    """Cycles of the arrays by what they did, and the tiles of each pass."""
-    watch = agent.watch
-    return {
-        "rows": chip.unit.rows,
-        "columns": chip.unit.columns,
-        "count": chip.unit.count,
-        "dataflow": chip.unit.dataflow,
-        "folding": chip.unit.folding,
-        "macs": counts.macs,
-        "peak_macs_per_cycle": float(chip.peak_macs_per_cycle),
-        "streaming_cycles": watch.busy[ARRAY],
-        "fill_drain_cycles": watch.waiting[FILL],
-        "vector_cycles": watch.busy[VECTOR] + watch.waiting[VECTOR],
-        "stall_cycles": sum(n for name, n in watch.waiting.items() if name not in (FILL, VECTOR)),
-        "passes": [
-            {"name": each.name, "unit": each.unit, "tile": each.tile, "order": each.order, "tiles": len(each.steps)}
-            for each in mapped.passes
-        ],
-        "levels": dict(sorted(mapped.places.level.items())),
-    }
-
-
-def _ledger(
-    chip: Chip, kernel: Kernel, counts: Counts, levels: dict[str, ScratchpadCounters], dram: DramCounters
-) -> Ledger:
-    """Everything that costs energy."""
-    ledger = Ledger()
-    name = chip.unit.name
-    ledger.post(name, f"mac.{kernel.fmt.name}", counts.macs, cause=ARITHMETIC)
-    ledger.post(name, "hop", counts.hops, cause=OPERANDS)
-    for kind, count in sorted(counts.vector.items()):
-        ledger.post(name, f"vector.{kind}", count, cause=ARITHMETIC)
-    for pad, counters in levels.items():
-        ledger.post(pad, "read", counters.reads, bits=8 * (counters.bytes_read + counters.bytes_drained))
-        ledger.post(pad, "write", counters.writes, bits=8 * (counters.bytes_written + counters.bytes_filled))
-    ledger.post(chip.dram.name, "read", dram.reads, bits=8 * dram.bytes_read)
-    ledger.post(chip.dram.name, "write", dram.writes, bits=8 * dram.bytes_written)
-    ledger.post(chip.dram.name, "activate", dram.activates)
-    return ledger

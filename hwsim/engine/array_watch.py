@@ -9,6 +9,7 @@ from hwsim.engine.outcome import FEMTOSECONDS, AgentTime
 
 ARRAY, VECTOR = "array", "vector"
 WEIGHTS, INPUTS, OUTPUTS, FILL = "weights", "inputs", "outputs", "fill and drain"
+SCRATCHPAD = "scratchpad"
 
 
 class ArrayWatch:

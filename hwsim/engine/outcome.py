@@ -34,6 +34,15 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Pulse:
+    """What happened between two moments, for power over time."""
+
+    start_fs: int
+    end_fs: int
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
 class TensorTraffic:
     """Elements of one tensor that were loaded and stored, and its misses in each level."""
 
@@ -108,6 +117,10 @@ class Outcome:
     """Wall time of the replay and of the real math; for benchmarks, never part of a result."""
     array: dict[str, Any] | None = None
     """How a systolic array was used: its cycles and tiles; None for other machines."""
+    pulses: tuple[Pulse, ...] = ()
+    """What each step of a core did, in order of time; like `spans` only where a timeline was asked for."""
+    gpu: dict[str, Any] | None = None
+    """The launches of a GPU and how they fill it; None for other machines."""
 
     @property
     def cycles(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
 from hwsim.engine.outcome import TensorTraffic
@@ -11,16 +11,18 @@ from hwsim.hardware.core import CpuCore
 from hwsim.hardware.counters import CacheCounters, DramCounters
 from hwsim.hardware.hierarchy import Traffic
 from hwsim.spec.memory import CacheSpec
-from hwsim.trace.nest import Nest
+from hwsim.trace.nest import Nest, Size
 from hwsim.trace.work import Instructions, Work
 
 
 class Tally:
     """Counts of work and traffic. Loads and stores are counted in elements, however wide the access."""
 
-    def __init__(self, element_bytes: Mapping[str, int]) -> None:
+    def __init__(self, element_bytes: Mapping[str, Size], element_bits: int = 32) -> None:
         self._element_bytes = element_bytes
+        self._element_bits = element_bits
         self.instructions = Instructions()
+        self.fetched = 0
         self.flops = self.macs = 0
         self.accesses = self.skipped = 0
         self.operations: Counter[tuple[str, str]] = Counter()
@@ -30,6 +32,7 @@ class Tally:
 
     def add_work(self, work: Work, core: CpuCore) -> None:
         self.instructions += core.issued(work)
+        self.fetched += core.fetched(work)
         self.flops += work.flops
         self.macs += work.macs
         for name, count in _operations(work, fused=core.unit.ports.fma > 0).items():
@@ -39,8 +42,8 @@ class Tally:
         self.accesses += traffic.accesses
         self.skipped += traffic.skipped
         for number, access in enumerate(nest.accesses):
-            width = self._element_bytes.get(access.tensor, access.nbytes)
-            elements = nest.count(access) * access.nbytes // width
+            width = self._element_bytes.get(access.tensor, access.size)
+            elements = int(nest.count(access) * access.size // width)
             (self._stores if access.write else self._loads)[access.tensor] += elements
             for level, misses in traffic.misses.items():
                 self._misses[access.tensor, level] += misses[number]
@@ -64,6 +67,19 @@ class Tally:
             for name in names
         }
 
+    def ledger_of(self, work: Work, nests: Sequence[Nest], traffic: Sequence[Traffic], core: CpuCore) -> Ledger:
+        """What one step posts by itself."""
+        step = Tally(self._element_bytes, self._element_bits)
+        step.add_work(work, core)
+        for nest, moved in zip(nests, traffic, strict=True):
+            step.add_traffic(nest, moved)
+        levels = {
+            spec.name: sum((moved.levels[spec.name] for moved in traffic), CacheCounters()) for spec in core.caches
+        }
+        ledger = Ledger()
+        step.post(ledger, core, levels, sum((moved.dram for moved in traffic), DramCounters()), self._element_bits)
+        return ledger
+
     def post(
         self,
         ledger: Ledger,
@@ -74,13 +90,18 @@ class Tally:
     ) -> None:
         """Everything that costs energy."""
         unit, registers = core.unit.name, core.registers.name if core.registers else None
-        ledger.post(unit, "instruction", self.instructions.total, cause=CONTROL)
+        ledger.post(unit, "instruction", self.fetched, cause=CONTROL)
         operands = {"fma": 3, "add": 2, "mul": 2, "special": 1}
         read = written = 0
+        matrix = core.unit.matrix
         for (name, fmt), count in sorted(self.operations.items()):
             ledger.post(unit, f"{name}.{fmt}", count, cause=ARITHMETIC)
-            read += count * operands[name]
-            written += count
+            if name == "fma" and matrix is not None:
+                read += count * matrix.operands // matrix.macs
+                written += count // matrix.k
+            else:
+                read += count * operands[name]
+                written += count
         if registers is not None:
             first = next(iter(levels.values()), None)
             read_bits = read * element_bits + (8 * first.bytes_written if first else 0)

@@ -22,7 +22,7 @@ class Counters:
 
     @classmethod
     def of(cls, row: NDArray[np.uint64]) -> Self:
-        return cls(*(int(number) for number in row))
+        return cls(*row.tolist())
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.hardware.counters import CacheCounters
+from hwsim.hardware.counters import BYTES_READ, BYTES_WRITTEN, CacheCounters
 from hwsim.hardware.coupled_state import ENDLESS, INCLUSIONS, OFFSET, SETS, USED, WAYS, State
 from hwsim.hardware.coupled_walk import rehash_lines, run_events
 from hwsim.hardware.dram import Dram
@@ -75,9 +75,16 @@ class CoupledCaches:
             count = fill(
                 packed.trips, packed.strides, packed.template, packed.order, packed.table,
                 packed.table_strides, cursor.counters, cursor.address, cursor.entry, cursor.skipped,
-                buffer, self.grain.bit_length() - 1, 1, 0,
+                buffer, packed.shift, 1, 0,
             )  # fmt: skip
             self.feed(buffer[:count], core)
+
+    def settle(self, core: int, before: NDArray[np.uint64], loaded_bytes: int, stored_bytes: int) -> None:
+        """Packed elements: what the first level gave to the core and took from it, by bits and not event by event."""
+        chain = self.topology.chains[core]
+        if len(chain):
+            self.state.counters[chain[0], BYTES_READ] = before[0, BYTES_READ] + np.uint64(loaded_bytes)
+            self.state.counters[chain[0], BYTES_WRITTEN] = before[0, BYTES_WRITTEN] + np.uint64(stored_bytes)
 
     def feed(self, events: NDArray[np.uint64], core: int) -> None:
         chain = self.topology.chains[core]

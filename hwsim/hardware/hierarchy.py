@@ -93,14 +93,14 @@ class Hierarchy:
         skipped = 0
         if self._coupled is not None:
             self._coupled.walk(nest, core)
+            if nest.per_byte > 1:
+                self._coupled.settle(core, mark.counters, nest.bytes_moved(write=False), nest.bytes_moved(write=True))
         elif self._stream is not None:
             if self.warp and nest.length >= self.warp_from:
                 skipped = replay_warped(self._stream, numbered(nest), core, self.compress)
             else:
                 self._stream.walk_pieces(nest, core, self.compress)
-            loaded = sum(nest.count(a) * a.nbytes for a in nest.accesses if not a.write)
-            stored = sum(nest.count(a) * a.nbytes for a in nest.accesses if a.write)
-            self._stream.settle(core, mark.counters, loaded, stored)
+            self._stream.settle(core, mark.counters, nest.bytes_moved(write=False), nest.bytes_moved(write=True))
         return self._since(mark, core, nest.length, skipped)
 
     def feed(
@@ -147,7 +147,7 @@ class Hierarchy:
         return Traffic(
             levels={name: CacheCounters.of(row) for name, row in zip(names, rows, strict=True)},
             dram=DramCounters.of(self.dram.counts - mark.dram),
-            misses={name: tuple(int(n) for n in row) for name, row in zip(names, causes, strict=True)},
+            misses={name: tuple(row.tolist()) for name, row in zip(names, causes, strict=True)},
             accesses=accesses,
             skipped=skipped,
         )

@@ -40,6 +40,7 @@ class Passes:
 
 def find_passes(nest: Nest, line: int) -> Passes | None:
     """The passes of a nest, if the loop around the innermost one stays on the lines of every access for a while."""
+    line *= nest.per_byte
     if nest.depth < 2 or any(access.depth < nest.depth - 1 for access in nest.accesses):
         return None
     innermost = [access for access in nest.accesses if access.depth == nest.depth]

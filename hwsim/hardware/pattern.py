@@ -20,6 +20,7 @@ def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
     A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
     Nobody can follow a loop whose places are looked up in a table.
     """
+    line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
     looked_up = access.table.strides if access.table is not None else (0,) * access.depth
     loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
     for trip, stride, entries in reversed(tuple(loops)):
@@ -27,8 +28,8 @@ def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
             return False
         if stride == 0 or trip == 1:
             continue
-        if abs(stride) > line_bytes:
-            return abs(stride) < PAGE_BYTES
-        if trip * abs(stride) >= STREAM_LINES * line_bytes:
+        if abs(stride) > line:
+            return abs(stride) < page
+        if trip * abs(stride) >= STREAM_LINES * line:
             return True
     return True

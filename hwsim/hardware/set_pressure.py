@@ -127,7 +127,7 @@ class _State:
             filled = fill(
                 packed.trips, packed.strides, packed.template, packed.order, packed.table,
                 packed.table_strides, cursor.counters, cursor.address, cursor.entry, cursor.skipped,
-                buffer, spec.line.bit_length() - 1, spec.set_count, spec.way_count,
+                buffer, packed.shift, spec.set_count, spec.way_count,
             )  # fmt: skip
             _touch(
                 buffer,

@@ -153,7 +153,7 @@ class StreamCaches:
         length = _walk(
             packed.trips, packed.strides, packed.template, packed.order, packed.table, packed.table_strides,
             cursor.counters, cursor.address, cursor.entry, cursor.skipped,
-            self._buffer[: packed.buffer_events], self.grain.bit_length() - 1, sets, limit if compress else 0,
+            self._buffer[: packed.buffer_events], packed.shift, sets, limit if compress else 0,
             chain, self.levels, self.sink, self.grain, record, tap_level,
         )  # fmt: skip
         self._count_skipped(chain, cursor)
@@ -169,7 +169,7 @@ class StreamCaches:
         walk_passes(
             packed.trips, packed.strides, packed.template, packed.order, packed.table, packed.table_strides,
             cursor.counters, cursor.address, cursor.entry, cursor.skipped,
-            self._buffer[:room], self.grain.bit_length() - 1, passes.repeats, passes.length,
+            self._buffer[:room], packed.shift, passes.repeats, passes.length,
             chain, self.levels, self.sink, self.grain,
             np.zeros((len(chain), passes.length * (len(chain) + 2)), np.uint64), np.zeros(len(chain), np.uint64),
             np.zeros(columns, np.uint64), np.zeros((len(chain), columns), np.uint64),

@@ -76,13 +76,14 @@ def find_period(caches: StreamCaches, nest: Nest, core: int) -> Period | None:
     if tensors is None or any(access.table is not None for access in nest.accesses):
         return None
     trips, per_iteration = nest.trips[0], nest.length // nest.trips[0]
+    line = caches.grain * nest.per_byte
     geometry = [caches.levels.geometry[instance] for instance in caches.topology.chains[core]]
     usable = 0
     while usable < len(geometry) and geometry[usable][POLICY] not in (RANDOM, INFINITE):
         usable += 1
     for levels in range(usable, 0, -1):
         sets = lcm(*(int(row[SETS]) for row in geometry[:levels]))
-        iterations = _period_of([step for _, _, step in tensors], caches.grain, sets)
+        iterations = _period_of([step for _, _, step in tensors], line, sets)
         lines = sum(int(row[SETS] * row[WAYS]) for row in geometry[:levels])
         iterations *= ceil(4 * lines / (iterations * per_iteration))
         if iterations * (8 if levels > 1 else 3) <= trips:
@@ -91,7 +92,7 @@ def find_period(caches: StreamCaches, nest: Nest, core: int) -> Period | None:
                 levels,
                 np.array([low for low, _, _ in tensors], np.int64),
                 np.array([high for _, high, _ in tensors], np.int64),
-                np.array([iterations * step // caches.grain for _, _, step in tensors], np.int64),
+                np.array([iterations * step // line for _, _, step in tensors], np.int64),
             )
     return None
 
@@ -104,7 +105,7 @@ def _period_of(steps: list[int], line: int, sets: int) -> int:
 
 
 def _tensors(nest: Nest, line: int) -> list[tuple[int, int, int]] | None:
-    """Ranges of lines that accesses have in common, with the bytes that one outer iteration moves them by.
+    """Ranges of lines that accesses have in common, with the units that one outer iteration moves them by.
 
     None where accesses to the same lines move by different steps.
     """

@@ -9,7 +9,7 @@ from math import prod
 
 from hwsim.errors import CapacityError
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Run
-from hwsim.trace.nest import MAX_ACCESS_BYTES, MAX_ACCESSES, Access, Nest, Table
+from hwsim.trace.nest import MAX_ACCESS_BYTES, MAX_ACCESSES, Access, Nest, Size, Table, make_access
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class _Touch:
     """One access of the loop body: where it is relative to the first iteration of all loops around it."""
 
     operand: Operand
-    offset: int
-    nbytes: int
+    offset: Size
+    nbytes: Size
     write: bool
     gathered: bool = False
     entry: int = 0
@@ -147,7 +147,7 @@ class Assembly:
             return before, inner + more, last
         load = self._touches(output, inner_runs, write=False) if operation.accumulates else []
         store = self._touches(output, inner_runs, write=True)
-        has_sum = operation.continues or self._has_earlier_sum(output)
+        has_sum = self._has_earlier_sum(output)
         if self._index in output.strides:
             return before, inner + (load if has_sum else []) + more + store, last
         if plan.accumulate == "memory":
@@ -234,7 +234,8 @@ class Assembly:
             first_entry = self.start[looked_up] + touch.entry
             moves = tuple(step if index == looked_up else 0 for _, index, _, step in around)
             table = Table(operand.gather.offsets[first_entry:], moves)
-        return Access(base, strides, touch.nbytes, touch.write, placed.after, operand.tensor, table)
+        parts = 1 if operand.gather is None else operand.gather.per_byte
+        return make_access(base, strides, touch.nbytes, touch.write, placed.after, operand.tensor, table, parts)
 
     def _chain(self, rest: int) -> tuple[int, int]:
         """Length and number of the sums that the innermost loop carries from one iteration to the next."""

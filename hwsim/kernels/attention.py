@@ -26,6 +26,8 @@ FUSED_SCRATCH = ("S", "P", "acc", "max", "new_max", "sum", "shrink")
 class Attention(Operator):
     """Ports Q, K, V and O; a naive one can give out P too, for the backward pass (`keep_p`)."""
 
+    reads = frozenset({"accumulate", "chunk"})
+
     name = "attention"
     registers_needed = REGISTERS
 

@@ -31,6 +31,8 @@ DOWNHILL = Instructions(add=1, mul=2)
 class AttentionBackward(Operator):
     """Ports Q, K, V, dO, and P where it is stored; dV, dK and dQ come out."""
 
+    reads = frozenset({"accumulate", "chunk"})
+
     name = "attention_backward"
     registers_needed = REGISTERS
 

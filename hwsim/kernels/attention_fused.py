@@ -18,7 +18,6 @@ from hwsim.kernels.loops import LoopPlan, Operand, Range
 from hwsim.kernels.program import Compute, Item, Loop
 from hwsim.kernels.softmax_loops import DIVIDE, EXP_SUM, MAXIMUM, wide_format
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import dot
 from hwsim.numerics.format import Array, Format
 
 RESCALE = Instructions(mul=1)
@@ -112,7 +111,7 @@ class FusedLoops:
         def compute(ranges: Ranges) -> None:
             rows, (keys,) = here(ranges, *"bgri"), here(ranges, "j")
             right = self.frame.keys("K")[rows[0], rows[1], :, keys].swapaxes(-1, -2)
-            values = dot(self.frame.rows("Q")[rows], right, self.fmt)
+            values = self.kernel.dot(self.frame.rows("Q")[rows], right)
             values *= values.dtype.type(self.shape.factor)
             if masked:
                 values[..., self.shape.mask(rows[3], keys)] = -np.inf
@@ -166,7 +165,7 @@ class FusedLoops:
         def compute(ranges: Ranges) -> None:
             b, g, keys = here(ranges, "b", "g", "j")
             tile = self._tile(ranges)
-            tile.output += dot(tile.p, self.frame.keys("V")[b, g, :, keys], self.fmt)
+            tile.output += self.kernel.dot(tile.p, self.frame.keys("V")[b, g, :, keys])
 
         extents = self.shape.extents("e", "j")
         return self.kernel.make_loop(
@@ -206,7 +205,7 @@ class FusedLoops:
         extents = self.shape.extents(last)
         return self.kernel.make_loop(
             name, extents, reads, write, body, compute, plan=self._plan(tuple(extents)),
-            accumulates=accumulates, late=late, late_body=late_body, stores=stores,
+            accumulates=accumulates, late=late, late_body=late_body, stores=stores, continues=False,
         )  # fmt: skip
 
     def _rows_loop(

@@ -12,14 +12,19 @@ from hwsim.kernels.loops import Operand, Range
 from hwsim.kernels.program import Item, Loop
 from hwsim.kernels.softmax_loops import Operands, SoftmaxLoops, Values, in_blocks, wide_format
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import accumulate, dot
-from hwsim.numerics.format import Array
+from hwsim.numerics.dot import accumulate
+from hwsim.numerics.format import Array, Format
 from hwsim.trace.view import TensorView
 
 FMA = Instructions(fma=1)
 SCALE = Instructions(mul=1)
 SCALE_AND_MASK = Instructions(add=1, mul=1)
 """A comparison and a choice count as one addition."""
+
+
+def matrix_format(fmt: Format) -> Format:
+    """What S and P lie in memory as: a narrow format would lose them, and needs an infinity for what is masked."""
+    return fmt if fmt.bits >= 16 and fmt.has_infinity else wide_format(fmt)
 
 
 class NaiveLoops:
@@ -35,7 +40,7 @@ class NaiveLoops:
 
     def add_matrix(self, name: str) -> None:
         """Memory for a number for each query and key of each head."""
-        self.kernel.add_scratch(name, *self.shape.rows, self.shape.keys)
+        self.kernel.add_scratch(name, *self.shape.rows, self.shape.keys, fmt=matrix_format(self.kernel.fmt))
 
     def matrix_at(self, name: str) -> Operand:
         return at(self._matrix_view(name), *self.shape.names("j"))
@@ -45,13 +50,13 @@ class NaiveLoops:
 
     def scores(self, name: str, q: str, k: str, result: str, *, scaled: bool = True) -> Loop:
         """result[i,j] = sum over d of q[i,d] * k[j,d], times the scale, and masked where the shape is causal."""
-        shape, fmt = self.shape, self.kernel.fmt
+        shape, fmt = self.shape, self.kernel.formats[result]
         masked = scaled and shape.causal
 
         def compute(ranges: Ranges) -> None:
             rows, (columns,) = here(ranges, *"bgri"), here(ranges, "j")
             keys = self.frame.keys(k)[rows[0], rows[1], :, columns]
-            values = dot(self.frame.rows(q)[rows], keys.swapaxes(-1, -2), fmt)
+            values = self.kernel.dot(self.frame.rows(q)[rows], keys.swapaxes(-1, -2))
             if scaled:
                 values *= values.dtype.type(shape.factor)
             if masked:
@@ -85,14 +90,16 @@ class NaiveLoops:
 
     def weigh(self, name: str, p: str, v: str, result: str) -> Loop:
         """result[i,e] = sum over j of p[i,j] * v[j,e]."""
-        kernel = self.kernel
+        kernel, wide = self.kernel, self.kernel.find_sum_format()
 
         def compute(ranges: Ranges) -> None:
             rows, (channels,) = here(ranges, *"bgri"), here(ranges, "e")
             target = self.frame.rows(result)[(*rows, channels)]
+            total = wide.store(kernel.fmt.load(target))
             for keys in _pieces(ranges["j"], self.bc):
                 values = self.frame.keys(v)[rows[0], rows[1], :, keys, channels]
-                accumulate(target, dot(self.matrix(p)[(*rows, keys)], values, kernel.fmt), kernel.fmt)
+                accumulate(total, kernel.dot(self.matrix(p)[(*rows, keys)], values), wide)
+            target[...] = kernel.fmt.store(wide.load(total))
 
         extents = self.shape.extents("e", "j")
         plan = sum_plan(tuple(extents), self._row, "e", self.lanes, self._tiles("i", "j"))
@@ -103,15 +110,17 @@ class NaiveLoops:
 
     def gather(self, name: str, p: str, q: str, result: str) -> Loop:
         """result[j,e] = sum over the rows i that share a key of p[i,j] * q[i,e]."""
-        kernel, shape = self.kernel, self.shape
+        kernel, shape, wide = self.kernel, self.shape, self.kernel.find_sum_format()
 
         def compute(ranges: Ranges) -> None:
             b, g, r, columns, channels = here(ranges, "b", "g", "r", "j", "e")
             target = self.frame.keys(result)[b, g, 0, columns, channels]
+            total = wide.store(kernel.fmt.load(target))
             for rows in _pieces(ranges["i"], self.br):
                 left = self.matrix(p)[b, g, r, rows, columns].swapaxes(-1, -2)
-                part = dot(left, self.frame.rows(q)[b, g, r, rows, channels], kernel.fmt).sum(axis=2)
-                accumulate(target, part, kernel.fmt)
+                part = kernel.dot(left, self.frame.rows(q)[b, g, r, rows, channels]).sum(axis=2)
+                accumulate(total, part, wide)
+            target[...] = kernel.fmt.store(wide.load(total))
 
         summed = {index: extent for index, extent in shape.row_indices.items() if index in "ri"}
         extents = {**shape.outer, "j": shape.keys, "e": shape.d, **summed}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from hwsim.errors import CapacityError
 from hwsim.kernels.attention_shape import AttentionShape
@@ -15,8 +16,8 @@ from hwsim.units import format_bytes
 def scratch_bytes(shape: AttentionShape, fmt: Format, br: int, bc: int) -> int:
     """S and O of a tile, and m, m', l and a of each row, in the wide format; P too where that is narrower."""
     rows, wide = shape.repeat * br, wide_format(fmt)
-    p = rows * bc * fmt.bits if wide.name != fmt.name else 0
-    return -(-p // 8) + (rows * bc + rows * shape.d + 4 * rows) * wide.element_bytes
+    p = rows * bc * fmt.element_bytes if wide.name != fmt.name else 0
+    return ceil(p) + ceil((rows * bc + rows * shape.d + 4 * rows) * wide.element_bytes)
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Room:
     def needed_bytes(self, br: int, bc: int) -> int:
         """Pieces of Q, K and V, and what is made of them."""
         rows, d = self.shape.repeat * br, self.shape.d
-        return -(-(rows * d + 2 * bc * d) * self.fmt.bits // 8) + scratch_bytes(self.shape, self.fmt, br, bc)
+        return ceil((rows * d + 2 * bc * d) * self.fmt.element_bytes) + scratch_bytes(self.shape, self.fmt, br, bc)
 
     def fits(self, br: int, bc: int) -> bool:
         return self.needed_bytes(br, bc) <= self.scratch_bytes

@@ -14,7 +14,7 @@ from hwsim.kernels.loops import Operand
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.pool import refuse_integers
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.conv import Layout
 
 NORM_PORTS = ("gamma", "beta", "mean", "var")
@@ -42,7 +42,7 @@ def fold_batch_norm(
 
 def add_norm_loops(kernel: LoopKernel, tensors: Mapping[str, str], scale: str, shift: str, vector: bool) -> None:
     """Two short loops over the channels: gamma / sqrt(var + eps), and beta - mean times that."""
-    fmt = find_format(kernel.fmt.sum_name)
+    fmt = kernel.find_sum_format()
     views = {port: kernel.tensor(name) for port, name in tensors.items()}
     (channels,) = views["gamma"].shape
     extents = {"co": channels}
@@ -125,4 +125,4 @@ class BatchNorm(Operator):
         view = kernel.tensor(name).permute(*IMAGE_AXES[self.layout])
         strides = {index: view.byte_stride(axis) for axis, index in enumerate(("n", "co", "h", "w"))}
         own = {index: stride for index, stride in strides.items() if index in self.extents}
-        return Operand(name, view.address((0,) * 4), view.element_bytes, own)
+        return Operand(name, view.start, view.element_bytes, own)

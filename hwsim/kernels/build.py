@@ -10,9 +10,10 @@ from hwsim.kernels.attention import make_attention
 from hwsim.kernels.attention_backward import make_attention_backward
 from hwsim.kernels.chain import ChainKernel
 from hwsim.kernels.conv_kernel import make_batch_norm, make_conv, make_pool
+from hwsim.kernels.data import load_inputs
 from hwsim.kernels.elementwise import Elementwise
 from hwsim.kernels.formula import FormulaKernel
-from hwsim.kernels.kernel import Kernel, Setting
+from hwsim.kernels.kernel import Kernel, Numbers, Setting
 from hwsim.kernels.matmul import Matmul
 from hwsim.kernels.operator_build import OPERATORS, operator_kernel
 from hwsim.kernels.own import make_own_kernel
@@ -66,12 +67,27 @@ def build_kernel(
     math: bool = True,
     line_bytes: int = 64,
     inputs: Inputs = None,
+    compute: str = "",
 ) -> Kernel:
     """The kernel of a workload, for a machine with `lanes` elements in a vector and `cores` cores.
 
-    `inputs` replaces random tensors by given ones, by name.
+    `inputs` replaces random tensors by given ones, by name. `compute` is the format that arithmetic runs in, where that
+    is not the format of the tensors.
     """
     make = KERNELS.get(type(workload))
     if make is None:
         raise InputError(f"there is no kernel for op '{workload.op}'")
-    return make(workload, Setting(seed, lanes, cores, math, line_bytes), inputs)
+    if inputs is None and workload.inputs:
+        inputs = load_inputs(workload.inputs)
+    numbers = Numbers(workload.accumulate, workload.chunk, workload.scale, workload.scale_block, workload.distribution)
+    kernel = make(workload, Setting(seed, lanes, cores, math, line_bytes, numbers, compute), inputs)
+    unread = [name for name in numbers.asked() if name not in kernel.reads]
+    if unread:
+        raise InputError(f"{unread[0]} means nothing to op '{workload.op}'; leave it out")
+    return kernel
+
+
+def exact_kernel(workload: WorkloadSpec, *, seed: int = 0, inputs: Inputs = None) -> Kernel:
+    """The same workload in float64, with its inputs as they were before any rounding: for its reference."""
+    plain = {"precision": "fp64", "accumulate": None, "chunk": None, "scale": "none"}
+    return build_kernel(workload.model_copy(update=plain), seed=seed, inputs=inputs)

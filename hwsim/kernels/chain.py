@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,7 @@ class ChainKernel(LoopKernel):
         self.nodes = _make_nodes(self.graph)
         self.results = self.graph.results
         self.registers_needed = max(node.operator.registers_needed for node in self.nodes)
+        self.reads = frozenset(name for node in self.nodes for name in node.operator.reads)
         self._halo = _halos(self.nodes)
         self._place_inputs()
         for number, node in enumerate(self.nodes):
@@ -59,7 +60,11 @@ class ChainKernel(LoopKernel):
     @property
     def tolerance(self) -> float:
         """Every operation rounds, and what it makes is rounded again when it is stored."""
-        return 4 * sum(node.operator.tolerance(self.fmt) for node in self.nodes)
+        return 4 * sum(node.operator.tolerance(self.fmt) + self.fmt.roundoff for node in self.nodes)
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        return tuple(self.original.given)
 
     def warnings(self) -> tuple[str, ...]:
         return (*super().warnings(), *self.graph.notes)
@@ -86,7 +91,16 @@ class ChainKernel(LoopKernel):
             if port.positive
         }
         return {
-            name: make_input(self.setting.seed, number, name, shape, self.fmt, self._given.get(name), name in positive)
+            name: make_input(
+                self.setting.seed,
+                number,
+                name,
+                shape,
+                self.fmt,
+                self._given.get(name),
+                name in positive,
+                distribution=self.setting.numbers.distribution,
+            )
             for number, (name, shape) in enumerate(self.original.given.items())
         }
 

@@ -30,6 +30,8 @@ class Conv2d(Operator):
     The schedule says whether all is fused into the loops of the convolution, or each operation is a stage of its own.
     """
 
+    reads = frozenset({"accumulate", "chunk"})
+
     name = "conv2d"
 
     def __init__(
@@ -138,7 +140,7 @@ class Conv2d(Operator):
 
     def _add_map(self, kernel: LoopKernel, name: str) -> str:
         shape = self.shape.image_shape(self.shape.co, self.shape.out)
-        kernel.add_scratch(name, *shape, fmt=find_format(kernel.fmt.sum_name))
+        kernel.add_scratch(name, *shape, fmt=kernel.find_sum_format())
         return name
 
 

@@ -15,7 +15,7 @@ from hwsim.kernels.operator import Names, Port
 from hwsim.kernels.pointwise import POINTWISE
 from hwsim.kernels.pool import refuse_integers
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.format import Array, Format
 
 EPSILON = 1e-5
 """Added to a variance before its root is taken: the default of PyTorch's BatchNorm2d."""
@@ -145,4 +145,4 @@ class Epilogue:
             here = self.shape.channels(stored)[(slice(None), *spans(ranges, "g", "co"))]
         else:
             here = self.shape.outputs(stored)[spans(ranges, "n", "g", "co", "h", "w")]
-        return find_format(kernel.fmt.sum_name).load(here)
+        return kernel.find_sum_format().load(here)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
+from math import ceil, prod
 
 from hwsim.kernels.conv_implicit import block_size
 from hwsim.kernels.conv_shape import ConvShape
@@ -44,12 +44,12 @@ def _windows(shape: ConvShape, schedule: ConvSchedule, fmt: Format) -> Iterator[
     """The matrix of all windows is K²/stride² times the images, where padding makes up for the edges."""
     if schedule.algorithm == "im2col":
         image = shape.batch * shape.ci * prod(shape.image) * fmt.element_bytes
-        value = image * prod(shape.window) / prod(shape.stride)
+        value = float(image * prod(shape.window) / prod(shape.stride))
         yield Formula("matrix of all windows", "K²/stride² · bytes of x", value, "B", "bytes.windows")
     if schedule.algorithm == "implicit":
         block = block_size(shape, schedule, fmt.element_bytes)
-        value = block.elements(shape) * fmt.element_bytes
-        yield Formula("scratch space of a core", "h·w·ci·K² of a block", value, "B", "bytes.block")
+        needed = ceil(block.elements(shape) * fmt.element_bytes)
+        yield Formula("scratch space of a core", "h·w·ci·K² of a block", needed, "B", "bytes.block")
 
 
 def _intensity(shape: ConvShape, fmt: Format, macs: int, outputs: int) -> Formula:
@@ -59,7 +59,7 @@ def _intensity(shape: ConvShape, fmt: Format, macs: int, outputs: int) -> Formul
     return Formula(
         "operations per byte, each element moved once",
         "2·n·co·h·w·ci·kh·kw / bytes of x, w and y",
-        2 * macs / moved,
+        float(2 * macs / moved),
         "flop/B",
         "intensity.byte",
     )

@@ -11,8 +11,8 @@ from hwsim.kernels.conv_shape import ConvShape, image_of, product, span, spans
 from hwsim.kernels.loop_kernel import Ranges
 from hwsim.kernels.loops import LoopOperation, Operand
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import dot
 from hwsim.numerics.format import Array
+from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 
 
@@ -35,7 +35,7 @@ def add_im2col(job: ConvJob, name: str, stage: str) -> None:
     def convolve(ranges: Ranges) -> Array:
         windows = _matrix(shape, kernel.arrays[name])[spans(ranges, "n", "g", "k", "h", "w")]
         rows, columns = product(windows, flat_filters(job)[spans(ranges, "g", "co", "k")])
-        return image_of(dot(rows, columns, job.fmt), *(span(ranges, index)[1] for index in "nhw"))
+        return image_of(kernel.dot(rows, columns), *(span(ranges, index)[1] for index in "nhw"))
 
     job.add_sum("gemm", extents, inputs, plan, convolve)
 
@@ -46,7 +46,7 @@ def copy_order(shape: ConvShape) -> tuple[str, ...]:
     return tuple(index for index in order if index in shape.extents)
 
 
-def summed_strides(shape: ConvShape, step: int, channels: int) -> dict[str, int]:
+def summed_strides(shape: ConvShape, step: Size, channels: int) -> dict[str, Size]:
     """How far the loops of a sum move along a row of the matrix that holds so many input channels."""
     extents = shape.extents | {"ci": channels}
     strides = {}

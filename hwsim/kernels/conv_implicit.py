@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.kernels.conv_direct import default_order
@@ -17,6 +17,7 @@ from hwsim.kernels.loops import LoopOperation, Operand
 from hwsim.kernels.program import Item
 from hwsim.kernels.step import Instructions
 from hwsim.spec.ops.conv import ConvSchedule
+from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 from hwsim.units import format_bytes
 
@@ -35,7 +36,7 @@ class BlockSize:
         return self.h * self.w * self.ci * prod(shape.window)
 
 
-def block_size(shape: ConvShape, schedule: ConvSchedule, element_bytes: int) -> BlockSize:
+def block_size(shape: ConvShape, schedule: ConvSchedule, element_bytes: Size) -> BlockSize:
     """What was asked for or, along the loops left open, as much as fits: columns first, then channels, then rows."""
     extents = shape.extents
     room = (DEFAULT_SCRATCH if schedule.scratch is None else schedule.scratch) // element_bytes
@@ -51,8 +52,8 @@ def block_size(shape: ConvShape, schedule: ConvSchedule, element_bytes: int) -> 
     return block
 
 
-def _too_large(shape: ConvShape, block: BlockSize, scratch: int, element_bytes: int) -> str:
-    needed = block.elements(shape) * element_bytes
+def _too_large(shape: ConvShape, block: BlockSize, scratch: int, element_bytes: Size) -> str:
+    needed = ceil(block.elements(shape) * element_bytes)
     most = scratch // (element_bytes * prod(shape.window) * block.h * block.w)
     message = (
         f"a block of {block.h}x{block.w} outputs and {block.ci} channels needs {format_bytes(needed)} in scratch, "
@@ -161,8 +162,7 @@ class _BlockMemory:
         else:
             strides |= summed_strides(self.shape, strides.pop("k"), self.block.ci)
             local["ci"] = (self.block.ci, 0)
-        base = self.view.address((0,) * len(self.view.shape))
-        return Operand(self.view.name, base, self.view.element_bytes, strides, local)
+        return Operand(self.view.name, self.view.start, self.view.element_bytes, strides, local)
 
 
 def _copy_loop(job: ConvJob, scratch: _BlockMemory) -> Item:

@@ -15,8 +15,8 @@ from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range
 from hwsim.kernels.operator import Names
 from hwsim.kernels.program import Item, Loop, TileLoop
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import accumulate, dot
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.dot import accumulate
+from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.conv import ConvSchedule
 
 Convolve = Callable[[Ranges], Array]
@@ -44,7 +44,7 @@ class ConvJob:
 
     @property
     def sum_fmt(self) -> Format:
-        return find_format(self.fmt.sum_name)
+        return self.kernel.find_sum_format()
 
     @property
     def lanes(self) -> int:
@@ -69,7 +69,7 @@ class ConvJob:
         windows = self.windows()[spans(ranges, "n", "g", "ci", "kh", "kw", "h", "w")]
         filters = self.filters()[spans(ranges, "g", "co", "ci", "kh", "kw")]
         rows, columns = product(windows, filters)
-        return image_of(dot(rows, columns, self.fmt), *(span(ranges, index)[1] for index in "nhw"))
+        return image_of(self.kernel.dot(rows, columns), *(span(ranges, index)[1] for index in "nhw"))
 
     def keep(self, values: Array, ranges: Ranges, first: bool, finished: bool) -> None:
         """Store sums, or add them to what earlier tiles have left; a finished output passes the epilogue before."""

@@ -15,6 +15,7 @@ from hwsim.kernels.kernel import Setting
 from hwsim.kernels.operator import OperatorKernel, Run, run_of
 from hwsim.kernels.pool import Pool, PoolKind, PoolShape, refuse_integers
 from hwsim.numerics.format import Array, find_format
+from hwsim.numerics.scaled import with_scales
 from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
 
 Given = Mapping[str, Array] | None
@@ -54,20 +55,25 @@ class FoldedConv(OperatorKernel):
     def __init__(self, unfolded: Conv2d, run: Run, setting: Setting) -> None:
         self.unfolded = unfolded
         self.original: dict[str, Array] = {}
-        fmt = find_format(run.precision)
+        fmt = with_scales(find_format(run.precision), setting.numbers.scale, setting.numbers.scale_block)
         refuse_integers("batch norm", fmt)
         names = [stage.name for stage in unfolded.epilogue.stages]
         rest = names[names.index("batch_norm") + 1 :]
         folded = Conv2d(unfolded.shape, unfolded.schedule, ("bias", *rest), unfolded.pool)
         if setting.math:
-            sums = find_format(fmt.sum_name)
+            sums = find_format(setting.numbers.accumulate or fmt.sum_name)
             for number, port in enumerate(unfolded.inputs):
                 self.original[port.name] = make_input(
                     setting.seed, number, port.name, port.shape, sums if port.wide else fmt,
-                    run.given.get(port.name), port.positive,
+                    run.given.get(port.name), port.positive, distribution=setting.numbers.distribution,
                 )  # fmt: skip
             run = replace(run, given=self._folded_inputs(folded))
         super().__init__(folded, run, setting)
+
+    @property
+    def tolerance(self) -> float:
+        """Folded filters are rounded once more when they are stored."""
+        return super().tolerance + 8 * self.fmt.roundoff
 
     def _folded_inputs(self, folded: Conv2d) -> dict[str, Array]:
         wide = {name: array.astype(np.float64) for name, array in self.original.items()}

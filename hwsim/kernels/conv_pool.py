@@ -72,7 +72,7 @@ def _output(job: ConvJob, target: str) -> Operand:
     n, c, h, w = (view.byte_stride(axis) for axis in range(4))
     strides = {"n": n, "g": job.shape.extents["co"] * c, "co": c, "h": h, "w": w}
     own = {index: stride for index, stride in strides.items() if index in job.shape.extents}
-    return Operand(target, view.address((0,) * 4), view.element_bytes, own)
+    return Operand(target, view.start, view.element_bytes, own)
 
 
 def _check(job: ConvJob) -> None:

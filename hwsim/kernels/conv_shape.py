@@ -17,6 +17,7 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges
 from hwsim.kernels.loops import Operand, Range
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.conv import ConvSizes, Layout, WeightLayout, conv_problem
+from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 
 Pair = tuple[int, int]
@@ -143,9 +144,9 @@ class ConvShape:
         view = kernel.tensor(name)
         return self._operand(view, {"g": self.extents["co"] * view.byte_stride(0), "co": view.byte_stride(0)})
 
-    def _operand(self, view: TensorView, strides: Mapping[str, int]) -> Operand:
+    def _operand(self, view: TensorView, strides: Mapping[str, Size]) -> Operand:
         own = {index: stride for index, stride in strides.items() if index in self.extents or index == "k"}
-        return Operand(view.name, view.address((0,) * len(view.shape)), view.element_bytes, own)
+        return Operand(view.name, view.start, view.element_bytes, own)
 
     # As NumPy sees them -----------------------------------------------------------------------------------------------
 

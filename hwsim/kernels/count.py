@@ -9,6 +9,7 @@ from math import prod
 
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Range, is_resumed
 from hwsim.kernels.step import Chain, Instructions, Tile, Work
+from hwsim.trace.nest import Size
 
 LOOP_OVERHEAD = 2
 """Instructions for one iteration of a loop: advance the counter, compare and branch."""
@@ -64,7 +65,7 @@ def _chain(pieces: Sequence[Piece], body: Instructions) -> Chain | None:
 
 
 def count_tiles(
-    operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range], bits: Mapping[str, int]
+    operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range], bits: Mapping[str, Size]
 ) -> tuple[Tile, ...]:
     """The pieces that the tile loops move: a piece is fetched again when a loop around its own loops
     advances."""
@@ -79,7 +80,7 @@ def count_tiles(
     if output is not None:
         written = [replace(tile, write=True) for tile in _tiles_of(output, loops, plan.order, cuts, bits)]
         around = any(index not in output.strides for index in _around(output, loops))
-        if operation.accumulates and (around or operation.continues or is_resumed(operation, ranges)):
+        if operation.accumulates and (around or is_resumed(operation, ranges)):
             tiles += [replace(tile, write=False) for tile in written]
         tiles += written
     return tuple(tiles)
@@ -96,7 +97,7 @@ def _tiles_of(
     loops: Sequence[str],
     order: Sequence[str],
     cuts: Mapping[str, Sequence[tuple[int, int]]],
-    bits: Mapping[str, int],
+    bits: Mapping[str, Size],
 ) -> list[Tile]:
     again = prod(
         sum(count for count, _ in cuts[index]) for index in _around(operand, loops) if index not in operand.strides

@@ -9,7 +9,7 @@ import numpy as np
 
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
-from hwsim.kernels.loops import Gather
+from hwsim.kernels.loops import gather
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
@@ -39,9 +39,9 @@ class EmbeddingOperator(Operator):
     def emit(self, kernel: LoopKernel, names: Names) -> None:
         ids, table, target = names[self.ids], names[self.table], names[self.target]
         rows = kernel.tensor(table)
-        offsets = kernel.arrays[ids].astype(np.int64) * rows.byte_stride(0)
         looked_up = at(rows, None, "c")
-        looked_up = replace(looked_up, strides={"t": 0, **looked_up.strides}, gather=Gather("t", offsets))
+        places = gather("t", (kernel.arrays[ids], rows.byte_stride(0)))
+        looked_up = replace(looked_up, strides={"t": 0, **looked_up.strides}, gather=places)
 
         def compute(ranges: Ranges) -> None:
             tokens, columns = part(ranges, "t", "c")

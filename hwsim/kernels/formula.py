@@ -16,17 +16,20 @@ from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, find_format
 from hwsim.spec.ops.own import FormulaSchedule, FormulaWorkload
+from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 
 
 class FormulaKernel(LoopKernel):
     """The loops of a formula; a sum keeps its order at the tiles of the schedule."""
 
+    reads = frozenset({"accumulate"})
+
     def __init__(self, workload: FormulaWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
         self.formula = parse_formula(workload.formula)
         self.sizes = _checked_sizes(self.formula, workload.sizes)
-        self.sum_fmt = find_format(self.fmt.sum_name)
+        self.sum_fmt = self.find_sum_format()
         _check_schedule(self.formula, workload.schedule)
         for name, shape in _shapes(self.formula, self.sizes).items():
             self.add_input(name, *shape)
@@ -190,11 +193,12 @@ def _make_plan(
 
 
 def _operand(view: TensorView, ref: Reference) -> Operand:
-    strides = dict.fromkeys(ref.indices, 0)
+    strides: dict[str, Size] = dict.fromkeys(ref.indices, 0)
+    base = view.start
     for axis, position in enumerate(ref.positions):
+        base += position.constant * view.byte_stride(axis)
         for index, factor in position.factors:
             strides[index] += factor * view.byte_stride(axis)
-    base = view.address([position.constant for position in ref.positions])
     return Operand(view.name, base, view.element_bytes, strides)
 
 

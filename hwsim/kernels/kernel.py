@@ -5,10 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
 
 from hwsim.errors import InputError
 from hwsim.kernels.step import Block, Stage
-from hwsim.numerics.format import Array, Format
+from hwsim.numerics.datapath import Datapath
+from hwsim.numerics.dot import dot
+from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.quantize import QuantizedArray, Scaling
+from hwsim.numerics.scaled import ScaledFormat, with_scales
+from hwsim.spec.number import FormatSpec
 from hwsim.trace.space import AddressSpace
 from hwsim.trace.view import TensorView
 
@@ -33,8 +41,24 @@ class Formula:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """What a workload says about its numbers, beside their precision."""
+
+    accumulate: str | FormatSpec | None = None
+    chunk: int | None = None
+    scale: Scaling = "none"
+    scale_block: int = 32
+    distribution: str = "uniform"
+
+    def asked(self) -> list[str]:
+        """The fields that not every kernel has a use for, where they say something."""
+        found = {"accumulate": self.accumulate, "chunk": self.chunk}
+        return [name for name, value in found.items() if value]
+
+
+@dataclass(frozen=True)
 class Setting:
-    """What a run decides for a kernel: everything about it that the workload file does not say."""
+    """What a run decides for a kernel: everything about it that its sizes and its schedule do not say."""
 
     seed: int = 0
     lanes: int = 1
@@ -42,6 +66,9 @@ class Setting:
     cores: int = 1
     math: bool = True
     line_bytes: int = 64
+    numbers: Numbers = Numbers()
+    compute: str = ""
+    """The format that arithmetic runs in, where the machine lacks that of the tensors; their own if empty."""
 
 
 class Kernel(ABC):
@@ -51,12 +78,17 @@ class Kernel(ABC):
     fmt: Format
     space: AddressSpace
     tensors: dict[str, TensorView]
+    reads: frozenset[str] = frozenset()
+    """Which of `accumulate` and `chunk` mean something to this kernel."""
+    keeps_scales: bool = False
+    """Whether it keeps stored numbers and their scales apart; others compute with what they stand for together."""
     registers_needed: int = 1
     """Registers that the innermost loops hold at once, of the width that the schedule computes in."""
 
     def __init__(self, name: str, fmt: Format, setting: Setting) -> None:
         self.name = name
-        self.fmt = fmt
+        numbers = setting.numbers
+        self.fmt = fmt if self.keeps_scales else with_scales(fmt, numbers.scale, numbers.scale_block)
         self.setting = setting
         self.space = AddressSpace()
         self.tensors = {}
@@ -73,6 +105,46 @@ class Kernel(ABC):
     def answers(self) -> Iterator[tuple[str, Array, Array]]:
         """Each computed tensor that is an answer: its name, its values, and its reference in float64."""
         yield "output", self.output, self.reference()
+
+    @property
+    def compute_fmt(self) -> Format:
+        """The format that arithmetic runs in."""
+        return find_format(self.setting.compute) if self.setting.compute else self.fmt
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        """The tensors that were filled from outside."""
+        return ()
+
+    def stored_input(self, name: str) -> Array | QuantizedArray:
+        """An input as it is stored."""
+        return self.arrays[name]
+
+    def input_format(self, name: str) -> Format:
+        return self.fmt
+
+    @property
+    def output_format(self) -> Format:
+        """The format in which the main answer is stored."""
+        return self.fmt
+
+    def find_sum_format(self) -> Format:
+        """The format that sums of products are kept in: the one asked for, or the one that suits the tensors."""
+        found = find_format(self.setting.numbers.accumulate or self.fmt.sum_name)
+        if found.is_integer and isinstance(self.fmt, ScaledFormat):
+            return find_format(self.fmt.sum_name)  # exact sums of integers, brought to their size
+        if found.is_integer != self.fmt.is_integer:
+            raise InputError(f"accumulate: {found.name} does not sum products of {self.fmt.name}")
+        return found
+
+    def dot(self, a: Array, b: Array) -> Array:
+        """The product of stored matrices: its sum wide or, where that is asked for, rounded to a format of its own."""
+        numbers = self.setting.numbers
+        if not numbers.asked():
+            return dot(a, b, self.fmt)
+        if b.ndim == 1:
+            return np.asarray(self.dot(a, b[:, None])[..., 0])
+        return Datapath(self.fmt, self.fmt, self.find_sum_format(), numbers.chunk).dot(a, b)
 
     @property
     def workers(self) -> int:
@@ -106,7 +178,7 @@ class Kernel(ABC):
     def bytes_of(self, tensor: str) -> int | None:
         """Memory of a tensor; of scratch space, what one core has. None if there is no such tensor."""
         view = self.tensors.get(tensor)
-        return None if view is None else view.size * view.element_bits // 8
+        return None if view is None else ceil(view.size * view.element_bytes)
 
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and cannot have an effect."""

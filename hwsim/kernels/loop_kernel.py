@@ -9,6 +9,7 @@ This is what most kernels are made of, and what a kernel of your own starts from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from hwsim.kernels.template import NOWHERE, Template, make_template, template_ke
 from hwsim.kernels.tensor_kernel import TensorKernel
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.common import ParallelSchedule
-from hwsim.trace.nest import MAX_ACCESSES
+from hwsim.trace.nest import MAX_ACCESSES, Size
 from hwsim.trace.view import TensorView
 
 __all__ = ["Compute", "Loop", "LoopKernel", "Ranges", "TileLoop", "at", "part"]
@@ -59,7 +60,7 @@ class LoopKernel(TensorKernel):
         """The answer by other means, for a kernel of your own: NumPy in float64 on `arrays`."""
         self._parallel = parallel or ParallelSchedule()
         self._templates: dict[tuple[object, ...], Template] = {}
-        self._private: dict[str, int] = {}
+        self._private: dict[str, Size] = {}
         """Bytes of the tensors of which each share has its own."""
 
     @property
@@ -88,7 +89,7 @@ class LoopKernel(TensorKernel):
         return sum(loop.flops(ranges) for phase in self.program for loop, ranges, _ in walk(phase.items, {}))
 
     def bytes_of(self, tensor: str) -> int | None:
-        return self._private.get(tensor) or super().bytes_of(tensor)
+        return ceil(self._private.get(tensor, 0)) or super().bytes_of(tensor)
 
     def begin_phase(self, name: str = "") -> None:
         """What follows needs what all cores have done before."""
@@ -137,14 +138,14 @@ class LoopKernel(TensorKernel):
         late: Sequence[Operand] = (),
         late_body: Instructions = NOTHING,
         stores: Sequence[Operand] = (),
-        continues: bool = False,
+        continues: bool | None = None,
         follows: Mapping[str, tuple[str, int]] | None = None,
     ) -> Loop:
         """A loop nest to be added, or to be put into a loop over tiles.
 
         `late` operands and `late_body` finish an output value in its register before it is stored: this needs an order
         in which a sum is completed there. `stores` are further results of the loop; with `continues` the output already
-        holds a sum to which the loop adds.
+        holds a sum to which the loop adds, also in the first tile; without (False) it never does.
         """
         operation = LoopOperation(tuple(reads), write, accumulates, tuple(late), tuple(stores), continues)
         if plan is None:
@@ -208,7 +209,7 @@ class LoopKernel(TensorKernel):
                     loop.compute(cut)
                 yield self._step(loop, cut, private)
 
-    def _step(self, loop: Loop, ranges: Ranges, private: Mapping[str, int]) -> Step:
+    def _step(self, loop: Loop, ranges: Ranges, private: Mapping[str, Size]) -> Step:
         key = template_key(loop, ranges)
         template = self._templates.get(key)
         if template is None:
@@ -246,12 +247,12 @@ def at(view: TensorView, *indices: str | None, tiles: Mapping[str, int] | None =
     """
     if len(indices) != len(view.shape):
         raise ShapeError(f"{view.name} of shape {view.shape} needs {len(view.shape)} indices, found {indices}")
-    strides: dict[str, int] = {}
+    strides: dict[str, Size] = {}
     for axis, index in enumerate(indices):
         if index is not None:
             strides[index] = strides.get(index, 0) + view.byte_stride(axis)
     local = {index: (tile, 0) for index, tile in (tiles or {}).items() if index in strides}
-    return Operand(view.name, view.address((0,) * len(view.shape)), view.element_bytes, strides, local)
+    return Operand(view.name, view.start, view.element_bytes, strides, local)
 
 
 def part(ranges: Ranges, *indices: str) -> tuple[slice, ...]:

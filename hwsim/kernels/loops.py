@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.trace.nest import Nest
+from hwsim.trace.nest import Nest, Size
 
 Range = tuple[int, int]
 """First position of an index, and how many."""
@@ -24,6 +25,15 @@ class Gather:
 
     index: str
     offsets: NDArray[np.int64]
+    per_byte: int = 1
+    """Offsets count so many parts of a byte, where rows of packed numbers begin inside one."""
+
+
+def gather(index: str, *moves: tuple[NDArray[np.int64], Size]) -> Gather:
+    """A table of places: the sum of positions times the bytes from one position to the next."""
+    per_byte = lcm(*(step.denominator for _, step in moves))
+    offsets = sum((places.astype(np.int64) * int(step * per_byte) for places, step in moves), np.int64(0))
+    return Gather(index, np.asarray(offsets, np.int64), per_byte)
 
 
 @dataclass(frozen=True)
@@ -32,16 +42,16 @@ class Operand:
     on."""
 
     tensor: str
-    base: int
-    element_bytes: int
-    strides: Mapping[str, int]
-    far: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    base: Size
+    element_bytes: Size
+    strides: Mapping[str, Size]
+    far: Mapping[str, tuple[int, Size]] = field(default_factory=dict)
     """For tensors stored block by block: elements in a block, and bytes from one block to the next, by index. Scratch
     space for one tile is a block with no distance to the next."""
     gather: Gather | None = None
     """For rows that are looked up; the operand has a stride of zero along that index."""
 
-    def distance(self, index: str, position: int) -> int:
+    def distance(self, index: str, position: int) -> Size:
         """Bytes from the first element to the one at a position of an index."""
         if index not in self.strides:
             return 0
@@ -107,8 +117,9 @@ class LoopOperation:
     accumulates: bool = True
     late: tuple[Operand, ...] = ()
     stores: tuple[Operand, ...] = ()
-    continues: bool = False
-    """Whether the output holds a sum from before the loop, to which the loop adds."""
+    continues: bool | None = None
+    """Whether the output holds a sum from before the loop, to which the loop adds; if not said, it does where some
+    index that is summed over does not begin at 0."""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -121,6 +132,8 @@ def is_resumed(operation: LoopOperation, ranges: Mapping[str, Range]) -> bool:
     output = operation.output
     if output is None or not operation.accumulates:
         return False
+    if operation.continues is not None:
+        return operation.continues
     return any(first > 0 for index, (first, _) in ranges.items() if index not in output.strides)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
-from hwsim.kernels.loops import Gather
+from hwsim.kernels.loops import gather
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.program import Loop
@@ -91,9 +91,9 @@ class CrossEntropyOperator(Operator):
         labels, x, loss, _ = (names[port] for port in self.ports)
         (row,) = self.rows.indices
         view = kernel.tensor(x)
-        offsets = kernel.arrays[labels].astype(np.int64) * view.byte_stride(1)
-        offsets += np.arange(len(offsets)) * view.byte_stride(0)
-        chosen = replace(at(view, None, None), strides={row: 0}, gather=Gather(row, offsets))
+        positions = kernel.arrays[labels]
+        places = gather(row, (positions, view.byte_stride(1)), (np.arange(len(positions)), view.byte_stride(0)))
+        chosen = replace(at(view, None, None), strides={row: 0}, gather=places)
         formats, arrays = kernel.formats, kernel.arrays
 
         def compute(ranges: Ranges) -> None:
@@ -152,7 +152,7 @@ class MseOperator(Operator):
         loss = names[self.loss]
         indices = [f"x{axis}" for axis in range(len(self.shape))]
         share = 1 / prod(self.shape)
-        kernel.begin_phase("loss")
+        kernel.begin_phase(self.scratch("loss", names))
 
         def compute(ranges: Ranges) -> None:
             here = part(ranges, *indices)
@@ -174,7 +174,7 @@ class MseOperator(Operator):
         )
         kernel.add(loop)
         kernel.shared_index = ""
-        kernel.begin_phase("gradient")
+        kernel.begin_phase(self.scratch("gradient", names))
         self._gradient.emit(kernel, names)
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:

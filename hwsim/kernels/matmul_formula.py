@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loops import LoopPlan
-from hwsim.numerics.format import Format, find_format
 from hwsim.spec.ops.matmul import MatmulWorkload
+from hwsim.trace.nest import Size
+
+Sizes = Mapping[str, Size]
+"""Bytes of an element of A, B and C."""
 
 
-def matmul_formulas(workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
+def matmul_formulas(workload: MatmulWorkload, plan: LoopPlan, setting: Setting, sizes: Sizes) -> tuple[Formula, ...]:
     counts = tuple(_register_counts(workload, plan)) if plan.lanes == 1 else ()
-    return (*counts, *_line_counts(workload, plan, setting, fmt), *_intensity(workload, fmt))
+    return (*counts, *_line_counts(workload, plan, setting, sizes), *_intensity(workload, sizes))
 
 
 def _register_counts(workload: MatmulWorkload, plan: LoopPlan) -> Iterator[Formula]:
@@ -45,43 +48,41 @@ def _blocks(extent: int, tile: int | None, unroll: int) -> int:
     return whole * -(-size // unroll) + -(-rest // unroll)
 
 
-def _line_counts(workload: MatmulWorkload, plan: LoopPlan, setting: Setting, fmt: Format) -> Iterator[Formula]:
+def _line_counts(workload: MatmulWorkload, plan: LoopPlan, setting: Setting, sizes: Sizes) -> Iterator[Formula]:
     """Lines brought into a cache that holds the tiles: 2n³/(L·b) + n²/L for square tiles, (n² + n³/b1)/L
     for strips.
 
     L is the number of elements in a line. C counts once; with tiles along k it is found in the cache again.
     """
-    line = setting.line_bytes / fmt.element_bytes
-    sum_line = setting.line_bytes / find_format(fmt.sum_name).element_bytes
+    a, b, c = (setting.line_bytes / sizes[name] for name in "ABC")
     m, n, k = workload.m, workload.sizes.n, workload.k
     if {"i", "j", "k"} <= set(plan.tile) and workload.schedule.order in ("ijk", "jik"):
-        value = m * k / line * -(-n // plan.tile["j"]) + k * n / line * -(-m // plan.tile["i"]) + m * n / sum_line
+        value = m * k / a * -(-n // plan.tile["j"]) + k * n / b * -(-m // plan.tile["i"]) + m * n / c
         yield Formula("lines into L1, square tiles", "2n³/(L·b) + n²/L", round(value), "lines", "l1.fills")
     elif "i" in plan.tile and workload.schedule.order == "ijk":
-        value = m * k / line + k * n / line * -(-m // plan.tile["i"])
+        value = m * k / a + k * n / b * -(-m // plan.tile["i"])
         yield Formula("lines of A and B into L1, strips", "(n² + n³/b1)/L", round(value), "lines", "l1.fills")
-        yield _total_time(workload, plan, fmt)
+        yield _total_time(workload, plan, sizes)
 
 
-def _total_time(workload: MatmulWorkload, plan: LoopPlan, fmt: Format) -> Formula:
+def _total_time(workload: MatmulWorkload, plan: LoopPlan, sizes: Sizes) -> Formula:
     """The course's whole model: what comes from DRAM and what comes from L1, one after the other."""
     m, n, k = workload.m, workload.sizes.n, workload.k
-    far = m * k + k * n * -(-m // plan.tile["i"])
-    near = m * k * _blocks(n, plan.tile.get("j"), plan.unroll.get("j", 1))
-    near += k * n * _blocks(m, plan.tile.get("i"), plan.unroll.get("i", 1))
+    far = m * k * sizes["A"] + k * n * sizes["B"] * -(-m // plan.tile["i"])
+    near = m * k * sizes["A"] * _blocks(n, plan.tile.get("j"), plan.unroll.get("j", 1))
+    near += k * n * sizes["B"] * _blocks(m, plan.tile.get("i"), plan.unroll.get("i", 1))
     expression = "(n² + n³/b1)·t(dram→L1) + (n³/v1 + n³/v2)·t(L1→reg)"
-    width = fmt.element_bytes
-    return Formula("time, transfers alone", expression, 0, "s", "time_s", far=far * width, near=near * width)
+    return Formula("time, transfers alone", expression, 0, "s", "time_s", far=int(far), near=int(near))
 
 
-def _intensity(workload: MatmulWorkload, fmt: Format) -> Iterator[Formula]:
+def _intensity(workload: MatmulWorkload, sizes: Sizes) -> Iterator[Formula]:
     """The best that any schedule can reach: each element moved once."""
     m, n, k = workload.m, workload.sizes.n, workload.k
-    bytes_once = (m * k + k * n) * fmt.element_bytes + m * n * find_format(fmt.sum_name).element_bytes
+    bytes_once = m * k * sizes["A"] + k * n * sizes["B"] + m * n * sizes["C"]
     yield Formula(
         "operations per byte, each element moved once",
         "2n³/(3n² · bytes per element)",
-        2 * m * n * k / bytes_once,
+        float(2 * m * n * k / bytes_once),
         "flop/B",
         "intensity.byte",
     )

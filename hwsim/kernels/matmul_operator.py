@@ -24,7 +24,7 @@ from hwsim.kernels.stage import (
     stage_ports,
 )
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.spec.ops.matmul import MatmulSchedule, ProductSchedule
 
@@ -37,6 +37,8 @@ class MatmulOperator(Operator):
     A transposed operand is stored with its last two axes swapped. `b_batched=False` multiplies every matrix of the
     batch by the same B. The axes of an epilogue's extras are those of C: the batch first, then rows and columns.
     """
+
+    reads = frozenset({"accumulate", "chunk"})
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class MatmulOperator(Operator):
             Formula(
                 "operations per byte, each element moved once",
                 "2mnk/bytes",
-                operations / moved,
+                float(operations / moved),
                 "flop/B",
                 "intensity.byte",
             ),
@@ -162,7 +164,7 @@ class MatmulOperator(Operator):
         b = kernel.arrays[names[self.b]][part(ranges, *self.b_indices)]
         a = a.swapaxes(-1, -2) if self.a_transposed else a
         b = b.swapaxes(-1, -2) if self.b_transposed else b
-        return dot(a, b, kernel.fmt)
+        return kernel.dot(a, b)
 
     def _add_tiles(self, kernel: LoopKernel, names: Names, plan: LoopPlan) -> None:
         """Where no value is finished in a register: after each tile of C (or each row), a loop over that tile."""

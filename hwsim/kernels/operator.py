@@ -15,6 +15,8 @@ import numpy as np
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.scaled import ScaledFormat
+from hwsim.spec.number import FormatSpec
 from hwsim.spec.ops.common import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
@@ -48,6 +50,8 @@ class Operator(ABC):
     outputs: tuple[Port, ...]
     """What it makes; the main result last."""
     registers_needed: int = 1
+    reads: frozenset[str] = frozenset()
+    """Which of `accumulate` and `chunk` of a workload mean something to it: see `Kernel.reads`."""
 
     @abstractmethod
     def emit(self, kernel: LoopKernel, names: Names) -> None:
@@ -79,7 +83,7 @@ class Run:
     """How an operator runs alone: name, precision, cores, and the values that the user gives."""
 
     name: str
-    precision: str
+    precision: str | FormatSpec
     parallel: ParallelSchedule
     given: Mapping[str, Array] = field(default_factory=dict)
 
@@ -90,7 +94,8 @@ class OperatorKernel(LoopKernel):
     def __init__(self, operator: Operator, run: Run, setting: Setting) -> None:
         super().__init__(run.name, find_format(run.precision), setting, run.parallel, run.given)
         self.operator = operator
-        self.sum_fmt = find_format(self.fmt.sum_name)
+        self.reads = operator.reads
+        self.sum_fmt = self.find_sum_format()
         for port in operator.inputs:
             fmt = self.sum_fmt if port.wide else self.fmt
             self.add_input(port.name, *port.shape, halo=port.halo, positive=port.positive, fmt=fmt, below=port.below)
@@ -106,7 +111,12 @@ class OperatorKernel(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        return self.operator.tolerance(self.fmt)
+        usual = find_format(self.fmt.sum_name).roundoff
+        narrower = self.sum_fmt.roundoff / usual if usual else 1.0
+        scaled = (
+            8 * self.fmt.roundoff if isinstance(self.fmt, ScaledFormat) else 0.0
+        )  # results have scales of their own
+        return self.operator.tolerance(self.fmt) * max(1.0, narrower) + scaled
 
     def formulas(self) -> tuple[Formula, ...]:
         return self.operator.formulas(self.setting, self.fmt)

@@ -99,7 +99,7 @@ POINTWISE: Mapping[str, Pointwise] = {
         Pointwise("scale_add", 1, Instructions(fma=1), lambda x, y, c: c * x + y, constant=True),
         Pointwise("add_scaled", 1, Instructions(fma=1), lambda x, y, c: x + c * y, constant=True),
         Pointwise("relu_backward", 1, Instructions(mul=1), lambda d, x: d * (x > 0)),
-        Pointwise("gelu_backward", 1, Instructions(fma=4, mul=6, special=1), _gelu_backward),
+        Pointwise("gelu_backward", 1, Instructions(fma=4, add=1, mul=7, special=1), _gelu_backward),
         Pointwise("silu_backward", 1, Instructions(fma=1, add=2, mul=2, special=2), _silu_backward),
     )
 }

@@ -17,7 +17,7 @@ from hwsim.kernels.loops import LoopOperation, Operand
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.program import Loop
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import FORMATS, Array, Format, find_format
+from hwsim.numerics.format import FORMATS, Array, Format
 from hwsim.spec.ops.conv import ConvSchedule, Layout
 
 PoolKind = Literal["max_pool", "avg_pool"]
@@ -68,7 +68,7 @@ def pool_loop(
     kernel: LoopKernel, shape: PoolShape, kind: PoolKind, source: str, target: str, *, vector: bool, wide: bool
 ) -> Loop:
     """One pass over an image; each output stays in a register while its window is read."""
-    fmt = find_format(kernel.fmt.sum_name) if wide else kernel.fmt
+    fmt = kernel.find_sum_format() if wide else kernel.fmt
     extents = shape.extents
     reads, write = _operands(kernel, shape, source, target)
     operation = LoopOperation((reads,), write)
@@ -101,7 +101,7 @@ def _operands(kernel: LoopKernel, shape: PoolShape, source: str, target: str) ->
         if name == source:
             strides |= {"u": h, "v": w}
         own = {index: stride for index, stride in strides.items() if index in shape.extents}
-        made.append(Operand(name, view.address((0,) * 4), view.element_bytes, own))
+        made.append(Operand(name, view.start, view.element_bytes, own))
     return made[0], made[1]
 
 

@@ -14,7 +14,7 @@ from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.matmul_operator import MULTIPLY_ADD, MatmulOperator
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.sequence import SequenceOperator
-from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.spec.ops.matmul import ProductSchedule
 
@@ -24,6 +24,8 @@ class MatvecOperator(Operator):
 
     `order` ik finishes one sum after the other (v1 at a time with a register tile); ki adds column after column of A.
     """
+
+    reads = frozenset({"accumulate", "chunk"})
 
     name = "matvec"
 
@@ -58,7 +60,7 @@ class MatvecOperator(Operator):
         def compute(ranges: Ranges) -> None:
             matrix = kernel.arrays[a][part(ranges, *self.a_indices)]
             matrix = matrix.T if self.a_transposed else matrix
-            product = dot(matrix, kernel.arrays[x][part(ranges, "k")], kernel.fmt)
+            product = kernel.dot(matrix, kernel.arrays[x][part(ranges, "k")])
             accumulate(kernel.arrays[y][part(ranges, "i")], product, kernel.formats[y])
 
         extents = {index: self.extents[index] for index in self.order}
@@ -82,7 +84,7 @@ class MatvecOperator(Operator):
             Formula(
                 "operations per byte, each element moved once",
                 "2mk/(mk + m + k)/bytes",
-                2 * m * k / moved,
+                float(2 * m * k / moved),
                 "flop/B",
                 "intensity.byte",
             ),
@@ -166,7 +168,7 @@ def _compulsory(expression: str, read: int, d: int, n: int, fmt: Format) -> Form
     return Formula(
         f"operations per byte, {read + written:,} elements moved",
         f"6d²n/({expression})/bytes",
-        6 * d * d * n / moved,
+        float(6 * d * d * n / moved),
         "flop/B",
         "intensity.byte",
     )

@@ -28,6 +28,8 @@ class ReduceOperator(Operator):
     `result` finishes one result after the other in a register, whatever that means for the order of X.
     """
 
+    reads = frozenset({"accumulate"})
+
     def __init__(
         self,
         shape: Sequence[int],

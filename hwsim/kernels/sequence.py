@@ -8,7 +8,7 @@ from dataclasses import replace
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.operator import Names, Operator, Port
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.format import Array, Format
 
 
 class SequenceOperator(Operator):
@@ -17,6 +17,8 @@ class SequenceOperator(Operator):
     Each part comes with the tensor behind each of its ports. What is read before any part has written it is an input,
     what `results` names an output, and everything else scratch space.
     """
+
+    reads = frozenset({"accumulate", "chunk"})
 
     def __init__(self, name: str, parts: Sequence[tuple[Operator, Names]], results: Sequence[str]) -> None:
         self.name = name
@@ -39,10 +41,10 @@ class SequenceOperator(Operator):
         tensors = dict(names)
         for port in self.between:
             tensors[port.name] = self.scratch(port.name, names)
-            fmt = find_format(kernel.fmt.sum_name) if port.wide else kernel.fmt
+            fmt = kernel.find_sum_format() if port.wide else kernel.fmt
             kernel.add_scratch(tensors[port.name], *port.shape, fmt=fmt, halo=port.halo)
         for part, own in self.parts:
-            kernel.begin_phase(part.name)
+            kernel.begin_phase(self.scratch(part.name, names))
             part.emit(kernel, {port: tensors[tensor] for port, tensor in own.items()})
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:

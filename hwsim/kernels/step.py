@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from hwsim.trace.nest import Nest
+from hwsim.trace.nest import Nest, Size
 from hwsim.trace.work import Chain, ChainOp, Instructions, Work
 
 __all__ = ["Block", "Chain", "ChainOp", "Instructions", "Stage", "Step", "Tile", "Work"]
@@ -24,7 +24,7 @@ class Tile:
 
     tensor: str
     shape: tuple[int, ...]
-    element_bits: int
+    element_bits: Size
     write: bool = False
     count: int = 1
 

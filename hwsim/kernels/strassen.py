@@ -14,7 +14,7 @@ from hwsim.kernels.matmul_operator import MULTIPLY_ADD
 from hwsim.kernels.matmul_plan import count_matmul_registers, cut_sums, make_matmul_plan
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.spec.ops.matmul import ProductSchedule
 from hwsim.trace.view import TensorView
@@ -72,6 +72,8 @@ class StrassenOperator(Operator):
     halved often enough are padded with zeros: A and B are copied first, and C is copied back.
     """
 
+    reads = frozenset({"accumulate", "chunk"})
+
     name = "matmul_strassen"
 
     def __init__(
@@ -112,7 +114,7 @@ class StrassenOperator(Operator):
             self._add_product(kernel, a, b, c)
             return
         (m, k), n = a.quarter(0).shape, b.quarter(0).shape[1]
-        wide = find_format(kernel.fmt.sum_name)
+        wide = kernel.find_sum_format()
         s, t, product = (
             self._scratch(kernel, names, f"{name}{level + 1}", shape, wide)
             for name, shape in (("S", (m, k)), ("T", (k, n)), ("M", (m, n)))
@@ -150,7 +152,7 @@ class StrassenOperator(Operator):
         rows, columns = target.shape
         reads = [at(matrix.view, "i", "j") for matrix, _ in terms]
         body = Instructions(add=len(terms) - 1)
-        kernel.begin_phase(name)
+        self._wait(kernel)
         extents = {"i": rows, "j": columns}
         vector = self.schedule.vector
         kernel.add_loop(name, extents, reads, at(target.view, "i", "j"), body, compute, vector=vector)
@@ -165,18 +167,22 @@ class StrassenOperator(Operator):
             assert a.array is not None and b.array is not None and c.array is not None
             here = part(ranges, "i", "j")
             for cut in cut_sums(plan, ranges):
-                product = dot(a.array[part(cut, "i", "k")], b.array[part(cut, "k", "j")], kernel.fmt)
+                product = kernel.dot(a.array[part(cut, "i", "k")], b.array[part(cut, "k", "j")])
                 if cut["k"][0] == 0:
                     c.store(here, product)
                 else:
                     accumulate(c.array[here], product, c.fmt)
 
-        kernel.begin_phase("product")
+        self._wait(kernel)
         order = {index: extents[index] for index in plan.order}
         reads = [at(a.view, "i", "k"), at(b.view, "k", "j")]
         write = at(c.view, "i", "j")
         kernel.add_loop("product", order, reads, write, MULTIPLY_ADD, compute, plan=plan, accumulates=True)
         kernel.shared_index = "i"
+
+    def _wait(self, kernel: LoopKernel) -> None:
+        """All cores have done what comes before; to whoever reads the result it is still the same operation."""
+        kernel.begin_phase(kernel.program[-1].name)
 
     def _matrix(self, kernel: LoopKernel, name: str) -> Matrix:
         array = kernel.arrays[name] if kernel.setting.math else None

@@ -16,12 +16,14 @@ from hwsim.spec.ops.layout import SumWorkload
 class Sum2d(LoopKernel):
     """``total`` keeps one sum in a register; ``each`` stores one for each row (or column)."""
 
+    reads = frozenset({"accumulate"})
+
     def __init__(self, workload: SumWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
         super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
         self.columns = workload.sizes.n
         self.rows = workload.sizes.m or self.columns
         self.schedule = workload.schedule
-        self.sum_fmt = find_format(self.fmt.sum_name)
+        self.sum_fmt = self.find_sum_format()
         a = self.add_input("A", self.rows, self.columns, ld=self.schedule.ld, positive=True)
         self.by_rows = self.schedule.order == "rows"
         outer, inner = ("i", "j") if self.by_rows else ("j", "i")

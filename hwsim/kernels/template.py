@@ -13,9 +13,9 @@ from hwsim.kernels.loops import Operand, is_resumed
 from hwsim.kernels.lower import lower
 from hwsim.kernels.program import Loop, Ranges
 from hwsim.kernels.step import Step, Tile, Work
-from hwsim.trace.nest import Access, Nest
+from hwsim.trace.nest import Nest, Size
 
-NOWHERE: Mapping[str, int] = {}
+NOWHERE: Mapping[str, Size] = {}
 
 
 @dataclass(frozen=True)
@@ -30,30 +30,30 @@ class Template:
     work: Work
     tiles: tuple[Tile, ...]
 
-    def at(self, ranges: Ranges, private: Mapping[str, int] = NOWHERE) -> Step:
+    def at(self, ranges: Ranges, private: Mapping[str, Size] = NOWHERE) -> Step:
         """The same at another place; `private` tensors lie so many bytes further on."""
         if not private and all(ranges[index][0] == start for index, start in self.starts.items()):
             return Step(self.loop.name, self.work, self.nests, self.tiles)
-        shifts: dict[int, int] = {}
+        shifts: dict[int, Size] = {}
         nests = []
         for nest, operands in zip(self.nests, self.operands, strict=True):
             for operand in operands:
                 if id(operand) not in shifts:
                     shifts[id(operand)] = self._shift(operand, ranges) + private.get(operand.tensor, 0)
             moved = tuple(
-                _moved(access, shifts[id(operand)]) for access, operand in zip(nest.accesses, operands, strict=True)
+                access.moved(shifts[id(operand)]) for access, operand in zip(nest.accesses, operands, strict=True)
             )
             nests.append(Nest(nest.trips, moved))
         return Step(self.loop.name, self.work, tuple(nests), self.tiles)
 
-    def _shift(self, operand: Operand, ranges: Ranges) -> int:
+    def _shift(self, operand: Operand, ranges: Ranges) -> Size:
         return sum(
             operand.distance(index, ranges[index][0]) - operand.distance(index, start)
             for index, start in self.starts.items()
         )
 
 
-def make_template(loop: Loop, ranges: Ranges, fmt: str, bits: Mapping[str, int]) -> Template:
+def make_template(loop: Loop, ranges: Ranges, fmt: str, bits: Mapping[str, Size]) -> Template:
     """Lower a loop over ranges."""
     pieces = list(lower(loop.operation, loop.plan, ranges))
     work = count_work(
@@ -84,18 +84,3 @@ def template_key(loop: Loop, ranges: Ranges) -> tuple[object, ...]:
     looked_up = (ranges[operand.gather.index][0] for operand in operands if operand.gather is not None)
     resumed = is_resumed(loop.operation, ranges)
     return (id(loop), resumed, *(extent for _, extent in ranges.values()), *places, *looked_up)
-
-
-def _moved(access: Access, shift: int) -> Access:
-    if not shift:
-        return access
-    return Access(
-        access.base + shift,
-        access.strides,
-        access.nbytes,
-        access.write,
-        access.after,
-        access.tensor,
-        access.table,
-        access.slot,
-    )

@@ -30,6 +30,17 @@ class TensorKernel(Kernel):
         self._views: dict[str, TensorView] = {}
 
     @property
+    def input_names(self) -> Sequence[str]:
+        return tuple(self._inputs)
+
+    def input_format(self, name: str) -> Format:
+        return self.formats.get(name, self.fmt)
+
+    @property
+    def output_format(self) -> Format:
+        return self.formats.get(self.result, self.fmt)
+
+    @property
     def result(self) -> str:
         """The tensor that holds the main answer."""
         return self.results[-1] if self.results else ""
@@ -54,7 +65,8 @@ class TensorKernel(Kernel):
         if self.setting.math or below:
             number = len(self._inputs)
             given = self._given.get(name)
-            values = make_input(self.setting.seed, number, name, shape, fmt, given, positive, below)
+            kind = self.setting.numbers.distribution
+            values = make_input(self.setting.seed, number, name, shape, fmt, given, positive, below, distribution=kind)
             if self.setting.math:
                 self.arrays[name][...] = values
             else:

@@ -29,9 +29,13 @@ class Mapped:
     passes: tuple[Pass, ...]
     places: Places
 
+    def taken(self, pad: str, during: Pass) -> int:
+        """Bytes of a scratchpad that tiles and tensors take during a pass."""
+        return during.held.get(pad, 0) + self.places.taken(pad, during.number)
 
-def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None) -> Mapped:
-    """Every loop of a kernel, in order."""
+
+def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None, buffers: int = 2) -> Mapped:
+    """Every loop of a kernel, in order; with one buffer, no transfer overlaps with work."""
     items = program_of(chip, kernel)
     assert isinstance(kernel, LoopKernel)
     stages = [phase.name or kernel.name for phase in kernel.program for _ in phase.items]
@@ -39,7 +43,7 @@ def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None) -> 
     places = find_places(chip, kernel, items, keep=asked.keep == "auto")
     passes = []
     for number, (item, stage) in enumerate(zip(items, stages, strict=True)):
-        passes.append(_shortened(chip, _map(chip, item, number, places, asked)))
+        passes.append(_shortened(chip, _map(chip, item, number, places, asked, buffers)))
         passes[-1].stage = stage
     return Mapped(tuple(passes), places)
 
@@ -53,11 +57,13 @@ def program_of(chip: Chip, kernel: Kernel) -> list[Item]:
     return [item for phase in kernel.program for item in phase.items]
 
 
-def _map(chip: Chip, item: Item, number: int, places: Places, asked: MappingSpec) -> Pass:
+def _map(chip: Chip, item: Item, number: int, places: Places, asked: MappingSpec, buffers: int) -> Pass:
     if not isinstance(item, Loop):
-        return map_fused(chip, item, number, places)
+        return map_fused(chip, item, number, places, buffers)
     view = gemm_view(item)
-    return map_vector(chip, item, number, places) if view is None else map_product(chip, view, number, places, asked)
+    if view is None:
+        return map_vector(chip, item, number, places, buffers)
+    return map_product(chip, view, number, places, asked, buffers)
 
 
 def _shortened(chip: Chip, whole: Pass) -> Pass:
@@ -82,7 +88,8 @@ def merge(chip: Chip, steps: list[TileStep]) -> TileStep:
         for before, after in pairwise(works):
             between = gap if chained or chip.array.folding == "serial" else max(0, chip.array.rows - before.last)
             body += after.body + (0 if after.goes_on else between)
-        work = ArrayWork(sum(each.busy for each in works), body, works[-1].last, works[0].goes_on)
+        fed = body + sum(max(0, each.fed - each.body) for each in works)
+        work = ArrayWork(sum(each.busy for each in works), body, works[-1].last, fed, works[0].goes_on)
     cycles = sum(step.vector_cycles for step in steps)
     return TileStep(steps[0].name, loads, stores, work, cycles, any(step.opens for step in steps), chained)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -45,6 +46,11 @@ class Chip:
         return max(found, key=lambda pad: pad.size, default=None)
 
     @property
+    def overlaps(self) -> bool:
+        """Whether any scratchpad has room for a tile that comes while another one is used."""
+        return any(pad.buffers == 2 for pad in self.scratchpads)
+
+    @property
     def scratchpads(self) -> list[ScratchpadSpec]:
         return [level for level in self.machine.memory if isinstance(level, ScratchpadSpec)]
 
@@ -58,6 +64,23 @@ class Chip:
         hz = self.machine.clock_hz(level.clock)
         rate = None if limit is None else limit.bytes_per_cycle(hz)
         return None if rate is None else rate * hz / self.clock_hz
+
+    def feed_cycles(self, moved: Mapping[str, int]) -> int:
+        """Cycles in which the scratchpads can deliver and take so many bits each, all at the same time."""
+        needed = 0
+        for pad in self.scratchpads:
+            rate = self._pad_rate(pad)
+            if rate is not None:
+                exact = Fraction(moved.get(pad.name, 0), 8) / rate
+                needed = max(needed, -(-exact.numerator // exact.denominator))
+        return needed
+
+    def _pad_rate(self, pad: ScratchpadSpec) -> Fraction | None:
+        """Bytes per cycle: what its bandwidth says, and all its banks at once where the machine gives them."""
+        limits = [self.bytes_per_cycle(pad)]
+        if {"banks", "bank_width"} & pad.model_fields_set:
+            limits.append(Fraction(pad.banks * pad.bank_width))
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 def find_array(machine: MachineSpec) -> SystolicSpec | None:

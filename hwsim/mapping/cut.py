@@ -33,6 +33,18 @@ class Cut:
     def tiles(self) -> int:
         return prod(-(-extent // self.box[index]) for index, extent in self.extents.items())
 
+    def uncut(self) -> Cut:
+        """All of the group as one tile."""
+        return Cut(self.extents, self.extents)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """How many iterations the tiles have, and how many tiles have so many."""
+        axes = []
+        for index, extent in self.extents.items():
+            whole, rest = divmod(extent, self.box[index])
+            axes.append([(self.box[index], whole)] * (whole > 0) + [(rest, 1)] * (rest > 0))
+        return [(prod(size for size, _ in corner), prod(count for _, count in corner)) for corner in product(*axes)]
+
     def ranges(self) -> Iterator[dict[str, Range]]:
         """The tiles, in order; those at the edge are smaller."""
         axes = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from fractions import Fraction
+from math import ceil, prod
 
 import numpy as np
 
 from hwsim.kernels.loops import Operand
+from hwsim.trace.nest import Size
 
 Box = Mapping[str, int]
 """How many iterations of each index a tile covers."""
@@ -16,14 +18,15 @@ _POINTS = 1 << 20
 """Addresses that are listed at most; a larger cluster of overlapping indices counts from its first to its last."""
 
 
-def footprint(operand: Operand, box: Box, bits: int) -> int:
+def footprint(operand: Operand, box: Box, bits: Size) -> int:
     """Distinct bytes of an operand over a box of indices."""
-    return -(-distinct(operand, box) * bits // 8)
+    return ceil(distinct(operand, box) * Fraction(bits) / 8)
 
 
 def distinct(operand: Operand, box: Box) -> int:
     """Distinct elements of an operand over a box of indices."""
-    steps = [(abs(stride), box.get(index, 1)) for index, stride in operand.strides.items() if stride]
+    parts = operand.element_bytes.denominator  # packed elements are moved by parts of a byte
+    steps = [(abs(int(stride * parts)), box.get(index, 1)) for index, stride in operand.strides.items() if stride]
     if operand.far:  # stored block by block: each index has an axis of its own
         return prod(extent for _, extent in steps)
     return prod(_count(cluster) for cluster in _clusters(steps))

@@ -13,6 +13,7 @@ from hwsim.errors import CapacityError
 from hwsim.kernels.loops import Operand
 from hwsim.kernels.program import Loop, Ranges, TileLoop, walk
 from hwsim.mapping.chip import Chip
+from hwsim.mapping.fold import fold_tile
 from hwsim.mapping.footprint import footprint
 from hwsim.mapping.gemm import GemmView, gemm_view
 from hwsim.mapping.place import Places, room
@@ -24,7 +25,7 @@ from hwsim.units import format_bytes
 Piece = tuple[tuple[str, int, int], ...]
 
 
-def map_fused(chip: Chip, item: TileLoop, number: int, places: Places) -> Pass:
+def map_fused(chip: Chip, item: TileLoop, number: int, places: Places, buffers: int = 2) -> Pass:
     """Each loop of each tile is a step that needs the one before."""
     tracker = _Tracker(chip, places, number)
     views: dict[int, GemmView | None] = {}
@@ -37,7 +38,7 @@ def map_fused(chip: Chip, item: TileLoop, number: int, places: Places) -> Pass:
     _check_room(chip, places, number, tracker.largest, item)
     on_chip = {pad.name for pad in chip.scratchpads}
     still = {places.producer(name, number) for name in tracker.read if places.level[name] in on_chip}
-    depth = (chip.keeper or chip.pads["output"]).buffers
+    depth = min(buffers, (chip.keeper or chip.pads["output"]).buffers)
     name = " + ".join(dict.fromkeys(step.name for step in steps))
     return Pass(
         number=number,
@@ -47,6 +48,7 @@ def map_fused(chip: Chip, item: TileLoop, number: int, places: Places) -> Pass:
         ahead=Ahead(depth, depth, depth),
         counts=tracker.counts,
         needs=tuple(sorted(still - {-1})),
+        held={(chip.keeper or chip.pads["output"]).name: sum(tracker.largest.values())},
         tile={item.index: item.tile},
         order=item.index,
     )
@@ -150,19 +152,13 @@ class _Tracker:
         return work, vector_cycles, counts
 
     def _product(self, view: GemmView, ranges: Ranges, counts: Counts) -> ArrayWork:
-        array = self.chip.array
         batch, shape = view.shape(ranges)
-        folds, stream = array.share(shape, batch, self.chip.unit.count)
-        once = array.occupy(shape)
+        bits = self.places.bits
         sums = find_format(self.chip.sum_format).bits
-        counts.macs += batch * shape.macs
-        counts.hops += batch * once.hops
-        pads, bits = self.chip.pads, self.places.bits
-        counts.touch(pads["input"].name, "read", batch * once.input_reads, bits[view.input.tensor])
-        counts.touch(pads["weight"].name, "read", batch * once.weight_reads, bits[view.weight.tensor])
-        counts.touch(pads["output"].name, "write", batch * once.output_writes, sums)
-        counts.touch(pads["output"].name, "read", batch * (once.output_reads + shape.m * shape.n), sums)
-        return ArrayWork(folds * stream, (folds - 1) * array.interval(stream) + stream, stream)
+        operands = (bits[view.input.tensor], bits[view.weight.tensor], sums)
+        work, moved, _ = fold_tile(self.chip, shape, batch, operands, adds_up=True)
+        counts += moved
+        return work
 
     def _touch_all(self, loop: Loop, ranges: Ranges, counts: Counts) -> None:
         box = {index: count for index, (_, count) in ranges.items()}

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 
 from hwsim.hardware.systolic import GemmShape
 from hwsim.kernels.loops import Operand
 from hwsim.kernels.program import Loop, Ranges
+from hwsim.trace.nest import Size
 from hwsim.trace.work import Instructions
 
 ONE_FMA = Instructions(fma=1)
@@ -75,6 +77,6 @@ def gemm_view(loop: Loop) -> GemmView | None:
     return GemmView(loop, ordered["batch"], ordered["m"], ordered["n"], ordered["k"])
 
 
-def _reach(operand: Operand) -> Callable[[str], int]:
+def _reach(operand: Operand) -> Callable[[str], Size]:
     """Sorts indices by how far a step of them moves an operand, the farthest first."""
-    return lambda index: -abs(operand.strides.get(index, 0))
+    return lambda index: -abs(Fraction(operand.strides.get(index, 0)))

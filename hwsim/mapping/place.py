@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from hwsim.kernels.kernel import Kernel
 from hwsim.kernels.program import Item, Loop, all_loops
@@ -41,15 +42,12 @@ class Places:
             if where == level and self.lives[name][0] <= number <= self.lives[name][1]
         )
 
-    def peak(self, level: str, passes: int) -> int:
-        return max((self.taken(level, number) for number in range(passes)), default=0)
-
 
 def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -> Places:
     """Activations stay at home as long as they fit, weights in main memory, what lies between on the chip if asked."""
     places = Places()
     uses = [_uses(item) for item in items]
-    results = set(getattr(kernel, "results", ()))
+    results = {*getattr(kernel, "results", ()), *_unread(uses)}
     for number, (reads, writes) in enumerate(uses):
         for name in (*reads, *writes):
             first, _ = places.lives.get(name, (number, number))
@@ -58,7 +56,7 @@ def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -
             places.written.setdefault(name, []).append(number)
     for name in places.lives:
         view = kernel.tensors[name]
-        places.bits[name] = view.element_bits
+        places.bits[name] = ceil(view.element_bits)  # an array moves whole bits: the scale of an MX block counts as one
         elements = 1
         for extent in view.shape:
             elements *= extent
@@ -113,6 +111,14 @@ def _uses(item: Item) -> tuple[set[str], set[str]]:
             if operation.continues:
                 reads.add(operation.output.tensor)
     return reads, writes
+
+
+def _unread(uses: Sequence[tuple[set[str], set[str]]]) -> set[str]:
+    """What is written and then read by no later item: an answer, whatever it is called."""
+    found: set[str] = set()
+    for reads, writes in uses:
+        found = (found - reads) | writes
+    return found
 
 
 def _readers(name: str, uses: Sequence[tuple[set[str], set[str]]]) -> list[int]:

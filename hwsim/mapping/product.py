@@ -11,11 +11,13 @@ from math import prod
 from hwsim.hardware.systolic import ALONG, GemmShape
 from hwsim.kernels.loops import Operand
 from hwsim.mapping.chip import ROLES, Chip, Role
+from hwsim.mapping.choice import RELEVANT, ROW, TILE, WHOLE, Choice, Storage
 from hwsim.mapping.cut import Cut, cut_to
+from hwsim.mapping.fold import fold_tile
 from hwsim.mapping.footprint import footprint
 from hwsim.mapping.gemm import GemmView
 from hwsim.mapping.place import Places, room
-from hwsim.mapping.search import RELEVANT, ROW, WHOLE, Choice, Search, Storage
+from hwsim.mapping.search import Search
 from hwsim.mapping.step import NEVER, Ahead, ArrayWork, Counts, Move, Pass, TileStep
 from hwsim.mapping.vector import cycles_for, operations
 from hwsim.numerics.format import find_format
@@ -23,6 +25,10 @@ from hwsim.spec.mapping import MappingSpec
 
 BATCH_STEPS = 8
 """Products that each fit in one tile are taken together, but at least so many steps are left to overlap."""
+
+
+Shape = tuple[GemmShape, int, bool]
+"""A tile's extents, how many of it, and whether earlier sums are added to."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Tile:
     box: Mapping[str, int]
 
 
-def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: MappingSpec) -> Pass:
+def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: MappingSpec, buffers: int = 2) -> Pass:
     """Choose tiles, and write down what each of them loads, computes and stores."""
     extents = view.loop.extents
     roles: dict[Role, Operand] = {"input": view.input, "weight": view.weight, "output": view.output}
@@ -42,7 +48,7 @@ def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: 
     batches = prod(extents[index] for index in view.batch)
     sum_bits = find_format(chip.sum_format).bits
     search = Search(chip, view, extents, storage, room(chip, places, number), sum_bits, batches)
-    choice = search.choose(asked)
+    choice = search.choose(asked, buffers)
     walk = _Walk(chip, view, search, choice, number, places)
     steps = list(walk.steps())
     return Pass(
@@ -53,6 +59,7 @@ def map_product(chip: Chip, view: GemmView, number: int, places: Places, asked: 
         ahead=_ahead(chip, search, choice, walk.together),
         counts=walk.counts,
         needs=_needs(chip, roles, storage, places, number, view),
+        held=_held(chip, search, choice, walk.together),
         tile={name: choice.cuts[name].size for name in "mnk"},
         order=choice.order,
     )
@@ -84,12 +91,29 @@ def _ahead(chip: Chip, search: Search, choice: Choice, together: int) -> Ahead:
         pad = chip.pads[role]
         first, second, _ = RELEVANT[role]
         copies = min(choice.buffers, pad.buffers)
-        if copies == 2 and len([r for r in ROLES if chip.pads[r] is pad]) == 1:
+        if copies == 2 and search.alone(role):
             one = search.bytes_of(role, choice.cuts[first], choice.cuts[second]) * together
             copies = max(copies, search.room[pad.name] // max(1, one))
         whole = choice.pieces[role] == WHOLE and search.batches == together
         found[role] = NEVER if whole and copies > 1 else copies
     return Ahead(found["input"], found["weight"], found["output"])
+
+
+def _held(chip: Chip, search: Search, choice: Choice, together: int) -> dict[str, int]:
+    """What the pieces of all operands take, twice where there are two buffers and more than one piece."""
+    taken: Counter[str] = Counter()
+    for role in ROLES:
+        pad = chip.pads[role]
+        if search.storage[role].level == pad.name:
+            continue
+        first, second, _ = RELEVANT[role]
+        inner = max((first, second), key=choice.order.index)
+        piece = choice.pieces[role]
+        whole = {TILE: (), ROW: (inner,), WHOLE: (first, second)}[piece]
+        cuts = [choice.cuts[i].uncut() if i in whole else choice.cuts[i] for i in (first, second)]
+        only = all(cut.tiles == 1 for cut in cuts) and search.batches == together
+        taken[pad.name] += search.bytes_of(role, *cuts) * together * (1 if only else min(choice.buffers, pad.buffers))
+    return dict(taken)
 
 
 class _Walk:
@@ -103,8 +127,11 @@ class _Walk:
         self.batches = cut_to({i: search.extents[i] for i in view.batch}, self._together())
         self.together = self.batches.size
         self._bytes: dict[tuple[object, ...], int] = {}
-        self._shapes: Counter[tuple[GemmShape, int, bool]] = Counter()
-        self._works: dict[tuple[GemmShape, int], tuple[ArrayWork, ArrayWork]] = {}
+        self._pieces: Counter[Role] = Counter()
+        self._last: dict[Role, tuple[int, ...]] = {}
+        self._batch = 0
+        self._times: Counter[Shape] = Counter()
+        self._works: dict[Shape, tuple[tuple[ArrayWork, ArrayWork], Counts]] = {}
 
     def _together(self) -> int:
         """How many small products make up one tile."""
@@ -123,6 +150,7 @@ class _Walk:
         order = self.choice.order
         before: tuple[int, ...] | None = None
         for batch in _tiles(self.batches):
+            self._batch = batch.number
             for corner in product(*(self.tiles[name] for name in order)):
                 here = dict(zip(order, corner, strict=True))
                 stationary = (batch.number, *self._stationary(here))
@@ -138,26 +166,18 @@ class _Walk:
     def _work(self, here: Mapping[str, Tile], batch: int, same: bool) -> ArrayWork:
         shape = GemmShape(here["m"].size, here["n"].size, here["k"].size)
         adds_up = here["k"].number > 0 and self.chip.array.dataflow != "os"
-        self._shapes[shape, batch, adds_up] += 1
-        if (shape, batch) not in self._works:
-            array = self.chip.array
-            folds, stream = array.share(shape, batch, self.chip.unit.count)
-            work = ArrayWork(folds * stream, (folds - 1) * array.interval(stream) + stream, stream)
-            self._works[shape, batch] = work, replace(work, goes_on=folds == 1)
-        return self._works[shape, batch][same]
+        key = (shape, batch, adds_up)
+        if key not in self._works:
+            bits = (self.search.storage["input"].bits, self.search.storage["weight"].bits, self.search.sum_bits)
+            work, counts, folds = fold_tile(self.chip, shape, batch, bits, adds_up)
+            self._works[key] = (work, replace(work, goes_on=folds == 1)), counts
+        self._times[key] += 1
+        return self._works[key][0][same]
 
     def _count(self) -> None:
         """What the array reads and writes, tile by tile of each shape."""
-        pads, bits, sums = self.chip.pads, self.search.storage, self.search.sum_bits
-        for (shape, batch, adds_up), times in self._shapes.items():
-            once, many = self.chip.array.occupy(shape), batch * times
-            self.counts.macs += many * shape.macs
-            self.counts.hops += many * once.hops
-            self.counts.touch(pads["input"].name, "read", many * once.input_reads, bits["input"].bits)
-            self.counts.touch(pads["weight"].name, "read", many * once.weight_reads, bits["weight"].bits)
-            self.counts.touch(pads["output"].name, "write", many * once.output_writes, sums)
-            again = once.output_reads + (shape.m * shape.n if adds_up else 0)
-            self.counts.touch(pads["output"].name, "read", many * again, sums)
+        for key, times in self._times.items():
+            self.counts += self._works[key][1].scaled(times)
 
     def _step(self, here: Mapping[str, Tile], batch: int, work: ArrayWork) -> TileStep:
         loads = [self._load(role, here, batch) for role in ("input", "weight") if self._fetches(role, here)]
@@ -208,7 +228,19 @@ class _Walk:
             key += (here[first].number, here[second].number)
         if key not in self._bytes:
             self._bytes[key] = self._new_bytes(role, here)
-        return self._move(role, batch * self._bytes[key])
+        return replace(self._move(role, batch * self._bytes[key]), piece=self._piece(role, here))
+
+    def _piece(self, role: Role, here: Mapping[str, Tile]) -> int:
+        """The number of the piece that a tile belongs to: a new one replaces an old one in the scratchpad."""
+        first, second, other = RELEVANT[role]
+        outer = min((first, second), key=self.choice.order.index)
+        around = here[other].number if self.choice.outside(role) else 0
+        tiles = {TILE: (here[first].number, here[second].number), ROW: (here[outer].number,), WHOLE: ()}
+        key = (self._batch, around, *tiles[self.choice.pieces[role]])
+        if self._last.get(role) != key:
+            self._last[role] = key
+            self._pieces[role] += 1
+        return self._pieces[role] - 1
 
     def _piecewise(self, role: Role) -> bool:
         """Whether neighbouring tiles share bytes, and lie in the scratchpad together, so that these come once."""

@@ -9,65 +9,18 @@ Equal traffic is decided by an estimate of the time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import permutations
 from math import isqrt
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from hwsim.errors import CapacityError
 from hwsim.hardware.systolic import ALONG
 from hwsim.mapping.chip import ROLES, Chip, Role
+from hwsim.mapping.choice import ORDERS, RELEVANT, Choice, Storage
 from hwsim.mapping.cut import Cut, cut_to, cuts
 from hwsim.mapping.footprint import footprint, slides
 from hwsim.mapping.gemm import GemmView
+from hwsim.mapping.table import Table
 from hwsim.spec.mapping import MappingSpec
 from hwsim.units import format_bytes
-
-Numbers = NDArray[np.float64]
-ORDERS = tuple("".join(order) for order in permutations("mnk"))
-TILE, ROW, WHOLE = range(3)
-PIECES = (TILE, ROW, WHOLE)
-RELEVANT: Mapping[Role, tuple[str, str, str]] = {
-    "input": ("m", "k", "n"),
-    "weight": ("k", "n", "m"),
-    "output": ("m", "n", "k"),
-}
-"""The two loops that an operand depends on, and the one that it does not."""
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How an operand lies in memory: bits of an element, bits of a sum where it is one, and the level it moves to."""
-
-    bits: int
-    level: str
-    """The level behind its scratchpad, or the scratchpad itself where it never moves."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Tiles, their order, and what of each operand a scratchpad holds."""
-
-    cuts: Mapping[str, Cut]
-    order: str
-    pieces: Mapping[Role, int]
-    buffers: int
-    traffic: int
-    """Bytes to and from main memory for one product, as estimated by the search."""
-    estimate: float
-    """Cycles of one product."""
-
-    def outside(self, role: Role) -> bool:
-        """Whether the loop that an operand does not depend on runs around its piece: it is fetched again each time."""
-        first, second, other = RELEVANT[role]
-        place = self.order.index
-        inner, outer = max(place(first), place(second)), min(place(first), place(second))
-        if self.pieces[role] == WHOLE:
-            return False
-        return place(other) < (inner if self.pieces[role] == TILE else outer)
 
 
 class Search:
@@ -90,19 +43,17 @@ class Search:
         """Whether neighbouring tiles of the input share bytes, as those of a convolution do."""
         self._plain = {"input": not self.slides, "weight": not slides(view.weight, extents)}
 
-    def choose(self, asked: MappingSpec) -> Choice:
-        """The best that fits; raises CapacityError where nothing does."""
+    def choose(self, asked: MappingSpec, buffers: int = 2) -> Choice:
+        """The best that fits, with at most so many buffers; raises CapacityError where nothing does."""
         tried = {name: self._cuts(name, getattr(asked, f"tile_{name}")) for name in "mnk"}
         orders = ORDERS if asked.order == "auto" else (asked.order,)
-        table = _Table(self, tried, orders)
-        double = [pad for pad in self.chip.scratchpads if pad.buffers == 2]
+        table = Table(self, tried, orders)
         single = table.best(1)
-        best = table.best(2) if double else single
-        if best is None or (single is not None and single.estimate < best.estimate):
-            best = single
-        if best is None:
+        double = table.best(2) if buffers == 2 and self.chip.overlaps else single
+        found = [choice for choice in map(_better, double, single) if choice is not None]
+        if not found:
             raise self._too_large(tried)
-        return best
+        return min(found, key=lambda choice: (choice.traffic, choice.estimate))
 
     def _cuts(self, name: str, asked: int | None) -> list[Cut]:
         extents = {index: self.extents[index] for index in self.groups[name]}
@@ -127,6 +78,10 @@ class Search:
         elements = -(-k // rows) * rows * -(-n // columns) * columns
         return -(-elements * self.storage["weight"].bits // 8)
 
+    def alone(self, role: Role) -> bool:
+        """Whether a scratchpad holds nothing but this operand: then it is filled with as many pieces as fit."""
+        return [each for each in ROLES if self.chip.pads[each] is self.chip.pads[role]] == [role]
+
     def _too_large(self, tried: Mapping[str, Sequence[Cut]]) -> CapacityError:
         smallest = {name: found[0] for name, found in tried.items()}
         for pad in self.chip.scratchpads:
@@ -150,156 +105,8 @@ class Search:
         )
 
 
-class _Table:
-    """Traffic, room and time of every combination."""
-
-    def __init__(self, search: Search, tried: Mapping[str, Sequence[Cut]], orders: Sequence[str]) -> None:
-        self.search, self.tried, self.orders = search, tried, orders
-        self.lengths = tuple(len(tried[name]) for name in "mnk")
-        self.trips = {name: self._axis(name, [cut.tiles for cut in tried[name]]) for name in "mnk"}
-        self.sizes = {name: self._axis(name, [cut.size for cut in tried[name]]) for name in "mnk"}
-        self.tiles = {role: self._tile_bytes(role) for role in ROLES}
-        self.moved = {role: np.stack([self._moved(role, order) for order in self.orders]) for role in ROLES}
-
-    def best(self, buffers: int) -> Choice | None:
-        """The least traffic with so many buffers; then the shortest time, then the fewest tiles."""
-        held = {role: np.stack([self._held(role, order, buffers) for order in self.orders]) for role in ROLES}
-        moved = self.moved
-        spread = {
-            "input": np.s_[:, :, None, None],
-            "weight": np.s_[:, None, :, None],
-            "output": np.s_[:, None, None, :],
-        }
-        fits: Any = True
-        for pad in self.search.chip.scratchpads:
-            roles = [role for role in ROLES if self.search.chip.pads[role] is pad]
-            if roles:
-                fits = fits & (sum(held[role][spread[role]] for role in roles) <= self.search.room[pad.name])
-        traffic = sum(moved[role][spread[role]] for role in ROLES if self._far(role))
-        on_chip = sum(moved[role][spread[role]] for role in ROLES if not self._far(role))
-        shape = (len(self.orders), 3, 3, 3, *self.lengths)
-        fits, traffic = np.broadcast_to(fits, shape), np.broadcast_to(np.asarray(traffic, float), shape)
-        if not fits.any():
-            return None
-        least = traffic[fits].min()
-        time = np.broadcast_to(self._time(traffic, on_chip, buffers), shape)
-        steps = self.trips["m"] * self.trips["n"] * self.trips["k"]
-        good = fits & (traffic <= least)
-        rank = np.where(good, time + 1e-9 * steps, np.inf)
-        where = np.unravel_index(int(np.argmin(rank)), shape)
-        order = self.orders[int(where[0])]
-        found = dict(zip("mnk", (int(i) for i in where[4:]), strict=True))
-        return Choice(
-            cuts={name: self.tried[name][found[name]] for name in "mnk"},
-            order=order,
-            pieces=dict(zip(ROLES, (int(i) for i in where[1:4]), strict=True)),
-            buffers=buffers,
-            traffic=int(least),
-            estimate=float(time[where]),
-        )
-
-    def _axis(self, name: str, values: Sequence[int]) -> Numbers:
-        shape = [1, 1, 1]
-        shape["mnk".index(name)] = len(values)
-        return np.asarray(values, float).reshape(shape)
-
-    def _moves(self, role: Role) -> bool:
-        return self.search.storage[role].level != self.search.chip.pads[role].name
-
-    def _far(self, role: Role) -> bool:
-        return self.search.storage[role].level == self.search.chip.dram.name
-
-    def _tile_bytes(self, role: Role) -> dict[tuple[bool, bool], Numbers]:
-        """Bytes of a piece: along each of its two loops cut, or whole."""
-        first, second, _ = RELEVANT[role]
-        found = {}
-        for whole in ((False, False), (True, False), (False, True), (True, True)):
-            along = [self._uncut(i) if all_ else self.tried[i] for i, all_ in zip((first, second), whole, strict=True)]
-            values = np.array([[self.search.bytes_of(role, a, b) for b in along[1]] for a in along[0]], float)
-            shape = [1, 1, 1]
-            shape["mnk".index(first)], shape["mnk".index(second)] = values.shape
-            turned = values if "mnk".index(first) < "mnk".index(second) else values.T
-            found[whole] = turned.reshape(shape)
-        return found
-
-    def _uncut(self, name: str) -> list[Cut]:
-        cut = self.tried[name][0]
-        return [cut_to(cut.extents, cut.total)]
-
-    def _piece(self, role: Role, order: str, piece: int) -> Numbers:
-        first, second, _ = RELEVANT[role]
-        inner = max((first, second), key=order.index)
-        cut = {TILE: (False, False), ROW: (inner == first, inner == second), WHOLE: (True, True)}[piece]
-        return self.tiles[role][cut]
-
-    def _held(self, role: Role, order: str, buffers: int) -> Numbers:
-        """Room that each piece takes: twice where it is replaced and there are two buffers."""
-        if not self._moves(role):
-            return np.zeros((3, 1, 1, 1))
-        first, second, _ = RELEVANT[role]
-        outer = min((first, second), key=order.index)
-        pad = self.search.chip.pads[role]
-        copies = min(buffers, pad.buffers)
-        changing = {TILE: self.trips[first] * self.trips[second], ROW: self.trips[outer], WHOLE: np.ones((1, 1, 1))}
-        rows = []
-        for piece in PIECES:
-            many = (changing[piece] > 1) | (self.search.batches > 1)
-            rows.append(np.broadcast_to(self._piece(role, order, piece) * np.where(many, copies, 1), self.lengths))
-        return np.stack(rows)
-
-    def _moved(self, role: Role, order: str) -> Numbers:
-        """Bytes that each piece brings from the level behind, or takes there."""
-        if not self._moves(role):
-            return np.zeros((3, 1, 1, 1))
-        first, second, other = RELEVANT[role]
-        inner, outer = max((first, second), key=order.index), min((first, second), key=order.index)
-        rows = []
-        for piece, limit in ((TILE, inner), (ROW, outer), (WHOLE, "")):
-            again = self.trips[other] if limit and order.index(other) < order.index(limit) else np.ones((1, 1, 1))
-            if role == "output":
-                sums = float(self.tiles[role][True, True].item())
-                stored = sums / self.search.sum_bits * self.search.storage[role].bits
-                rows.append(np.broadcast_to(stored + 2 * sums * (again - 1), self.lengths))
-                continue
-            once = self._once(role, order, piece)
-            rows.append(np.broadcast_to(once * again, self.lengths))
-        return np.stack(rows)
-
-    def _once(self, role: Role, order: str, piece: int) -> Numbers:
-        """All pieces of an operand one after the other: as much as there is, and what neighbours share twice."""
-        first, second, _ = RELEVANT[role]
-        padded = role == "weight" and self.search.chip.unit.whole_tiles
-        if not padded and not (role == "input" and self.search.slides):
-            return self.tiles[role][True, True]
-        outer = min((first, second), key=order.index)
-        count = {TILE: self.trips[first] * self.trips[second], ROW: self.trips[outer], WHOLE: np.ones((1, 1, 1))}
-        return np.asarray(count[piece] * self._piece(role, order, piece))
-
-    def _time(self, traffic: Numbers, on_chip: Any, buffers: int) -> Any:
-        """Cycles: all arithmetic after the first tile has come, or all transfers and then the last arithmetic."""
-        chip = self.search.chip
-        array, count = chip.array, chip.unit.count
-        along_rows, along_columns, streamed = ALONG[array.dataflow]
-        fold_rows = np.ceil(self.sizes[along_rows] / array.rows)
-        fold_columns = np.ceil(self.sizes[along_columns] / array.columns)
-        stream = self.sizes[streamed] / float(array.rate)
-        tiles = self.trips["m"] * self.trips["n"] * self.trips["k"]
-        ways = [fold_rows * np.ceil(fold_columns / count) * self._interval(stream)]
-        if array.dataflow != "os":
-            ways.append(fold_rows * fold_columns * self._interval(np.ceil(stream / count)))
-        compute = tiles * np.minimum.reduce(np.broadcast_arrays(*ways))
-        rate = chip.bytes_per_cycle(chip.dram)
-        speed = float(rate) if rate is not None else np.inf
-        setup = chip.unit.dma.setup
-        start = float(setup.cycles(chip.clock_hz)) if setup is not None else 0.0
-        moving = (traffic + 0.05 * on_chip) / speed + tiles * start / chip.unit.dma.engines
-        if buffers == 1:
-            return compute + moving
-        edge = sum(self.tiles[role][False, False] for role in ROLES if self._far(role))
-        return np.maximum(compute + edge / speed + start, moving + compute / tiles)
-
-    def _interval(self, stream: Numbers) -> Numbers:
-        array = self.search.chip.array
-        if array.folding == "serial":
-            return stream + (array.fill_cycles + array.drain_cycles)
-        return np.maximum(stream, array.rows)
+def _better(double: Choice | None, single: Choice | None) -> Choice | None:
+    """Two buffers, unless the larger tiles of one are faster, or nothing else fits."""
+    if double is None or (single is not None and single.estimate < double.estimate):
+        return single
+    return double

@@ -27,6 +27,8 @@ class Move:
     """How often the DMA engine has to be set up."""
     store: bool = False
     """Towards the level behind."""
+    piece: int = -1
+    """Which piece of its operand in the scratchpad it is a part of; -1 where each step has its own."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class ArrayWork:
     """From the first value of the first fold to the last value of the last fold."""
     last: int
     """Of `body`, the stream of the last fold: while it runs, the next stationary tile can move in."""
+    fed: int = 0
+    """How long the scratchpads need to feed it: more than `body` where they are too slow."""
     goes_on: bool = False
     """Whether the stationary tile is that of the step before, so that nothing has to be loaded into the cells."""
 
@@ -61,7 +65,7 @@ class TileStep:
 
 @dataclass(frozen=True)
 class Ahead:
-    """How many tiles before its own a transfer may begin, and how many pieces of output there is room for."""
+    """How many pieces of each operand there is room for: one less of them can be under way before they are needed."""
 
     input: int = 1
     weight: int = 1
@@ -78,6 +82,20 @@ class Counts:
     reads: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Bits by (scratchpad, read or write)."""
     elements: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def per_pad(self) -> dict[str, int]:
+        """Bits that each scratchpad reads, or writes: the larger of the two, since both go on at once."""
+        pads = {pad for pad, _ in self.reads}
+        return {pad: max(self.reads[pad, "read"], self.reads[pad, "write"]) for pad in pads}
+
+    def scaled(self, times: int) -> Counts:
+        return Counts(
+            self.macs * times,
+            self.hops * times,
+            Counter({kind: count * times for kind, count in self.vector.items()}),
+            Counter({key: bits * times for key, bits in self.reads.items()}),
+            Counter({key: count * times for key, count in self.elements.items()}),
+        )
 
     def touch(self, pad: str, action: str, elements: int, bits: int) -> None:
         self.elements[pad, action] += elements
@@ -105,6 +123,8 @@ class Pass:
     counts: Counts
     needs: tuple[int, ...] = ()
     """Passes whose results it reads where they lie: they have to be over before it starts."""
+    held: dict[str, int] = field(default_factory=dict)
+    """Bytes of each scratchpad that its tiles take, beside tensors that stay there."""
     stage: str = ""
     """The stage of the kernel that it belongs to."""
     tile: dict[str, int] = field(default_factory=dict)

@@ -32,11 +32,12 @@ def operations(body: Instructions, points: int) -> Counter[str]:
     return Counter({kind: count * points for kind, count in kinds.items() if count})
 
 
-def map_vector(chip: Chip, loop: Loop, number: int, places: Places) -> Pass:
+def map_vector(chip: Chip, loop: Loop, number: int, places: Places, buffers: int = 2) -> Pass:
     """Cut along the outermost loop until a piece of everything fits."""
     pad = chip.keeper or chip.pads["output"]
     free = room(chip, places, number)[pad.name]
-    index, count = _cut(chip, loop, places, free, pad.buffers, pad.name)
+    depth = min(buffers, pad.buffers)
+    index, count = _cut(chip, loop, places, free, depth, pad.name)
     extent = loop.extents[index]
     counts = Counts()
     steps = []
@@ -48,7 +49,6 @@ def map_vector(chip: Chip, loop: Loop, number: int, places: Places) -> Pass:
     on_chip = {level.name for level in chip.scratchpads}
     operands = [*loop.operation.inputs, *loop.operation.late]
     still = {places.producer(operand.tensor, number) for operand in operands if places.level[operand.tensor] in on_chip}
-    depth = pad.buffers
     return Pass(
         number=number,
         name=loop.name,

@@ -25,6 +25,10 @@ def advise(result: RunResult, bound: Bound | None = None) -> Advice:
         from hwsim.results.array_advice import advise_array
 
         return advise_array(result, bound)
+    if "gpu" in result.work:
+        from hwsim.results.gpu_words import advise_gpu
+
+        return advise_gpu(result, bound)
     machine = machine_of(result)
     schedule = result.resolved["workload"].get("schedule", {})
     cores, idle = result.work["cores"], machine.compute[0].count - result.work["cores"]
@@ -63,8 +67,7 @@ def _padding(result: RunResult) -> Advice | None:
     if crowding is None:
         return None
     facts = result.tensors[crowding.tensor]
-    element_bytes = facts["bytes"] // facts["elements"]
-    ld = crowding.better_row_bytes // element_bytes
+    ld = crowding.better_row_bytes * facts["elements"] // facts["bytes"]
     return _change({"ld": str(ld)}, f"rows a line longer, so that columns of {crowding.tensor} use all sets")
 
 

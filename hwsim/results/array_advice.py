@@ -14,6 +14,8 @@ def advise_array(result: RunResult, bound: Bound) -> Advice:
     name = unit["name"]
     if bound.kind == "bandwidth":
         return Advice((), (f"{dram}.bandwidth=inf",), f"how fast it would be if {dram} kept up")
+    if unit["kind"] == "grid":
+        return Advice((), (f"{name}.columns={2 * unit['columns']}",), "twice the elements: more output rows at a time")
     if bound.kind == "fill" and unit["folding"] == "serial":
         return Advice((), (f"{name}.folding=pipelined",), "the next tile moves in while this one streams")
     if bound.kind == "fill" or result.utilisation < 0.25:

@@ -71,6 +71,10 @@ def array_bound(result: RunResult) -> Bound:
             f"Bound by filling and draining the array: the tiles are short for {size} cells. Longer streams (a larger "
             "batch), a smaller array, or pipelined folding would help.",
         ),
+        "scratchpad": (
+            "scratchpad",
+            "Bound by a scratchpad: it cannot feed the array in time. More banks or bandwidth would help.",
+        ),
         "weights": (
             "bandwidth",
             f"Bound by weights: the array waits for them to come from {source}. A larger batch uses each weight more "

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from math import fsum, prod
+from math import ceil, fsum, prod
 from typing import Any
 
 from hwsim import __version__
 from hwsim.energy import Entry
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome
+from hwsim.engine.throttle import Throttle
 from hwsim.hardware.core import CpuCore
 from hwsim.kernels.kernel import Kernel
-from hwsim.results.array_work import array_work
+from hwsim.results.accelerator_work import accelerator_work
 from hwsim.results.attribution import in_cycles
+from hwsim.results.energy_report import energy_by_tensor, throttle_words
 from hwsim.results.formula import compare_formulas, rows_of
 from hwsim.results.result import Counts, RunResult
-from hwsim.results.verify import verify
+from hwsim.results.verify import Check, verify
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec
 from hwsim.spec.render import as_data
@@ -26,15 +28,25 @@ from hwsim.spec.workload import WorkloadSpec
 NO_MATH = "ran without math: the answer was not computed, so it could not be checked"
 
 
-def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outcome: Outcome, *, seed: int) -> RunResult:
+def assemble(
+    machine: MachineSpec,
+    workload: WorkloadSpec,
+    kernel: Kernel,
+    outcome: Outcome,
+    *,
+    seed: int,
+    throttle: Throttle | None = None,
+) -> RunResult:
     """Check the answer, price the energy, and put everything where it can be found."""
-    verified, error = verify(kernel) if kernel.setting.math else (None, None)
+    check = verify(kernel, workload, seed) if kernel.setting.math else None
+    verified, error = (check.verified, check.error) if check is not None else (None, None)
     entries = _priced(machine, outcome)
     time_s = outcome.elapsed_fs / FEMTOSECONDS
     energy_j = None if entries is None else fsum(entry.joules for entry in entries)
     memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
     intensity = _intensity(kernel, outcome, memory)
-    warnings = [*kernel.warnings()] if outcome.array is None else []
+    on_core = outcome.array is None and outcome.gpu is None
+    warnings = [*kernel.warnings()] if on_core else []
     schedule = getattr(workload, "schedule", None)
     if getattr(schedule, "cores", None) is not None and getattr(schedule, "parallel", "rows") == "none":
         warnings.append("cores has no effect without parallel=rows: one core did all the work")
@@ -43,11 +55,14 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
             f"{kernel.registers_needed} values in {kernel.registers_needed - outcome.spilled} registers: "
             f"{outcome.spilled} are loaded and stored again in every iteration of the innermost loop"
         )
+    if throttle is not None:
+        warnings.append(throttle_words(throttle))
     if verified is None:
         warnings.append(NO_MATH)
     if verified is False and error is not None:
         warnings.append(
             f"the answer is wrong: its error is {error.max_rel:.2e}, and rounding explains {kernel.tolerance:.2e}"
+            f"{_range_words(kernel, check)}"
         )
     tensors = _tensors(kernel, outcome)
     return RunResult(
@@ -65,6 +80,7 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
         work=_work(machine, kernel, outcome),
         intensity=intensity,
         error=error,
+        numeric=None if check is None else check.report,
         attribution=in_cycles(outcome.agents, outcome.clock_hz),
         peak_memory_bytes=kernel.space.peak_bytes,
         warnings=tuple(warnings),
@@ -75,7 +91,9 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
             "parts": {name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
         },
         energy_by_cause=_by_cause(entries),
-        formulas=() if outcome.array else compare_formulas(machine, kernel, outcome, memory, intensity),
+        energy_by_tensor=energy_by_tensor(entries, outcome, machine),
+        throttle=None if throttle is None else asdict(throttle),
+        formulas=() if not on_core else compare_formulas(machine, kernel, outcome, memory, intensity),
         tensors=tensors,
         stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
         replay={
@@ -85,6 +103,14 @@ def assemble(machine: MachineSpec, workload: WorkloadSpec, kernel: Kernel, outco
         },
         output=kernel.output if kernel.setting.math else None,
     )
+
+
+def _range_words(kernel: Kernel, check: Check | None) -> str:
+    """Numbers beyond the range of their format are no fault of the computation."""
+    if check is None or not check.report.saturated:
+        return ""
+    share = 100 * check.report.saturated
+    return f"; {share:.2g} % of the numbers are beyond the range of {kernel.fmt.name}: a wider format, or a scale"
 
 
 def _priced(machine: MachineSpec, outcome: Outcome) -> tuple[Entry, ...] | None:
@@ -100,23 +126,25 @@ def _by_component(entries: tuple[Entry, ...] | None) -> dict[str, float] | None:
     return {name: fsum(entry.joules for entry in entries if entry.component == name) for name in names}
 
 
-def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str, float]]] | None:
+def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str, Any]]] | None:
     if entries is None:
         return None
-    causes: dict[str, dict[str, dict[str, float]]] = {}
+    causes: dict[str, dict[str, dict[str, Any]]] = {}
     for entry in sorted(entries, key=lambda e: (e.cause, e.component, e.action)):
-        line = {"count": entry.count, "joules": entry.joules}
+        line = {
+            "count": entry.count, "joules": entry.joules, "price": entry.price, "per": entry.per, "source": entry.source
+        }  # fmt: skip
         causes.setdefault(entry.cause, {})[f"{entry.component}.{entry.action}"] = line
     return causes
 
 
 def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, Any]:
-    if outcome.array is not None:
-        return array_work(kernel, outcome)
+    if outcome.array is not None or outcome.gpu is not None:
+        return accelerator_work(kernel, outcome)
     unit = machine.cpu
     core = CpuCore(machine, unit)
     cores = len(outcome.agents)
-    peak = core.peak_flops_per_cycle(kernel.fmt.bits) * core.clock_hz * cores
+    peak = float(core.peak_flops_per_cycle(kernel.compute_fmt) * core.clock_hz * cores)
     seconds = Fraction(outcome.elapsed_fs, FEMTOSECONDS)
     return {
         "flops": outcome.flops,
@@ -136,7 +164,7 @@ def _intensity(kernel: Kernel, outcome: Outcome, memory: dict[str, Counts]) -> d
     first = next(iter(memory.values()))
     touched = first.bytes_read + first.bytes_written
     levels = {name: counts.bytes_read + counts.bytes_written for name, counts in memory.items()}
-    elements = touched / kernel.fmt.element_bytes
+    elements = float(touched / kernel.fmt.element_bytes)
     return {
         "element": outcome.flops / elements if elements else None,
         "byte": outcome.flops / touched if touched else None,
@@ -153,7 +181,7 @@ def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, dict[str, Any]]:
         rows, row_bytes = (row_counts.get(name), row_lengths.get(name))
         found[name] = {
             "elements": elements,
-            "bytes": elements * view.element_bits // 8 if view is not None else 0,
+            "bytes": ceil(elements * view.element_bytes) if view is not None else 0,
             "loads": traffic.loads,
             "stores": traffic.stores,
             "misses": dict(traffic.misses),

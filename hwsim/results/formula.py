@@ -163,7 +163,7 @@ def rows_of(kernel: Kernel) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes from one row to the next of each tensor with two axes, and its number of rows."""
     flat = {name: view for name, view in kernel.tensors.items() if len(view.shape) == 2}
     return (
-        {name: view.strides[0] * view.element_bits // 8 for name, view in flat.items()},
+        {name: int(view.strides[0] * view.element_bytes) for name, view in flat.items()},
         {name: view.shape[0] for name, view in flat.items()},
     )
 

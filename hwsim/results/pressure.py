@@ -11,6 +11,7 @@ from hwsim.results.conflict import Crowding, find_crowding
 from hwsim.results.formula import rows_of
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec
+from hwsim.trace.nest import Size
 
 MOST_ACCESSES = 400_000_000
 """A longer run is looked at as far as this: some seconds."""
@@ -26,7 +27,7 @@ class Pressure:
     crowding: Crowding | None
     column_sets: tuple[int, ...]
     """The sets that the first column of the crowding tensor falls into."""
-    element_bytes: int
+    element_bytes: Size
 
 
 def look_at_sets(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import InputError
 from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
+from hwsim.numerics.error import NumericReport
 from hwsim.numerics.format import Array
 from hwsim.results.attribution import Attribution
 from hwsim.results.verify import NumericError
@@ -48,6 +49,7 @@ class RunResult:
     intensity: dict[str, Any]
     """Operations per element and per byte accessed, and per byte between each level and the one above."""
     error: NumericError | None
+    """The answer against float64 from the inputs as they are stored: what the computation did wrong."""
     attribution: Attribution
     """Cycles of each core, busy by unit and waiting by resource; they add up to the core's cycles."""
     peak_memory_bytes: int
@@ -56,8 +58,12 @@ class RunResult:
     """The machine and the workload as they were simulated, every default filled in."""
     bounds: dict[str, Any]
     """``lower_s``: all parts overlap; ``upper_s``: none do; ``parts``: seconds that each would take alone."""
-    energy_by_cause: dict[str, dict[str, dict[str, float]]] | None
-    """The priced ledger: cause, then action, then its count and joules."""
+    energy_by_cause: dict[str, dict[str, dict[str, Any]]] | None
+    """The priced ledger: cause, then action, then its count and joules, its price, what that is per, and its source."""
+    energy_by_tensor: dict[str, dict[str, float]] | None
+    """Joules of each memory level by the tensor that was moved, in proportion to its accesses there."""
+    throttle: dict[str, Any] | None
+    """What the machine's power limit did to the clock; None where it did nothing."""
     formulas: tuple[dict[str, Any], ...]
     """Closed forms beside what was simulated, with the reason for a gap."""
     tensors: dict[str, dict[str, Any]]
@@ -67,6 +73,8 @@ class RunResult:
     operation, or for each group of fused ones."""
     replay: dict[str, Any]
     """How the accesses were replayed: ``model``, ``accesses``, and those ``skipped`` because they repeat."""
+    numeric: NumericReport | None
+    """The answer against float64 from the inputs before they were rounded: what the precision costs in all."""
     output: Array | None = field(default=None, compare=False)
     """The computed answer; not part of JSON."""
 
@@ -75,6 +83,7 @@ class RunResult:
         data = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "output"}
         data["memory"] = {name: _counts_data(counts) for name, counts in self.memory.items()}
         data["error"] = _error_data(self.error)
+        data["numeric"] = None if self.numeric is None else self.numeric.to_dict()
         data["warnings"] = list(self.warnings)
         data["formulas"] = [dict(each) for each in self.formulas]
         data["stages"] = [dict(each) for each in self.stages]
@@ -94,6 +103,7 @@ class RunResult:
         values = {name: data[name] for name in known}
         values["memory"] = {name: _counts_from(counts) for name, counts in data["memory"].items()}
         values["error"] = _error_from(data["error"])
+        values["numeric"] = None if data["numeric"] is None else NumericReport.from_dict(data["numeric"])
         values["warnings"] = tuple(data["warnings"])
         values["formulas"] = tuple(data["formulas"])
         values["stages"] = tuple(data["stages"])
@@ -118,6 +128,17 @@ class RunResult:
         """Share of the arithmetic that the cores at work could have done."""
         peak = self.work["peak_flops_per_s"]
         return float(self.work["flops_per_s"]) / peak if peak else 0.0
+
+    @property
+    def energy_per_op_pj(self) -> float | None:
+        """Picojoules for each arithmetic operation, everything counted in."""
+        flops = self.work["flops"]
+        return None if self.energy_j is None or not flops else self.energy_j / flops * 1e12
+
+    @property
+    def edp_js(self) -> float | None:
+        """Energy times delay, in joule-seconds: what a slower, thriftier run has to be better in."""
+        return None if self.energy_j is None else self.energy_j * self.time_s
 
     @property
     def plot(self) -> RunPlots:

@@ -7,6 +7,7 @@ from html import escape
 from hwsim.hardware.counters import CacheCounters
 from hwsim.results.result import RunResult
 from hwsim.results.text import counted, data, joules, percent, rate, seconds, watts
+from hwsim.results.verify import BEFORE
 from hwsim.results.words import explain_bound
 
 _LEFT = "style='text-align:left'"
@@ -37,6 +38,16 @@ def verdict(result: RunResult) -> str:
     return f"verified: {sizes}" if result.verified else f"WRONG ANSWER: {sizes}"
 
 
+def accuracy(result: RunResult) -> str:
+    """What the precision costs in accuracy, inputs counted in; nothing where they were not rounded."""
+    report = result.numeric
+    if report is None or report.inputs != BEFORE:
+        return ""
+    lost = [(report.saturated, "saturated"), (report.flushed, "flushed to zero")]
+    words = "".join(f", {100 * share:.2g} % {what}" for share, what in lost if share)
+    return f"rms error {report.rms_rel:.1e} with that of the inputs, {report.snr_db:.1f} dB{words}"
+
+
 def peak_words(result: RunResult) -> str:
     """``2.1 GFLOP/s, 6.6 % of the peak of 1 core (32 GFLOP/s)``; nothing where nothing is computed."""
     if not result.work["flops"]:
@@ -45,6 +56,10 @@ def peak_words(result: RunResult) -> str:
     if "array" in result.work:
         arrays = counted(result.work["array"]["count"], "array")
         return f"{rate(speed, 'OP')}, {percent(speed, peak)} of the peak of {arrays} ({rate(peak, 'OP')})"
+    if "gpu" in result.work:
+        unit = result.resolved["machine"]["compute"][0]["name"]
+        whole = f"{result.work['gpu']['count']} {unit}"
+        return f"{rate(speed, 'FLOP')}, {percent(speed, peak)} of the peak of {whole} ({rate(peak, 'FLOP')})"
     cores = counted(result.work["cores"], "core")
     return f"{rate(speed, 'FLOP')}, {percent(speed, peak)} of the peak of {cores} ({rate(peak, 'FLOP')})"
 
@@ -53,6 +68,7 @@ def _rows(result: RunResult) -> list[tuple[str, str]]:
     speed = peak_words(result)
     rows = [
         ("answer", verdict(result)),
+        *([("accuracy", accuracy(result))] if accuracy(result) else []),
         ("time", f"{seconds(result.time_s)}, {result.cycles:,} cycles" + (f", {speed}" if speed else "")),
     ]
     if result.energy_j is not None and result.power_w is not None:

@@ -15,6 +15,10 @@ def joules(amount: float) -> str:
     return _small(amount, "J")
 
 
+def joule_seconds(amount: float) -> str:
+    return _small(amount, "J·s")
+
+
 def watts(amount: float) -> str:
     return _small(amount, "W")
 
@@ -64,6 +68,13 @@ def bar(share: float, width: int) -> str:
     """A horizontal bar of full and half blocks."""
     halves = round(2 * width * min(max(share, 0.0), 1.0))
     return "█" * (halves // 2) + "▌" * (halves % 2)
+
+
+def format_title(precision: object) -> str:
+    """A number format as a workload names it: its name, or that of a format of your own."""
+    if not isinstance(precision, dict):
+        return str(precision)
+    return str(precision.get("name") or f"e{precision['exponent']}m{precision['mantissa']}")
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:

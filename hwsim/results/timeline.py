@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterable
 
 from hwsim.engine.outcome import Span
+from hwsim.results.power import PowerBin
 
 _FS_PER_US = 10**9
 
 
-def timeline_json(spans: Iterable[Span], title: str) -> str:
-    """Chrome's trace format. Times are microseconds with nine decimals: every femtosecond is kept."""
+def timeline_json(spans: Iterable[Span], title: str, power: Iterable[PowerBin] = ()) -> str:
+    """Chrome's trace format. Times are microseconds with nine decimals: every femtosecond is kept.
+
+    Power over time is a counter beside the lanes.
+    """
     lanes = assign_lanes(spans)
     events = [_meta("process_name", 0, title)]
     for number, lane in enumerate(lanes):
@@ -19,6 +23,7 @@ def timeline_json(spans: Iterable[Span], title: str) -> str:
         events.append(_meta_order(number))
     for number, held in enumerate(lanes.values()):
         events += [_event(span, number) for span in held]
+    events += [_watts(each) for each in power]
     body = ",\n  ".join(events)
     return f'{{"displayTimeUnit": "ns", "traceEvents": [\n  {body}\n]}}\n'
 
@@ -41,6 +46,11 @@ def assign_lanes(spans: Iterable[Span]) -> dict[str, list[Span]]:
 def _event(span: Span, lane: int) -> str:
     start, length = _microseconds(span.start_fs), _microseconds(span.end_fs - span.start_fs)
     return f'{{"ph": "X", "pid": 0, "tid": {lane}, "name": {_text(span.name)}, "ts": {start}, "dur": {length}}}'
+
+
+def _watts(piece: PowerBin) -> str:
+    start = _microseconds(piece.start_fs)
+    return f'{{"ph": "C", "pid": 0, "name": "power", "ts": {start}, "args": {{"W": {piece.watts:.6g}}}}}'
 
 
 def _meta(kind: str, lane: int, name: str) -> str:

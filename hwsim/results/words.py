@@ -56,6 +56,10 @@ def explain_bound(result: RunResult) -> Bound:
         from hwsim.results.array_words import array_bound
 
         return array_bound(result)
+    if "gpu" in result.work:
+        from hwsim.results.gpu_words import gpu_bound
+
+        return gpu_bound(result)
     part, share = _longest(result)
     machine = machine_of(result)
     kind, words = _describe(part, result, machine)
@@ -68,6 +72,10 @@ def explain_bounds(result: RunResult) -> str:
         from hwsim.results.array_words import array_bounds
 
         return array_bounds(result)
+    if "gpu" in result.work:
+        from hwsim.results.gpu_words import gpu_bounds
+
+        return gpu_bounds(result)
     overlap = result.resolved["machine"]["compute"][0].get("overlap", "full")
     meaning = {
         "full": "this machine overlaps all but loop starts",
@@ -89,9 +97,19 @@ def part_words(name: str) -> str:
         return f"waits for {source} {ARROW} {target}"
     return {
         "array": "values stream through the array",
+        "math": "multiply-adds on the SMs",
+        "special": "special functions and lanes on the SMs",
+        "load/store": "loads and stores on the SMs",
+        "launch": "starts kernels",
+        "start": "starts and ends blocks",
+        "step latency": "waits for operands of a step",
+        "write": "writes results",
+        "power": "slowed by the power limit",
+        "tail": "waits for the last blocks",
         "vector": "the vector unit works",
         "fill and drain": "the array fills or drains",
         "outputs": "waits for room for outputs",
+        "scratchpad": "waits for a scratchpad to deliver",
         "issue": "issues other instructions",
         "load port": "waits for a load port",
         "store port": "waits for a store port",

@@ -8,14 +8,34 @@ from pydantic import Field
 
 from hwsim.spec.base import Name, Sourced, Spec
 from hwsim.spec.gpu import GpuSpec
+from hwsim.spec.grid import GridSpec
 from hwsim.spec.systolic import SystolicSpec
 from hwsim.units import LatencyField
+
+Rate = Annotated[float, Field(gt=0, le=64)]
 
 
 class SimdSpec(Spec):
     """The vector datapath of a core."""
 
     bits: int = Field(ge=8, description="Vector width; lanes follow from the precision.", examples=[256])
+
+
+class MatrixSpec(Spec):
+    """What one multiply-add instruction does in each lane: m x n sums of k products. 1 x 1 x 4 is a dot product."""
+
+    m: int = Field(1, ge=1, description="Rows of sums.")
+    n: int = Field(1, ge=1, description="Columns of sums.")
+    k: int = Field(1, ge=1, description="Products in each sum.")
+
+    @property
+    def macs(self) -> int:
+        return self.m * self.n * self.k
+
+    @property
+    def operands(self) -> int:
+        """Values read by one instruction in a lane; m x n of them are written back."""
+        return self.m * self.k + self.k * self.n + self.m * self.n
 
 
 class PortsSpec(Spec):
@@ -53,6 +73,18 @@ class CpuSpec(Sourced):
         examples=[256],
     )
     simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
+    formats: dict[Name, Rate] = Field(
+        {"fp64": 1, "fp32": 1, "fp16": 1, "bf16": 1, "int32": 1, "int8": 1},
+        description="Number formats that the core computes in, with the share of its operations per cycle that it "
+        "reaches in each: 1 for all ports with all lanes, 0.5 for half as many.",
+    )
+    matrix: MatrixSpec | None = Field(
+        None, description="Multiply-adds of one instruction in each lane; one if not given."
+    )
+    vliw: bool = Field(
+        False,
+        description="Whether all that starts in a cycle is one long instruction: fetched, decoded and priced as one.",
+    )
     ports: PortsSpec = Field(PortsSpec(), description="Operations that can start in one cycle, by class.")
     latency: OpLatencySpec = Field(OpLatencySpec(), description="Cycles from operands to result, by class.")
     overlap: Literal["none", "memory", "full"] = Field(
@@ -71,4 +103,4 @@ class CpuSpec(Sourced):
     barrier: LatencyField | None = Field(None, description="Time from the last core's end to the next loop.")
 
 
-ComputeSpec = Annotated[CpuSpec | GpuSpec | SystolicSpec, Field(discriminator="kind")]
+ComputeSpec = Annotated[CpuSpec | GpuSpec | SystolicSpec | GridSpec, Field(discriminator="kind")]

@@ -40,14 +40,27 @@ class TileSpec(Spec):
     k: int = Field(ge=1, description="Depth of one step of the main loop.")
     stages: int = Field(2, ge=1, description="Steps of operands that shared memory holds at once.")
     threads: int = Field(128, ge=32, multiple_of=32, description="Threads of a block.")
+    bits: int | None = Field(
+        None, ge=1, description="Width of the operands that this kernel is for; any for which no other kernel is."
+    )
+    split: bool = Field(True, description="Whether its sum over k may be split.")
 
 
-class AttentionTileSpec(Spec):
+class AttentionKernelSpec(Spec):
     """One fused attention kernel: rows of queries that a block keeps, and keys that it takes at a time."""
 
+    name: Name = Field(description="Which implementation this is; several entries serve growing head sizes.")
+    head_dim: int = Field(ge=1, description="Largest head size that this entry serves.")
     queries: int = Field(ge=1, description="Rows of queries of a block.")
     keys: int = Field(ge=1, description="Keys and values of one step.")
-    threads: int = Field(128, ge=32, multiple_of=32, description="Threads of a block.")
+    resident: int = Field(1, ge=1, description="Blocks that run on one SM at once.")
+    whole_heads: bool = Field(False, description="One block takes all queries of a head, tile after tile.")
+    math_share: Share = Field(description="Share of the tensor cores' peak rate that its products reach.")
+    softmax_share: float = Field(
+        ge=0, le=1, description="Share of the softmax's time that does not run under the products of other warps."
+    )
+    step_latency: int = Field(0, ge=0, description="Cycles of one step beyond its products and its softmax.")
+    block_start: int = Field(0, ge=0, description="Cycles of a block before its first and after its last step.")
 
 
 class LibrarySpec(Spec):
@@ -55,10 +68,29 @@ class LibrarySpec(Spec):
 
     tensor_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on tensor cores.")
     lane_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on the ordinary lanes.")
-    attention_tiles: tuple[AttentionTileSpec, ...] = Field((), description="Fused attention kernels.")
+    attention: tuple[AttentionKernelSpec, ...] = Field((), description="Fused attention kernels, smallest head first.")
     split_k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1,), description="Into how many parts the sum over k may be cut, each a block of its own."
     )
+    multicast: int = Field(
+        1, ge=1, description="Blocks on neighbouring SMs that one load of an operand from the L2 serves."
+    )
+    units: dict[FormatName, Literal["tensor", "lanes"]] = Field(
+        {}, description="Where matrix products of a format run, if not on tensor cores wherever there are some."
+    )
+    tensor_share: Share = Field(1.0, description="Share of the tensor cores' peak rate that a main loop reaches.")
+    lane_share: Share = Field(1.0, description="Share of the lanes' peak rate that a main loop reaches.")
+    step_latency: int = Field(
+        0,
+        ge=0,
+        description="Cycles of one step of the main loop beyond its products, where a block is alone on its SM.",
+    )
+    block_start: int = Field(
+        0, ge=0, description="Cycles from a block's start to its first product, and from its last one to its end."
+    )
+    tile_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that loads of tiles reach.")
+    l2_bandwidth: Share = Field(1.0, description="Share of the L2's bandwidth that loads of tiles reach.")
+    stream_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that long streams reach.")
 
 
 class GpuSpec(Sourced):
@@ -75,7 +107,9 @@ class GpuSpec(Sourced):
     block_threads: int = Field(1024, ge=32, description="Threads of one block at most.")
     thread_registers: int = Field(255, ge=1, description="Registers of one thread at most.")
     register_unit: int = Field(256, ge=1, description="Registers are given to a warp in multiples of this.")
-    shared_reserved: Bytes = Field(0, description="Shared memory that each block loses to the system.")
+    shared_reserved: Bytes | None = Field(
+        None, description="Shared memory that each block loses to the system; none if not given."
+    )
     lanes: dict[FormatName, Rate] = Field(
         description="Fused multiply-adds per cycle on the ordinary lanes, by format.", examples=[{"fp32": 64}]
     )

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from hwsim.errors import Problem, SpecError
-from hwsim.spec.document import Node, NodePath, Place
+from hwsim.spec.document import Node, NodePath, Place, read_document
 from hwsim.spec.extends import Finder, Resolved, resolve
 from hwsim.spec.fields import Finding, did_you_mean, model_of, shown_path
 from hwsim.spec.machine import MachineSpec
@@ -49,6 +49,16 @@ LoadedWorkload = Loaded[WorkloadSpec]
 def load_machine_file(path: Path, finder: Finder, overrides: Sequence[str] = ()) -> LoadedMachine:
     resolved = resolve(path, finder.show(path), finder)
     return _check(MachineSpec, resolved, overrides, _machine_findings)
+
+
+def load_spec_file(model: type[Model], path: Path, shown: str) -> Model:
+    """A file that stands by itself: an energy table."""
+    node, problems = read_document(path, shown)
+    spec, findings = validate(model, node)
+    found = _without_repeats([*problems, *(finding.problem(node) for finding in findings)])
+    if spec is None or found:
+        raise SpecError(found)
+    return spec
 
 
 def load_workload_file(path: Path, finder: Finder, overrides: Sequence[str] = ()) -> LoadedWorkload:

@@ -18,7 +18,7 @@ from hwsim.spec.extends import merge
 from hwsim.spec.fields import PART_LISTS, choices, declared_at, did_you_mean, model_at, model_of, shown_path
 
 _FIXED = ("name", "kind", "source")
-_PRICES = (("energy", "actions"), ("energy", "static"))
+_PRICES = (("energy", "actions"), ("energy", "static"), ("energy", "tdp"))
 _SOURCE = "set on the command line"
 
 
@@ -117,7 +117,7 @@ def _patch(node: Node, path: NodePath, value: Node) -> Node:
         dotted = Node({".".join(str(field) for field in fields): source}, place)
         named = part.with_fields({"name": name, "source": dotted} if _sourced(node, path) else {"name": name})
         return Node({str(path[0]): Node([named], place)}, place)
-    if path[:2] in _PRICES and path[-1] in ("energy", "power"):
+    if path[:2] in _PRICES and path[-1] in ("energy", "controller", "power", "clock"):
         return _nested(path[:-1], Node({str(path[-1]): value, "source": source}, place))
     return _nested(path, value)
 

@@ -16,7 +16,7 @@ from hwsim.spec.document import Place, parse_value
 from hwsim.spec.fields import choices, did_you_mean, literals
 from hwsim.spec.workload import WorkloadSpec
 
-_TOP = ("precision", "seed")
+_TOP = ("precision", "accumulate", "chunk", "scale", "scale_block", "convert", "distribution", "seed")
 _GROUPS = ("sizes", "schedule")
 
 
@@ -41,6 +41,7 @@ def with_parameters(spec: WorkloadSpec, parameters: Mapping[str, object]) -> Wor
         if name not in keys:
             wrong.append(f"{name}: {spec.name} has no such parameter{did_you_mean(name, keys)}")
             continue
+        keys[name] = _key_for(spec, keys[name], name, value)
         try:
             _set(data, keys[name].path, _read(value, keys[name].annotation))
         except ValueError as error:
@@ -66,12 +67,28 @@ def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:
             keys |= _group_keys(value, group, spec)
         elif isinstance(value, dict):
             keys |= {n: Key((group, n), type(entry), _describe(type(entry))) for n, entry in value.items()}
-    for name, field in type(spec.mapping).model_fields.items():
-        keys[f"mapping.{name}"] = Key(("mapping", name), field.annotation, _describe(field.annotation))
+    for group in ("mapping", "threads"):
+        for name, field in type(getattr(spec, group)).model_fields.items():
+            keys[f"{group}.{name}"] = Key((group, name), field.annotation, _describe(field.annotation))
     for name in _TOP:
-        annotation = type(spec).model_fields[name].annotation
-        keys[name] = Key((name,), annotation, _describe(annotation))
+        if name not in keys:
+            keys[name] = _top_key(spec, name)
     return keys
+
+
+def _top_key(spec: WorkloadSpec, name: str) -> Key:
+    annotation = type(spec).model_fields[name].annotation
+    return Key((name,), annotation, _describe(annotation))
+
+
+def _key_for(spec: WorkloadSpec, key: Key, name: str, value: object) -> Key:
+    """Where two fields share a name, as `accumulate` does in a schedule and in a workload, the value decides."""
+    if name not in _TOP or len(key.path) == 1:
+        return key
+    own, outer = literals(key.annotation), _top_key(spec, name)
+    if value not in own and (own or value in literals(outer.annotation)):
+        return Key(outer.path, outer.annotation, f"{key.kind} | {outer.kind}")
+    return key
 
 
 def describe_keys(keys: Mapping[str, Key]) -> str:

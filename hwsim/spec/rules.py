@@ -7,6 +7,7 @@ of the file is still broken; rules of a machine need all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from itertools import pairwise
 
 from hwsim.spec.compute import CpuSpec
@@ -14,7 +15,7 @@ from hwsim.spec.fields import Finding, did_you_mean
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, Level, RegistersSpec, StorageSpec
 from hwsim.spec.systolic_rules import SYSTOLIC_RULES
-from hwsim.units import INFINITE_BYTES, format_bytes
+from hwsim.units import INFINITE_BYTES, format_bytes, plain
 
 RESERVED_NAMES = frozenset(
     ("format", "name", "description", "extends", "clock", "clocks", "compute", "memory", "energy", "machine")
@@ -301,6 +302,16 @@ def _energy_keys_name_parts(machine: MachineSpec) -> Iterator[Finding]:
             yield Finding(("energy", "static", key), message + did_you_mean(key, [*parts, WHOLE_MACHINE]))
 
 
+def _a_power_limit_leaves_room(machine: MachineSpec) -> Iterator[Finding]:
+    energy = machine.energy
+    if energy is None or energy.tdp is None:
+        return
+    idle = sum((each.power + (each.clock or 0) for each in energy.static.values()), Fraction(0))
+    if energy.tdp.power <= idle:
+        message = f"{plain(energy.tdp.power)} W is no more than the static power of {plain(idle)} W: nothing could run"
+        yield Finding(("energy", "tdp", "power"), message)
+
+
 MACHINE_RULES: tuple[Callable[[MachineSpec], Iterator[Finding]], ...] = (
     _names_are_unique,
     _clocks_exist,
@@ -314,6 +325,7 @@ MACHINE_RULES: tuple[Callable[[MachineSpec], Iterator[Finding]], ...] = (
     _sharing_fits_the_units,
     _latency_does_not_shrink_outwards,
     _energy_keys_name_parts,
+    _a_power_limit_leaves_room,
     *SYSTOLIC_RULES,
 )
 

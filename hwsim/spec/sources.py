@@ -33,6 +33,9 @@ def sources(node: Node) -> dict[str, str | None]:
         prices = energy.fields.get(group) if energy is not None else None
         for key, price in prices.fields.items() if prices is not None else ():
             found[f"energy.{group}.{key}.{field}"] = price.text("source")
+    limit = energy.fields.get("tdp") if energy is not None else None
+    if limit is not None:
+        found["energy.tdp.power"] = limit.text("source")
     return found
 
 

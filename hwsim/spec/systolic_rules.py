@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
 
 from hwsim.spec.fields import Finding, did_you_mean
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, ScratchpadSpec
+from hwsim.spec.number import KNOWN_FORMATS
 from hwsim.spec.systolic import SystolicSpec
-from hwsim.spec.workload import Precision
 
 OPERANDS = ("input", "weight", "output")
 
@@ -51,7 +50,7 @@ def activations_name_a_level(machine: MachineSpec) -> Iterator[Finding]:
 
 
 def array_formats_are_known(machine: MachineSpec) -> Iterator[Finding]:
-    known = get_args(Precision)
+    known = KNOWN_FORMATS
     for index, unit in _arrays(machine):
         for name, fmt in unit.formats.items():
             path = ("compute", index, "formats", name)

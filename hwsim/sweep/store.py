@@ -180,7 +180,8 @@ class Store:
             if row is None:
                 raise StoreError(f"{self.name} is damaged: the machine of point {key} is missing")
             self._machines[machine] = _unpacked(row[0])
-        data["resolved"] = {"machine": json.loads(self._machines[machine]), **data["resolved"]}
+        if "machine" not in data["resolved"]:
+            data["resolved"] = {"machine": json.loads(self._machines[machine]), **data["resolved"]}
         return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     # Opening --------------------------------------------------------------------------------------------------------

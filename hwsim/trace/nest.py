@@ -13,14 +13,18 @@ a matrix product
 
 A zero stride is a broadcast, swapped strides are a transpose, a shifted base is a slice. A gather looks its
 byte offset up in a table. Edge tiles are further Nests with smaller trip counts.
+
+Elements narrower than a byte lie packed. Their accesses count in parts of a byte, `per_byte` to one: two for 4 bits,
+four for 6. All accesses of a nest count in the same parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +33,9 @@ MAX_ACCESSES = 64
 """An event of the walk carries the number of its access in six bits."""
 
 MAX_ACCESS_BYTES = 4096
+
+Size = int | Fraction
+"""Bytes; a fraction where elements are packed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +59,56 @@ class Access:
     table: Table | None = None
     slot: int | None = None
     """The number under which its misses are counted: its place in the nest if not given."""
+    per_byte: int = 1
+    """Units in a byte, a power of two: `base`, `strides` and `nbytes` count them."""
 
     @property
     def depth(self) -> int:
         return len(self.strides)
+
+    @property
+    def size(self) -> Size:
+        """Bytes that it moves."""
+        return self.nbytes if self.per_byte == 1 else Fraction(self.nbytes, self.per_byte)
+
+    def moved(self, shift: Size) -> Access:
+        """The same so many bytes further on."""
+        if not shift:
+            return self
+        finer = self.counted_in(lcm(self.per_byte, shift.denominator))
+        return replace(finer, base=finer.base + int(shift * finer.per_byte))
+
+    def counted_in(self, per_byte: int) -> Access:
+        """The same in finer parts of a byte."""
+        factor = per_byte // self.per_byte
+        if factor == 1:
+            return self
+        table = self.table and Table(self.table.offsets * factor, self.table.strides)
+        strides = tuple(stride * factor for stride in self.strides)
+        return replace(
+            self, base=self.base * factor, strides=strides, nbytes=self.nbytes * factor, table=table, per_byte=per_byte
+        )
+
+
+def make_access(
+    base: Size,
+    strides: Sequence[Size],
+    nbytes: Size,
+    write: bool = False,
+    after: bool = False,
+    tensor: str = "",
+    table: Table | None = None,
+    table_per_byte: int = 1,
+) -> Access:
+    """An access given in bytes, which may be fractions; it counts in the largest unit that has them all.
+
+    The offsets of a table count `table_per_byte` to a byte.
+    """
+    per_byte = lcm(table_per_byte, *(number.denominator for number in (base, *strides, nbytes)))
+    finer = per_byte // table_per_byte
+    units = table if table is None or finer == 1 else Table(table.offsets * finer, table.strides)
+    steps = tuple(int(stride * per_byte) for stride in strides)
+    return Access(int(base * per_byte), steps, int(nbytes * per_byte), write, after, tensor, units, None, per_byte)
 
 
 @dataclass(frozen=True)
@@ -73,12 +126,25 @@ class Nest:
         for access in self.accesses:
             if access.depth > len(self.trips):
                 raise ValueError(f"an access has {access.depth} strides in a nest of {len(self.trips)} loops")
-            if not 1 <= access.nbytes <= MAX_ACCESS_BYTES:
-                raise ValueError(f"an access moves 1 to {MAX_ACCESS_BYTES} bytes, found {access.nbytes}")
+            if not 1 <= access.nbytes <= MAX_ACCESS_BYTES * access.per_byte:
+                raise ValueError(f"an access moves 1 to {MAX_ACCESS_BYTES} bytes, found {access.size}")
+        if len({access.per_byte for access in self.accesses}) > 1:
+            finest = lcm(*(access.per_byte for access in self.accesses))
+            object.__setattr__(self, "accesses", tuple(access.counted_in(finest) for access in self.accesses))
 
     @property
     def depth(self) -> int:
         return len(self.trips)
+
+    @property
+    def per_byte(self) -> int:
+        """Units in a byte that all accesses count in."""
+        return self.accesses[0].per_byte if self.accesses else 1
+
+    def bytes_moved(self, *, write: bool) -> int:
+        """Bytes that all loads (or all stores) move together, packed elements by their bits; rounded up."""
+        units = sum(self.count(access) * access.nbytes for access in self.accesses if access.write == write)
+        return -(-units // self.per_byte)
 
     def count(self, access: Access) -> int:
         """How often an access is executed."""
@@ -106,7 +172,7 @@ class Nest:
         if access.table is not None:
             low += int(access.table.offsets.min())
             high += int(access.table.offsets.max())
-        return low, high + access.nbytes
+        return low // access.per_byte, -(-(high + access.nbytes) // access.per_byte)
 
     def addresses(self) -> Iterator[tuple[int, int, bool]]:
         """Every access as (address, bytes, write), one by one, in order: for looking at small nests."""
@@ -194,4 +260,5 @@ def _one(access: Access, counters: tuple[int, ...]) -> tuple[int, int, bool]:
     if access.table is not None:
         entry = sum(c * s for c, s in zip(counters, access.table.strides, strict=True))
         address += int(access.table.offsets[entry])
-    return address, access.nbytes, access.write
+    first, end = address // access.per_byte, -(-(address + access.nbytes) // access.per_byte)
+    return first, end - first, access.write

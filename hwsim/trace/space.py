@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
 
 from hwsim.numerics.format import Format
 from hwsim.trace.view import TensorView
@@ -25,14 +27,22 @@ class AddressSpace:
         return sum(self._live.values())
 
     def allocate(
-        self, name: str, shape: Sequence[int], fmt: Format, ld: int | None = None, align: int = PAGE_BYTES
+        self,
+        name: str,
+        shape: Sequence[int],
+        fmt: Format,
+        ld: int | None = None,
+        align: int = PAGE_BYTES,
+        bits: Fraction | None = None,
     ) -> TensorView:
-        """A row-major tensor; `ld` is the distance between rows in elements where rows are padded."""
+        """A row-major tensor; `ld` is the distance between rows in elements where rows are padded, `bits` the space
+        that an element takes, where that is not what its format says."""
         if name in self._live:
             raise ValueError(f"a tensor {name!r} is already there")
         base = -(-self._next // align) * align
-        view = TensorView.row_major(name, base, shape, fmt.bits, ld)
-        size_bytes = -(-(view.strides[0] * shape[0] if shape else 1) * fmt.bits // 8)
+        bits = fmt.stored_bits if bits is None else bits
+        view = TensorView.row_major(name, base, shape, int(bits) if bits.denominator == 1 else bits, ld)
+        size_bytes = ceil((view.strides[0] * shape[0] if shape else 1) * bits / 8)
         self._next = base + size_bytes
         self._live[name] = size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)

@@ -2,6 +2,8 @@
 
     address(index) = base + (offset + Σ index[axis] * strides[axis]) * element size
 
+Elements of fewer than 8 bits are packed without gaps: the address is that of the byte in which an element begins.
+
 Strides count elements. Transposing, slicing and broadcasting make a new view of the same memory and copy
 nothing: swapped strides, a shifted offset, a stride of zero.
 """
@@ -10,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
 
 from hwsim.errors import ShapeError
-from hwsim.trace.nest import Access
+from hwsim.trace.nest import Access, Size, make_access
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class TensorView:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
-    element_bits: int = 32
+    element_bits: Size = 32
+    """Bits from one element to the next; a fraction where a block of elements has a scale."""
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.strides):
@@ -35,7 +39,7 @@ class TensorView:
 
     @classmethod
     def row_major(
-        cls, name: str, base: int, shape: Sequence[int], element_bits: int = 32, ld: int | None = None
+        cls, name: str, base: int, shape: Sequence[int], element_bits: Size = 32, ld: int | None = None
     ) -> TensorView:
         """The last axis has stride 1. `ld` (leading dimension) is the distance between rows where rows
         are padded."""
@@ -50,7 +54,7 @@ class TensorView:
         return cls(name, base, tuple(shape), tuple(strides), 0, element_bits)
 
     @classmethod
-    def column_major(cls, name: str, base: int, shape: Sequence[int], element_bits: int = 32) -> TensorView:
+    def column_major(cls, name: str, base: int, shape: Sequence[int], element_bits: Size = 32) -> TensorView:
         """The first axis has stride 1."""
         strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
         return cls(name, base, tuple(shape), strides, 0, element_bits)
@@ -61,20 +65,24 @@ class TensorView:
         return prod(self.shape)
 
     @property
-    def element_bytes(self) -> int:
-        if self.element_bits % 8:
-            raise ShapeError(f"{self.name}: elements of {self.element_bits} bits have no byte address of their own")
-        return self.element_bits // 8
+    def element_bytes(self) -> Size:
+        """Bytes from one element to the next; a fraction where elements are packed."""
+        return _whole(Fraction(self.element_bits) / 8)
+
+    @property
+    def start(self) -> Size:
+        """Where the first element begins: a byte, or a place inside one."""
+        return self.base + self.offset * self.element_bytes
 
     def address(self, index: Sequence[int]) -> int:
-        """Byte address of one element."""
+        """Address of the byte in which an element begins."""
         if len(index) != len(self.shape):
             raise ShapeError(f"{self.name} has shape {self.shape}; {tuple(index)} is not an index into it")
         for axis, (position, extent) in enumerate(zip(index, self.shape, strict=True)):
             if not 0 <= position < extent:
                 raise ShapeError(f"{self.name}: index {position} is outside axis {axis} of shape {self.shape}")
         element = self.offset + sum(i * s for i, s in zip(index, self.strides, strict=True))
-        return self.base + element * self.element_bits // 8
+        return self.base + int(element * self.element_bits // 8)
 
     def permute(self, *axes: int) -> TensorView:
         """The same elements with the axes in another order; a transpose is ``permute(1, 0)``."""
@@ -141,8 +149,8 @@ class TensorView:
             expected *= extent
         return True
 
-    def byte_stride(self, axis: int) -> int:
-        return self.strides[axis] * self.element_bytes
+    def byte_stride(self, axis: int) -> Size:
+        return _whole(self.strides[axis] * self.element_bytes)
 
     def access(
         self,
@@ -158,12 +166,19 @@ class TensorView:
         An axis may come with a step, ``(axis, step)``; ``None`` is a loop that does not move it. `at` is
         the element touched first, `elements` the number of neighbours that one (vector) access takes.
         """
-        strides = []
+        strides: list[Size] = []
         for loop in loops:
             axis, step = loop if isinstance(loop, tuple) else (loop, 1)
             strides.append(0 if axis is None else self.byte_stride(axis) * step)
-        first = self.address(at if at is not None else (0,) * len(self.shape))
-        return Access(first, tuple(strides), elements * self.element_bytes, write, after, self.name)
+        index = at if at is not None else (0,) * len(self.shape)
+        self.address(index)  # inside?
+        first = self.start + sum(i * s for i, s in zip(index, self.strides, strict=True)) * self.element_bytes
+        return make_access(first, strides, elements * self.element_bytes, write, after, self.name)
+
+
+def _whole(number: Size) -> Size:
+    """An int where there is no fraction."""
+    return int(number) if number.denominator == 1 else number
 
 
 def _fill_in(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from hwsim.trace.nest import Access, Nest
 
 BUFFER_EVENTS = 4096
 
-DEPTH, AFTER, NBYTES, STRADDLES, TABLE, PAIR = range(6)
+DEPTH, AFTER, NBYTES, STRADDLES, TABLE, PAIR, PARTS = range(7)
 """Columns of `PackedNest.order`."""
 
 SINGLE, UPDATED, UPDATER = range(3)
@@ -48,10 +49,13 @@ class PackedNest:
     strides: NDArray[np.int64]
     template: NDArray[np.uint64]
     order: NDArray[np.int64]
-    """A row per access: depth, after, bytes, whether it may straddle a line, offset of its table or -1, pair."""
+    """A row per access: depth, after, units, whether it may straddle a line, offset of its table or -1, pair, and the
+    logarithm of the units in a byte."""
     table: NDArray[np.int64]
     table_strides: NDArray[np.int64]
     buffer_events: int
+    shift: int
+    """From an address in the units of the nest to its line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +79,9 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
     count, depth = len(nest.accesses), max(nest.depth, 1)
     strides = np.zeros((count, depth), np.int64)
     table_strides = np.zeros((count, depth), np.int64)
-    order = np.zeros((count, 6), np.int64)
+    order = np.zeros((count, 7), np.int64)
+    parts = nest.per_byte.bit_length() - 1
+    units = grain << parts
     tables: list[NDArray[np.int64]] = []
     offset = 0
     events = 0
@@ -84,16 +90,16 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
         if low < 0 or high > address_limit(grain):
             raise ValueError(f"an access to {low:#x} … {high:#x} lies outside 0 … {address_limit(grain):#x}")
         strides[row, : access.depth] = access.strides
-        straddles = _may_straddle(access.base, access.strides, access.nbytes, grain) or access.table is not None
+        straddles = _may_straddle(access.base, access.strides, access.nbytes, units) or access.table is not None
         table_at = -1
         if access.table is not None:
             table_strides[row, : access.depth] = access.table.strides
             tables.append(access.table.offsets)
             table_at, offset = offset, offset + len(access.table.offsets)
-        order[row] = access.depth, access.after, access.nbytes, straddles, table_at, SINGLE
-        events += access.nbytes // grain + 2
+        order[row] = access.depth, access.after, access.nbytes, straddles, table_at, SINGLE, parts
+        events += access.nbytes // units + 2
     template = [
-        event_template(STORE if access.write else LOAD, access.nbytes, row if access.slot is None else access.slot)
+        event_template(STORE if access.write else LOAD, ceil(access.size), row if access.slot is None else access.slot)
         for row, access in enumerate(nest.accesses)
     ]
     # The innermost body runs in program order: what is marked "after" comes last.
@@ -110,6 +116,7 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
         table=np.concatenate(tables) if tables else np.zeros(0, np.int64),
         table_strides=np.ascontiguousarray(table_strides[ranks]),
         buffer_events=max(BUFFER_EVENTS, 4 * events),
+        shift=units.bit_length() - 1,
     )
 
 
@@ -134,34 +141,34 @@ def lines_touched(nest: Nest, grain: int) -> int:
     total = 0
     for access in nest.accesses:
         low, high = nest.span(access)
-        total += min((high - 1) // grain - low // grain + 1, nest.count(access) * (access.nbytes // grain + 2))
+        total += min((high - 1) // grain - low // grain + 1, nest.count(access) * (int(access.size) // grain + 2))
     return total
 
 
-def _may_straddle(base: int, strides: tuple[int, ...], nbytes: int, grain: int) -> bool:
-    power_of_two = nbytes & (nbytes - 1) == 0
-    return not (power_of_two and nbytes <= grain and all(number % nbytes == 0 for number in (base, *strides)))
+def _may_straddle(base: int, strides: tuple[int, ...], size: int, grain: int) -> bool:
+    power_of_two = size & (size - 1) == 0
+    return not (power_of_two and size <= grain and all(number % size == 0 for number in (base, *strides)))
 
 
 @inlined
-def _emit(buffer, position, template, address, nbytes, shift):  # type: ignore[no-untyped-def]
+def _emit(buffer, position, template, address, size, shift, parts):  # type: ignore[no-untyped-def]
     """One access, cut where it crosses a line."""
     line = address >> shift
-    if line == (address + nbytes - 1) >> shift:
+    if line == (address + size - 1) >> shift:
         buffer[position] = (np.uint64(line) << LINE_SHIFT) | template
         position += 1
     else:
-        position = _emit_pieces(buffer, position, template, address, address + nbytes, shift)
+        position = _emit_pieces(buffer, position, template, address, address + size, shift, parts)
     return position
 
 
 @called
-def _emit_pieces(buffer, position, template, address, end, shift):  # type: ignore[no-untyped-def]
+def _emit_pieces(buffer, position, template, address, end, shift, parts):  # type: ignore[no-untyped-def]
     bare = template & ~(BYTES_MASK << BYTES_SHIFT)
     while address < end:
         line = address >> shift
         stop = min(end, (line + 1) << shift)
-        piece = np.uint64(stop - address - 1) << BYTES_SHIFT
+        piece = np.uint64((stop - address - 1) >> parts) << BYTES_SHIFT  # bytes - 1, a part of one as a whole
         buffer[position] = (np.uint64(line) << LINE_SHIFT) | bare | piece
         position += 1
         address = stop
@@ -176,7 +183,7 @@ def _emit_depth(buffer, position, depth, after, template, order, address, entry,
             where = address[row]
             if order[row, TABLE] >= 0:
                 where += table[order[row, TABLE] + entry[row]]
-            position = _emit(buffer, position, template[row], where, order[row, NBYTES], shift)
+            position = _emit(buffer, position, template[row], where, order[row, NBYTES], shift, order[row, PARTS])
     return position
 
 
@@ -281,7 +288,9 @@ def fill(
                     where = address[row] + done * strides[row, last]
                     if order[row, TABLE] >= 0:
                         where += table[order[row, TABLE] + entry[row] + done * table_strides[row, last]]
-                    position = _emit(buffer, position, template[row], where, order[row, NBYTES], shift)
+                    position = _emit(
+                        buffer, position, template[row], where, order[row, NBYTES], shift, order[row, PARTS]
+                    )
                 done += 1
         counters[last] = done
         if done < trip:

@@ -23,6 +23,8 @@ class Instructions:
     load: int = 0
     store: int = 0
     other: int = 0
+    convert: int = 0
+    """From one number format to another."""
 
     def __add__(self, more: Instructions) -> Instructions:
         return Instructions(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))

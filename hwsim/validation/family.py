@@ -15,7 +15,9 @@ Progress = Iterator[Row | int | Report]
 
 FAMILIES = {
     "cache": "exact hits, misses and write-backs against an independent cache simulator",
+    "energy": "energy of Eyeriss layers and GPUs against measurements, and counts against other programs",
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
+    "gpu": "time of library kernels against measured GPUs",
     "systolic": "folds of a systolic array against SCALE-Sim, exactly",
     "tpu": "speed and stalls of the first TPU against what Google published",
 }

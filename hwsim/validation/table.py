@@ -9,6 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from importlib import resources
+from math import isfinite
 from pathlib import Path
 
 from hwsim.errors import Problem, SpecError
@@ -72,6 +73,24 @@ def integer(path: Path, record: Record, column: str) -> int:
     except ValueError:
         message = f"{record[column]!r} is not a whole number"
         raise table_error(path, int(record[LINE]), column, message) from None
+
+
+def number(path: Path, record: Record, column: str) -> float:
+    """A finite number of a record, or an error with its line and column."""
+    try:
+        value = float(record[column])
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise table_error(path, int(record[LINE]), column, f"{record[column]!r} is not a number")
+    return value
+
+
+def columns_of(path: Path) -> tuple[str, ...]:
+    """The header of a CSV file."""
+    read_table(path, ())
+    with _open(path) as file:
+        return tuple(csv.DictReader(file).fieldnames or ())
 
 
 def _open(path: Path):  # type: ignore[no-untyped-def]

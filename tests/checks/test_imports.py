@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
     "errors", "units", "jit", "spec", "catalog", "numerics", "trace", "kernels", "hardware",
-    "energy", "engine", "results", "api", "sweep", "validation", "cli", "__main__",
+    "mapping", "energy", "engine", "results", "api", "sweep", "validation", "cli", "__main__",
 )  # fmt: skip
 """The parts of hwsim; each may import those before it; the pair below does not know each other."""
 
@@ -21,7 +21,7 @@ STRANGERS = (("kernels", "hardware"),)
 
 HOMES = {
     "simpy": ("hwsim.engine",),
-    "matplotlib": ("hwsim.results.plot",),
+    "matplotlib": ("hwsim.results.plot", "hwsim.sweep.picture", "hwsim.sweep.result_set"),
     "typer": ("hwsim.cli",),
     "rich": ("hwsim.cli",),
 }

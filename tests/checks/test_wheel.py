@@ -26,8 +26,10 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_machines_workloads_and_reference_data_are_inside(unpacked: Path) -> None:
     for kind in ("machines", "workloads"):
-        shipped = {path.name for path in (unpacked / "hwsim" / "data" / kind).iterdir()}
+        shipped = {path.name for path in (unpacked / "hwsim" / "data" / kind).glob("*.yaml")}
         assert shipped == {path.name for path in (ROOT / kind).glob("*.yaml")}
+    tables = {path.name for path in (unpacked / "hwsim" / "data" / "machines" / "energy").iterdir()}
+    assert tables == {path.name for path in (ROOT / "machines" / "energy").iterdir()} != set()
     data = {path.name for path in (ROOT / "hwsim" / "validation" / "data").iterdir()}
     assert {path.name for path in (unpacked / "hwsim" / "validation" / "data").iterdir()} == data
 

@@ -89,3 +89,12 @@ def test_output_into_a_pipe_has_no_colour_codes() -> None:
     done = hwsim_process("show", "course_cpu")
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
+
+
+def test_the_module_gives_the_exit_code_of_the_command_line() -> None:
+    """`python -m hwsim` is the same as `hwsim`, also for scripts that look at what it returns."""
+    good, bad = (
+        subprocess.run([sys.executable, "-m", "hwsim", *words], capture_output=True, timeout=60, check=False)
+        for words in (["--help"], ["run", "no_such_workload"])
+    )
+    assert (good.returncode, bad.returncode) == (0, 2)

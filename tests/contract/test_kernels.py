@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from hwsim.catalog import load_workload
 from hwsim.kernels.build import build_kernel
+from hwsim.numerics.datapath import WEIGHT_ONLY
 from hwsim.numerics.format import FORMATS
+from hwsim.spec.number import BlockedFormat, PlainFormat, WeightOnly
 from hwsim.spec.operation import Operation
 from hwsim.spec.parameters import parameter_keys, with_parameters
 from hwsim.spec.workload import WorkloadSpec, workload_model
@@ -62,7 +65,7 @@ def test_the_answer_is_the_reference_up_to_rounding(spec, setting):
     reference = made.reference()
     assert made.output.shape == reference.shape
     error = np.abs(made.output.astype(np.float64) - reference).max() / np.abs(reference).max()
-    assert error <= made.tolerance < 1e-3
+    assert error <= made.tolerance < (1e-3 if made.fmt.bits >= 32 else 0.1)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -128,7 +131,9 @@ def test_a_stock_workload_says_what_it_shows_and_has_the_name_of_its_file():
 
 
 def test_the_precisions_of_a_file_are_the_formats_that_numerics_knows():
-    assert set(WorkloadSpec.model_fields["precision"].annotation.__args__) == set(FORMATS)
+    listed = {name for kind in (PlainFormat, BlockedFormat) for name in get_args(kind)}
+    assert listed == set(FORMATS)
+    assert set(get_args(WeightOnly)) == set(WEIGHT_ONLY)
 
 
 def test_every_operation_has_a_stock_workload_or_is_the_users_own():

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hwsim.catalog import kind_of_file, load_machine, load_workload
+from hwsim.catalog import ENERGY_TABLES, kind_of_file, load_energy_table_file, load_machine, load_workload
 from hwsim.cli.app import main
 from hwsim.errors import SpecError
 from tests.docs.blocks import ROOT, Block, Command, blocks, commands, missing_line, page_name, pages
@@ -88,7 +88,9 @@ class Reader:
         path.write_text(block.text, encoding="utf-8")
         if block.language != "yaml" or not block.text.startswith("format: 1"):
             return
-        if block.mark == "planned":
+        if path.parent.name == ENERGY_TABLES:
+            load_energy_table_file(path)
+        elif block.mark == "planned":
             assert refused_fields(path) == {"kind"}, block.place
         else:
             load_machine(path) if kind_of_file(path) == "machine" else load_workload(path)

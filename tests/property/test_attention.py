@@ -170,9 +170,7 @@ def test_gradients_are_those_of_the_closed_form(shape, br, bc, lanes, precision,
     st.sampled_from([None, 1, 2, 5]), st.sampled_from([1, 8]), precisions, cores,
 )  # fmt: skip
 def test_softmax_is_what_its_definition_says(m, n, variant, block, lanes, precision, shared):
-    made = kernel(
-        "softmax", {"m": m, "n": n}, lanes=lanes, precision=precision, variant=variant, block=block, **shared
-    )
+    made = kernel("softmax", {"m": m, "n": n}, lanes=lanes, precision=precision, variant=variant, block=block, **shared)
     steps(made)
     (x,) = wide(made, "X")
     expected = np.array([np.exp(row) / sum(np.exp(row)) for row in x])

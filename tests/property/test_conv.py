@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hwsim.kernels.build import build_kernel
 from hwsim.kernels.conv_kernel import FoldedConv
 from hwsim.kernels.operator import OperatorKernel
 from hwsim.spec.ops.conv import ConvWorkload, conv_problem
-from tests.unit.kernels.helpers import counts, steps, workload
+from tests.unit.kernels.helpers import counts, steps, touches, workload
 
 quick = settings(max_examples=60, deadline=None)
 few = settings(max_examples=30, deadline=None)
@@ -147,6 +148,49 @@ def test_every_schedule_writes_every_output_and_reads_every_weight(
     if ("windows", True) in seen:
         assert seen["windows", False] == seen["windows", True]
         assert len(seen["windows", True]) == made.tensor("windows").size
+
+
+def read_by_definition(made: OperatorKernel, size: dict[str, int], rows: int, columns: int) -> Iterator[int]:
+    """The address of the image element of each product, in the order of the loops of the definition."""
+    layout = made.operator.shape.layout  # type: ignore[attr-defined]
+    halo = (0, 0, size["padding"], size["padding_w"])
+    view = made.padded("x", halo if layout == "nchw" else (0, halo[2], halo[3], 0))[0].permute(*IMAGE[layout])
+    inner, outer = size["ci"] // size["groups"], size["co"] // size["groups"]
+    for n, c, i, j in np.ndindex(size["batch"], size["co"], rows, columns):
+        for d, u, v in np.ndindex(inner, size["kernel"], size["kernel_w"]):
+            row = i * size["stride"] + u * size["dilation"]
+            column = j * size["stride_w"] + v * size["dilation_w"]
+            yield view.address((n, c // outer * inner + d, row, column))
+
+
+@few
+@given(sizes(), st.sampled_from(list(IMAGE)))
+def test_the_plain_loops_read_the_image_in_the_order_of_the_definition(size: dict[str, int], layout: str) -> None:
+    made = made_conv(size, {"layout": layout, "order": ("n", "g", "co", "h", "w", "ci", "kh", "kw")}, math=False)
+    rows, columns = made.operator.shape.out  # type: ignore[attr-defined]
+    low, view = made.tensors["x"].base, made.tensors["x"]
+    high = low + view.size * view.element_bytes
+    found = [address for address, _, _ in touches(made) if low <= address < high]
+    assert found == list(read_by_definition(made, size, rows, columns))
+
+
+@quick
+@given(sizes(), schedules(), st.sampled_from([1, 4]), st.integers(1, 2))
+def test_every_algorithm_reads_just_the_elements_that_some_output_sees(
+    size: dict[str, int], schedule: dict[str, Any], lanes: int, side: int
+) -> None:
+    pool = side > 1 and schedule["algorithm"] == "direct"
+    schedule |= {"order": (), "tile": {}, "unroll": {}} if pool else {}
+    probe = made_conv(size, schedule, math=False)
+    rows, columns = (extent // side * side if pool else extent for extent in probe.operator.shape.out)  # type: ignore[attr-defined]
+    assume(rows and columns)
+    made = made_conv(size, schedule, lanes=lanes, cores=2, math=False, **({"pool": side} if pool else {}))
+    seen = set()
+    for nest in (nest for step in steps(made) for nest in step.nests):
+        for access in (access for access in nest.accesses if access.tensor == "x"):
+            for address, nbytes, _ in type(nest)(nest.trips, (access,)).addresses():
+                seen.update(range(address, address + nbytes, 4))
+    assert seen == set(read_by_definition(made, size, rows, columns))
 
 
 @quick

@@ -77,20 +77,22 @@ def test_a_product_with_any_batch_layout_schedule_and_epilogue(
 
 
 @quick
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.booleans(), st.booleans(), floats, lanes, cores)
-def test_a_chain_of_any_length_over_any_shape(shape, fused, broadcast, precision, lanes, cores):
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.data(), st.booleans(), floats, lanes, cores)
+def test_a_chain_of_any_length_over_any_shape(shape, data, fused, precision, lanes, cores):
     shape = tuple(shape)
-    last = (len(shape) - 1,) if broadcast else None
+    axis = data.draw(st.one_of(st.none(), st.integers(0, len(shape) - 1)))
+    axes = None if axis is None else (axis,)
     stages = (
-        Stage("add", (Extra("p", last),)),
+        Stage("add", (Extra("p", axes),)),
         Stage("square"),
-        Stage("scale_shift", (Extra("p", last), Extra("X"))),
+        Stage("scale_shift", (Extra("p", axes), Extra("X"))),
         Stage("scale", value=0.5),
         Stage("sub", (Extra("q"),)),
     )
     kernel = ran(PointwiseOperator(shape, stages, fused=fused), precision, lanes=lanes, cores=cores)
     x = inputs(kernel)
-    assert_right(kernel, {"Y": ((x["X"] + x["p"]) ** 2 * x["p"] + x["X"]) * 0.5 - x["q"]})
+    p = x["p"] if axis is None else x["p"].reshape([-1 if each == axis else 1 for each in range(len(shape))])
+    assert_right(kernel, {"Y": ((x["X"] + p) ** 2 * p + x["X"]) * 0.5 - x["q"]})
     assert kernel.useful_flops == 6 * prod(shape)
 
 

@@ -12,8 +12,8 @@ from hwsim.spec.workload import WorkloadSpec
 
 PointwiseName = Literal[
     "copy", "add", "sub", "mul", "div", "neg", "relu", "square", "scale", "shift", "exp", "log", "sqrt", "reciprocal",
-    "sin", "cos", "sigmoid", "tanh", "gelu", "silu", "scale_shift", "add_scaled", "relu_backward", "gelu_backward",
-    "silu_backward",
+    "sin", "cos", "sigmoid", "tanh", "gelu", "silu", "scale_shift", "scale_add", "add_scaled", "relu_backward",
+    "gelu_backward", "silu_backward",
 ]  # fmt: skip
 
 
@@ -34,7 +34,7 @@ class StageSpec(Spec):
     along: Literal["all", "rows", "columns"] = Field(
         "all", description="all: they are as large as X; rows: one element for each row; columns: one for each column."
     )
-    value: float | None = Field(None, description="The number that scale, shift and add_scaled take.")
+    value: float | None = Field(None, description="The number that scale, shift, scale_add and add_scaled take.")
 
     @model_validator(mode="before")
     @classmethod

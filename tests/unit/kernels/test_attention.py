@@ -1,4 +1,4 @@
-"""Attention and softmax as operators: gradients, layouts, scratch space that is too small, requests that make no sense."""
+"""Attention and softmax as operators: gradients, layouts, scratch space, and requests that make no sense."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hwsim.numerics.format import Array, find_format
 from hwsim.spec.ops.attention import AttentionSchedule, BackwardSchedule
 from hwsim.spec.ops.common import ParallelSchedule
 from hwsim.units import parse_bytes
-from tests.unit.kernels.helpers import kernel, steps
+from tests.unit.kernels.helpers import counts, kernel, steps
 
 
 def run(operator: Operator, given: dict[str, Array] | None = None, precision: str = "fp64") -> OperatorKernel:
@@ -125,7 +125,7 @@ def test_a_tile_that_does_not_fit_names_the_largest_that_does(scratch):
     with pytest.raises(CapacityError, match="scratch space") as refused:
         fused(512, 512, scratch)
     text = str(refused.value)
-    side = int(text.split("largest square tile that fits is br=")[1].split()[0])
+    side = int(text.split("largest square tile that fits is br=")[1].split(maxsplit=1)[0])
     assert f"bc={side}" in text
     assert needed(side, side, 64) <= parse_bytes(scratch) < needed(side + 1, side + 1, 64)
     fused(side, side, scratch)
@@ -215,3 +215,16 @@ def test_the_passes_of_a_softmax_one_by_one_are_the_softmax():
 def test_a_row_maximum_has_a_meaning_in_whole_numbers():
     made = run(RowMax((3, 5)), precision="int8")
     np.testing.assert_array_equal(made.output, made.arrays["X"].max(axis=-1))
+
+
+def test_the_statistics_of_a_tile_are_touched_as_often_as_the_recurrence_says():
+    """Per row: m and l are set; for each of three tiles of keys m', a, m and l are stored once, and read where used."""
+    made = kernel("attention", {"n": 12, "d": 4, "queries": 8}, math=False, br=4, bc=4)
+    moved = counts(made)
+    rows, pairs = 8, 8 * 3
+    assert (moved["loads.new_max"], moved["stores.new_max"]) == (pairs, pairs)
+    assert (moved["loads.max"], moved["stores.max"]) == (3 * pairs, rows + pairs)
+    assert (moved["loads.sum"], moved["stores.sum"]) == (pairs + rows, rows + pairs)
+    assert moved["stores.S"] == 2 * 4 * pairs  # scores, and exponentials in their place
+    # O is cleared; rescaled and added to for each tile of keys; divided at the end.
+    assert (moved["loads.acc"], moved["stores.acc"]) == (4 * (2 * pairs + rows), 4 * (rows + 2 * pairs))

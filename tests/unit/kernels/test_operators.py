@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -20,6 +22,7 @@ from hwsim.kernels.operator import Operator
 from hwsim.kernels.pointwise import POINTWISE
 from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.products import LowRankOperator, MatmulBackwardOperator, MatvecOperator
+from hwsim.kernels.program import flops_of
 from hwsim.kernels.reduction import ReduceOperator
 from hwsim.kernels.stage import Extra, Stage
 from hwsim.kernels.strassen import StrassenOperator, strassen_levels
@@ -99,6 +102,19 @@ def test_known_values_of_activations() -> None:
     assert POINTWISE["gelu"].function(x)[0] == pytest.approx(0.8412, abs=5e-5)
     assert POINTWISE["silu"].function(x)[0] == pytest.approx(0.7311, abs=5e-5)
     assert POINTWISE["relu"].function(-x)[0] == 0
+
+
+def test_the_page_on_operators_has_the_counts_of_the_table() -> None:
+    """docs/explanation/operators.md lists operations for an element."""
+    page = (Path(__file__).parents[3] / "docs" / "explanation" / "operators.md").read_text(encoding="utf-8")
+    table = page.split("| operation | operations for an element |")[1].split("\n\n")[0]
+    listed = {}
+    for row in table.splitlines()[2:]:
+        names, counts_ = (cell.strip() for cell in row.strip("|").split("|"))
+        words = [word for word in re.findall(r"[a-z_]+", re.sub(r"\(.*?\)|, ½.*", "", names)) if word in POINTWISE]
+        numbers = [int(number) for number in counts_.split(",")]
+        listed |= dict(zip(words, numbers if len(numbers) > 1 else numbers * len(words), strict=True))
+    assert listed == {name: flops_of(rule.body) for name, rule in POINTWISE.items() if name != "copy"}
 
 
 @pytest.mark.parametrize("fault", ["relus", "add", "scale", "relu"])
@@ -181,6 +197,29 @@ def test_tiles_of_c_are_finished_one_after_the_other() -> None:
     kernel = made(MatmulOperator(4, 4, 4, schedule=schedule, epilogue=(Stage("relu"),)), math=False)
     names = [step.name for block in kernel.blocks() for step in block.steps()]
     assert names == ["matmul", "epilogue"] * 4
+
+
+def test_cores_share_the_rows_of_a_product_or_the_matrices_of_a_large_batch() -> None:
+    def written(operator: Operator) -> list[set[int]]:
+        """Rows of all matrices of the batch, one after the other, that each block stores to."""
+        kernel = made(operator, "fp32", cores=2, math=False)
+        base = kernel.tensors["C"].base
+        return [
+            {(a - base) // 20 for s in block.steps() for n in s.nests for a, _, write in n.addresses() if write}
+            for block in kernel.blocks()
+        ]
+
+    assert written(MatmulOperator(4, 5, 6)) == [{0, 1}, {2, 3}]
+    assert written(MatmulOperator(2, 5, 6, batch=(4,))) == [{0, 1, 2, 3}, {4, 5, 6, 7}]
+
+
+@pytest.mark.parametrize("tile", [None, 2])
+def test_the_products_of_a_batch_run_one_after_the_other(tile: int | None) -> None:
+    kernel = made(MatmulOperator(4, 4, 4, batch=(3,), schedule=ProductSchedule(tile=tile)), math=False)
+    first = kernel.tensors["A"]
+    last = first.address([2, 3, 3])
+    seen = [(a - first.base) // (16 * 8) for a, _, _ in touches(kernel) if first.base <= a <= last]
+    assert seen == sorted(seen)
 
 
 def test_a_fused_chain_moves_five_vectors_where_passes_move_nine() -> None:

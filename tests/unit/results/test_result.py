@@ -29,7 +29,10 @@ LEVEL_KEYS = ["reads", "writes", "read_misses", "write_misses", "writebacks", "b
 def test_the_json_begins_with_the_promised_keys() -> None:
     data = json.loads(small().to_json())
     assert list(data)[: len(FIRST_KEYS)] == FIRST_KEYS
-    assert list(data)[len(FIRST_KEYS) :] == ["bounds", "energy_by_cause", "formulas", "tensors", "stages", "replay"]
+    assert list(data)[len(FIRST_KEYS) :] == [
+        "bounds", "energy_by_cause", "energy_by_tensor", "throttle", "formulas", "tensors", "stages", "replay",
+        "numeric",
+    ]  # fmt: skip
     for level in ("l1", "l2", "dram"):
         assert list(data["memory"][level])[: len(LEVEL_KEYS)] == LEVEL_KEYS
     assert list(data["error"]) == ["max_rel", "rms_rel"]

@@ -22,7 +22,7 @@ from hwsim.spec.override import known_paths
         ("core.count=2", lambda m: m.compute[0].count, 2),
         ("dram.timing.cl=20 ns", lambda m: str(m.level("dram").timing.cl), "20 ns"),
         ("clock.core.frequency=3 GHz", lambda m: m.clocks[0].frequency, 3 * 10**9),
-        ("energy.node=7 nm", lambda m: m.energy.node, 7),
+        ("energy.dram=ddr4", lambda m: str(m.energy.actions["dram.read"].energy), "20.3 pJ/bit"),
         ("energy.actions.l1.read.energy=1 pJ", lambda m: str(m.energy.actions["l1.read"].energy), "1 pJ"),
         ("energy=null", lambda m: m.energy, None),
         ("l1.prefetch.kind=stride", lambda m: m.level("l1").prefetch.kind, "stride"),

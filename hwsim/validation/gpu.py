@@ -1,0 +1,88 @@
+"""`hwsim validate gpu`: library kernels against times measured on real GPUs, by family and machine."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, median
+
+from hwsim.catalog import load_machine, machine_names
+from hwsim.hardware.gpu.model import GpuModel
+from hwsim.validation.gpu_row import COLUMNS, MeasuredKernel, covered, modelled_seconds
+from hwsim.validation.report import Bar, Report, Row, relative_error, report
+from hwsim.validation.table import read_table, sample, shipped
+
+WHAT = "seconds of library kernels, against times measured on real GPUs"
+
+FAMILY_BARS = {
+    "gemm_tensor": 0.15, "gemm_fp32": 0.15, "gemm_8bit": 0.20, "attention_fused": 0.12, "attention_decode": 0.25,
+    "memory_bound": 0.10, "conv_implicit": 0.30,
+}  # fmt: skip
+"""Mean error of a family over its machines, every machine counting alike."""
+GROUP_BARS = {("gemm_tensor", "a100_80"): 0.10}
+
+
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+    """The number of rows to come, then each row as it is done, then the report."""
+    path = data or shipped("gpu.csv")
+    records = sample(read_table(path, COLUMNS), lambda r: (r["family"], r["machine"]), count, seed)
+    measured = [MeasuredKernel(path, record) for record in records]
+    kept = [row for row in measured if covered(row)]
+    yield len(kept)
+    models: dict[str, GpuModel] = {}
+    rows: list[Row] = []
+    errors: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in kept:
+        if row.machine not in models:
+            models[row.machine] = _model(row)
+        simulated = modelled_seconds(models[row.machine], row)
+        error = relative_error(simulated, row.seconds)
+        errors[row.family][row.machine].append(error)
+        detail = f"{simulated * 1e6:.4g} us simulated, {row.seconds * 1e6:.4g} us measured"
+        rows.append(Row(row.name, f"{row.family} {row.machine}", error, detail))
+        yield rows[-1]
+    yield report("gpu", WHAT, rows, _bars(errors), _notes(errors, measured))
+
+
+def _model(row: MeasuredKernel) -> GpuModel:
+    if row.machine not in machine_names():
+        raise row.wrong("machine", f"there is no machine {row.machine!r}; known: {', '.join(machine_names())}")
+    return GpuModel(load_machine(row.machine).spec)
+
+
+def family_error(by_machine: dict[str, list[float]]) -> float:
+    """Mean of the machines' mean errors."""
+    return mean(mean(errors) for errors in by_machine.values())
+
+
+def _bars(errors: dict[str, defaultdict[str, list[float]]]) -> list[Bar]:
+    bars = [
+        _bar(f"{family}, mean over machines", limit, family_error(errors[family]))
+        for family, limit in FAMILY_BARS.items()
+        if family in errors
+    ]
+    return bars + [
+        _bar(f"{family} on {machine}", limit, mean(errors[family][machine]))
+        for (family, machine), limit in GROUP_BARS.items()
+        if family in errors and machine in errors[family]
+    ]
+
+
+def _bar(name: str, limit: float, value: float) -> Bar:
+    return Bar(name, f"<= {limit:.0%}", f"{value:.1%}", value <= limit)
+
+
+def _notes(errors: dict[str, defaultdict[str, list[float]]], measured: list[MeasuredKernel]) -> list[str]:
+    notes = [
+        f"{family}: mean error {family_error(by_machine):.1%} over {len(by_machine)} machines, "
+        f"median {median(error for each in by_machine.values() for error in each):.1%}"
+        for family, by_machine in sorted(errors.items())
+    ]
+    host = sum(row.host_bound for row in measured)
+    others = sum(not covered(row) for row in measured) - host
+    if host:
+        notes.append(f"{host} FlashAttention rows below 0.3 ms left out: they measure the host")
+    if others:
+        notes.append(f"{others} rows of hand-written kernels left out: no library kernel stands behind them")
+    return notes

@@ -1,0 +1,59 @@
+"""The power limit: the clock falls until the run stays within it, and the result says so."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+import hwsim
+from hwsim.catalog import load_machine
+from hwsim.engine.throttle import lower_clocks
+from hwsim.errors import SpecError
+
+LIMIT = {"energy.tdp.power": "20 W"}
+
+
+def test_a_run_within_its_limit_is_left_alone() -> None:
+    free, limited = hwsim.run("course_cpu", "matmul", n=64), hwsim.run("course_cpu", "matmul", n=64, set=LIMIT)
+    assert limited.throttle is None
+    assert limited.time_s == free.time_s
+
+
+def test_a_run_above_its_limit_is_slowed_until_it_is_not() -> None:
+    free = hwsim.run("ladder_simd", "matmul", n=64)
+    assert free.power_w is not None
+    limit = 0.6 * free.power_w
+    slowed = hwsim.run("ladder_simd", "matmul", n=64, set={"energy.tdp.power": f"{limit} W"})
+    assert slowed.throttle is not None
+    assert slowed.power_w is not None
+    assert 0.97 * limit <= slowed.power_w <= limit
+    assert slowed.time_s > free.time_s
+    assert slowed.throttle["wanted_w"] == pytest.approx(free.power_w)
+    assert slowed.throttle["clock_hz"] < slowed.throttle["full_clock_hz"] == 10**9
+    assert any("the clock was lowered to" in warning for warning in slowed.warnings)
+    assert slowed.verified
+    assert slowed.energy_by_cause is not None
+    assert free.energy_by_cause is not None
+    assert slowed.energy_by_cause["arithmetic"] == free.energy_by_cause["arithmetic"]
+
+
+def test_only_the_clocks_of_compute_units_are_lowered_and_clock_power_falls_with_them() -> None:
+    spec = load_machine("course_cpu", ["energy.static.core.clock=2 W"]).spec
+    slowed = lower_clocks(spec, Fraction(1, 2))
+    assert [clock.frequency for clock in slowed.clocks] == [10**9, 1_600_000_000]
+    assert slowed.energy is not None
+    assert slowed.energy.static["core"].clock == 1
+    assert slowed.energy.static["core"].power == 8
+
+
+def test_clock_power_is_a_line_of_its_own() -> None:
+    result = hwsim.run("course_cpu", "matmul", n=32, tile=16, set={"energy.static.core.clock": "2 W"})
+    assert result.energy_by_cause is not None
+    lines = result.energy_by_cause["static"]
+    assert lines["core.clock"]["joules"] == pytest.approx(2 * result.time_s)
+
+
+def test_a_limit_below_the_static_power_is_refused() -> None:
+    with pytest.raises(SpecError, match="13 W is no more than the static power of 13 W"):
+        load_machine("course_cpu", ["energy.tdp.power=13 W"])

@@ -1,0 +1,48 @@
+"""The power cap: time is stretched until idle power and the energy of the work fit into the limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwsim.hardware.gpu.gemm import GemmShape
+from hwsim.hardware.gpu.power import Activity, under_cap
+from tests.unit.hardware.gpu.made import device, model
+
+
+def test_below_the_limit_nothing_changes() -> None:
+    seconds, power = under_cap(device("a100_40"), 1.0, 100.0)
+    assert (seconds, power.limited, power.clock_hz) == (1.0, False, 1.41e9)
+    assert power.watts == 166  # 66 W without work
+
+
+def test_above_it_the_clock_is_lowered_until_the_power_is_the_limit() -> None:
+    seconds, power = under_cap(device("a100_40"), 1.0, 668.0)
+    assert seconds == 2.0  # 668 J at the 334 W that 400 W leave
+    assert (power.limited, power.watts, power.clock_hz) == (True, 400, 1.41e9 / 2)
+
+
+def test_energy_is_multiply_adds_and_bytes_at_the_prices_of_the_file() -> None:
+    work = Activity(1e12, "lanes", "fp32", 1e9)
+    assert work.joules(device("a100_40")) == pytest.approx(10.4 + 0.118)  # 5.2 pJ per flop, 118 pJ per byte
+
+
+def test_a_large_product_on_h100_is_limited_by_power_and_says_so() -> None:
+    cost = model("h100").gemm(GemmShape(16384, 16384, 16384), "bf16")
+    assert cost.bound == "power"
+    assert "power" in cost.bound_in_words
+    assert cost.power.watts == pytest.approx(700)
+    assert cost.power.clock_hz < 1.83e9
+    assert cost.seconds > cost.full_clock_seconds
+
+
+def test_without_the_limit_it_runs_at_full_clock() -> None:
+    cost = model("h100", "sm.power_limit=5000 W").gemm(GemmShape(16384, 16384, 16384), "bf16")
+    assert not cost.power.limited
+    assert cost.seconds == cost.full_clock_seconds
+
+
+def test_a_t4_in_single_precision_runs_far_below_its_boost_clock() -> None:
+    """Measured: 0.54 of the boost clock or so within 70 W (reference data, params.csv)."""
+    cost = model("t4").gemm(GemmShape(8192, 8192, 8192), "fp32")
+    assert cost.power.limited
+    assert 0.45 < cost.power.clock_hz / 1.59e9 < 0.75

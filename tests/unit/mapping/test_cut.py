@@ -1,0 +1,44 @@
+"""Tiles of a group of indices."""
+
+from __future__ import annotations
+
+from math import prod
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwsim.mapping.cut import MOST_CUTS, cut_to, cuts
+
+groups = st.lists(st.integers(1, 9), min_size=0, max_size=3).map(
+    lambda sizes: {f"i{n}": s for n, s in enumerate(sizes)}
+)
+
+
+@given(groups, st.integers(1, 800))
+def test_tiles_cover_every_point_once_and_are_not_too_large(extents: dict[str, int], size: int) -> None:
+    cut = cut_to(extents, size)
+    assert 1 <= cut.size <= size
+    tiles = list(cut.ranges())
+    assert len(tiles) == cut.tiles
+    assert sum(prod(count for _, count in ranges.values()) for ranges in tiles) == cut.total
+    assert sum(points * count for points, count in cut.sizes()) == cut.total
+    assert sum(count for _, count in cut.sizes()) == cut.tiles
+
+
+@given(groups, st.sampled_from([1, 4, 16, 128]))
+def test_what_is_tried_includes_everything_at_once_and_never_more_than_a_few(
+    extents: dict[str, int], side: int
+) -> None:
+    found = cuts(extents, side)
+    assert found[-1].tiles == 1
+    assert len(found) <= MOST_CUTS
+    assert [cut.size for cut in found] == sorted({cut.size for cut in found})
+
+
+def test_inner_indices_stay_whole() -> None:
+    assert cut_to({"n": 8, "h": 19, "w": 19}, 800).box == {"n": 2, "h": 19, "w": 19}
+    assert cut_to({"n": 8, "h": 19, "w": 19}, 100).box == {"n": 1, "h": 5, "w": 19}
+
+
+def test_a_group_without_indices_is_one_tile() -> None:
+    assert (cut_to({}, 5).size, cut_to({}, 5).tiles, list(cut_to({}, 5).ranges())) == (1, 1, [{}])

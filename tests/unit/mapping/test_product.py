@@ -1,0 +1,143 @@
+"""A product as tiles: what fits, what moves, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwsim.catalog import load_machine
+from hwsim.errors import CapacityError
+from hwsim.kernels.build import build_kernel
+from hwsim.kernels.kernel import Kernel
+from hwsim.mapping.build import Mapped, map_kernel
+from hwsim.mapping.chip import Chip, build_chip
+from hwsim.spec.mapping import MappingSpec
+from hwsim.spec.workload import WorkloadSpec
+
+MIB = 1024 * 1024
+
+
+def chip(*settings: str, machine: str = "scalesim_32", fmt: str = "int8") -> Chip:
+    return build_chip(load_machine(machine, settings).spec, fmt)
+
+
+def formula(text: str, precision: str = "int8", **sizes: int) -> Kernel:
+    fields = {"format": 1, "name": "made", "description": "A formula.", "op": "formula", "precision": precision}
+    return build_kernel(WorkloadSpec.model_validate({**fields, "formula": text, "sizes": sizes}), math=False)
+
+
+def product(m: int, n: int, k: int) -> Kernel:
+    return formula("C[i,j] += A[i,k] * B[k,j]", i=m, j=n, k=k)
+
+
+def moved(mapped: Mapped, tensor: str, *, store: bool = False) -> int:
+    """Bytes of a tensor that all steps together load, or store."""
+    steps = [step for each in mapped.passes for step in each]
+    moves = [move for step in steps for move in (step.stores if store else step.loads)]
+    return sum(move.nbytes for move in moves if move.tensor == tensor)
+
+
+def test_where_everything_fits_each_operand_moves_once() -> None:
+    mapped = map_kernel(chip(), product(200, 150, 100))
+    assert moved(mapped, "A") == 200 * 100
+    assert moved(mapped, "B") == 100 * 150
+    assert moved(mapped, "C", store=True) == 4 * 200 * 150
+    assert sum(each.counts.macs for each in mapped.passes) == 200 * 150 * 100
+
+
+@pytest.mark.parametrize(("order", "again"), [("mnk", ("B", 4)), ("nmk", ("A", 4))])
+def test_the_outer_loop_decides_which_operand_comes_again(order: str, again: tuple[str, int]) -> None:
+    """256 x 256 in tiles of 64, and room for one row of tiles of an operand, but not for all of it."""
+    small = chip("ifmap.size=40 KiB", "filter.size=40 KiB", "ofmap.size=64 KiB")
+    asked = MappingSpec(order=order, tile_m=64, tile_n=64, tile_k=64)  # type: ignore[arg-type]
+    mapped = map_kernel(small, product(256, 256, 256), asked)
+    often = {name: moved(mapped, name) / 256**2 for name in "AB"}
+    tensor, times = again
+    assert often == {tensor: times, ({"A", "B"} - {tensor}).pop(): 1}
+
+
+def test_sums_that_find_no_room_go_out_and_come_back() -> None:
+    """k outermost: every tile of C is met again for each of four tiles along k, three times with sums of 32 bits."""
+    small = chip("ofmap.size=32 KiB")
+    asked = MappingSpec(order="kmn", tile_m=64, tile_n=64, tile_k=64)
+    mapped = map_kernel(small, product(256, 256, 256), asked)
+    assert moved(mapped, "C") == 3 * 4 * 256**2
+    assert moved(mapped, "C", store=True) == 4 * 4 * 256**2
+
+
+def test_auto_takes_the_least_traffic_of_all_orders() -> None:
+    small = chip("ifmap.size=16 KiB", "filter.size=32 KiB", "ofmap.size=32 KiB")
+
+    def traffic(asked: MappingSpec) -> int:
+        mapped = map_kernel(small, product(300, 200, 400), asked)
+        return sum(moved(mapped, name) + moved(mapped, name, store=True) for name in "ABC")
+
+    orders = ("mnk", "mkn", "nmk", "nkm", "kmn", "knm")
+    by_order = {order: traffic(MappingSpec(order=order)) for order in orders}  # type: ignore[arg-type]
+    assert traffic(MappingSpec()) == min(by_order.values())
+    assert max(by_order.values()) > min(by_order.values())
+
+
+@pytest.mark.parametrize(("side", "fits"), [(181, True), (182, False)])
+def test_a_tile_as_large_as_the_buffer_fits_and_a_larger_one_is_refused(side: int, fits: bool) -> None:
+    """181² sums of 32 bits are 131,044 of the 131,072 bytes."""
+    small = chip("ofmap.size=128 KiB", "ofmap.buffers=1")
+    asked = MappingSpec(tile_m=side, tile_n=side, tile_k=32)
+    if fits:
+        assert map_kernel(small, product(181, 181, 64), asked).passes[0].tile == {"m": side, "n": side, "k": 32}
+        return
+    with pytest.raises(CapacityError) as error:
+        map_kernel(small, product(182, 182, 64), asked)
+    assert str(error.value) == (
+        "formula: a tile of m 182 x n 182 x k 32 needs 132496 B in ofmap (output), which has 128 KiB; "
+        "the largest square tile that fits is 181"
+    )
+
+
+def test_windows_that_overlap_are_loaded_once() -> None:
+    kernel = formula("O[y,x,f] += I[y+r,x+s,c] * W[r,s,c,f]", y=30, x=30, f=16, r=3, s=3, c=8)
+    mapped = map_kernel(chip(), kernel)
+    assert moved(mapped, "I") == 32 * 32 * 8
+    assert moved(mapped, "W") == 3 * 3 * 8 * 16
+    # The array itself is fed each window in full: nine values for each pixel and channel.
+    assert mapped.passes[0].counts.elements["ifmap", "read"] == 30 * 30 * 9 * 8
+
+
+def test_padded_tiles_of_weights_are_loaded_whole() -> None:
+    tpu = chip(machine="tpu_v1")
+    mapped = map_kernel(tpu, product(96, 600, 600))
+    assert len(mapped.passes[0].steps) == 9
+    assert moved(mapped, "B") == 9 * 65536
+
+
+def test_activations_stay_at_home_and_weights_come_from_memory() -> None:
+    mapped = map_kernel(chip(machine="tpu_v1"), product(256, 512, 512))
+    assert mapped.places.level == {"A": "unified_buffer", "B": "dram", "C": "unified_buffer"}
+    assert moved(mapped, "A") == 0
+
+
+def test_activations_that_do_not_fit_come_from_memory() -> None:
+    tpu = chip("unified_buffer.size=1 MiB", machine="tpu_v1")
+    mapped = map_kernel(tpu, product(4096, 256, 512))
+    assert mapped.places.level == {"A": "dram", "B": "dram", "C": "dram"}
+    assert moved(mapped, "A") == 4096 * 512
+
+
+def test_small_products_share_a_tile() -> None:
+    mapped = map_kernel(chip(), formula("O[h,i,j] += A[h,i,k] * B[h,k,j]", h=64, i=8, j=8, k=8))
+    assert len(mapped.passes[0].steps) == 8
+    assert mapped.passes[0].counts.macs == 64 * 8**3
+
+
+def test_no_scratchpad_holds_more_than_it_has() -> None:
+    for size in (2, 8, 64):
+        settings = [f"{pad}.size={size} KiB" for pad in ("ifmap", "filter", "ofmap")]
+        mapped = map_kernel(chip(*settings), product(200, 100, 300))
+        for pad in ("ifmap", "filter", "ofmap"):
+            assert 0 < mapped.taken(pad, mapped.passes[0]) <= size * 1024
+
+
+def test_tiles_of_several_arrays_are_shared_out() -> None:
+    four = chip(machine="tpu_v3", fmt="bf16")
+    kernel = formula("C[i,j] += A[i,k] * B[k,j]", precision="bf16", i=512, j=512, k=512)
+    works = [step.work for step in map_kernel(four, kernel).passes[0]]
+    assert sum(work.busy for work in works if work is not None) == 512**3 // (4 * 128 * 128)
