@@ -41,6 +41,9 @@ from hwsim.spec.ops.matmul import ProductSchedule
 
 Shape = tuple[int, ...]
 
+ROWS_OF_TILE = 4
+"""So many rows of what a convolution stores are made with all filters before the next rows come."""
+
 
 def make_operator(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape]) -> Operator:
     """The operator of one operation for inputs of given shapes."""
@@ -71,7 +74,8 @@ def _conv_group(
     bias = ["bias"] if len(shapes) == 3 else []
     names = [op_of(step) for step in (tail if pool is None else tail[:-1])]
     side = None if pool is None else pool.window
-    return Conv2d(_conv_shape(workload, head, shapes), _conv_schedule(workload, side), [*bias, *names], side)
+    shape = _conv_shape(workload, head, shapes)
+    return Conv2d(shape, _conv_schedule(workload, shape.out[0] // (side or 1), side), [*bias, *names], side)
 
 
 def _make(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
@@ -143,8 +147,8 @@ def _conv_shape(workload: ChainWorkload, step: ConvStep, shapes: Sequence[Shape]
     return ConvShape(x[1], w[0], (x[2], x[3]), (w[2], w[3]), x[0], stride, padding, dilation, groups)
 
 
-def _conv_schedule(workload: ChainWorkload, pool: int | None) -> ConvSchedule:
-    """Rows of outputs in vectors, v1 sums at a time in registers, four rows of what is stored in a tile.
+def _conv_schedule(workload: ChainWorkload, rows: int, pool: int | None) -> ConvSchedule:
+    """Rows of outputs in vectors, v1 sums at a time in registers, a few of the rows that are stored in a tile.
 
     A pool keeps the sums of a whole square (u, v) in registers, so fewer filters have room beside them.
     """
@@ -152,7 +156,8 @@ def _conv_schedule(workload: ChainWorkload, pool: int | None) -> ConvSchedule:
     order = ("n", "co", "h", "w", *square, "kh", "kw", "ci")
     schedule = workload.schedule
     filters = schedule.v1 if pool is None else max(1, schedule.v1 // pool**2)
-    return ConvSchedule(order=order, tile={"h": 4}, unroll={"co": filters}, vector=schedule.vector)
+    tile = {"h": ROWS_OF_TILE} if rows > ROWS_OF_TILE else {}
+    return ConvSchedule(order=order, tile=tile, unroll={"co": filters}, vector=schedule.vector)
 
 
 def _batch_norm(

@@ -144,7 +144,7 @@ def test_a_convolution_runs_with_a_max_pool_behind_it(setting: dict[str, int], w
 @pytest.mark.parametrize(
     ("tail", "message"),
     [
-        ([step("z", "avgpool", "conv")], "z is a avgpool, .* and a max-pool behind a convolution"),
+        ([step("z", "avgpool", "conv")], "z is an avgpool, .*and a max-pool at its end, behind a convolution"),
         ([step("z", "scale", "conv", factor=2.0)], "z is a scale, which does not run in a convolution"),
         ([step("z", "add", "conv", "row")], r"z reads row of shape \(8,\), .* only operands of shape \(2, 4, 9, 8\)"),
         ([step("z", "mul", "conv", "map")], r"z reads map of shape \(4, 9, 8\), "),
