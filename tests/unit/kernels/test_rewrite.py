@@ -157,6 +157,30 @@ def test_every_operation_can_read_a_part_of_a_merged_product(reader: dict[str, A
     np.testing.assert_allclose(merged.output, plain.output, rtol=1e-12, atol=1e-13)
 
 
+MAPS = [
+    step("y", "maxpool", "q"),
+    step("y", "avgpool", "k", window=3),
+    step("y", "batch_norm", "q", *("c" * 4)),
+    step("y", "conv2d", "k", "w"),
+    step("y", "sum", "q", axis=1),
+    step("y", "relu_backward", "k", "q"),
+]
+
+
+@pytest.mark.parametrize("reader", MAPS, ids=lambda reader: reader["op"])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_every_operation_on_images_can_read_a_part_of_a_merged_product(reader: dict[str, Any], lanes: int) -> None:
+    known: dict[str, list[Any]] = {"x": [2, 3, 6, 5], "wq": [5, 7], "wk": [5, 7], "c": [3], "w": [4, 3, 3, 3]}
+    used = {"x", "wq", "wk", *reader["inputs"]}
+    tensors = {name: shape for name, shape in known.items() if name in used}
+    merged, plain = (
+        run(chain([*QKV[:2], reader], tensors, schedule={"rewrite": rules}), lanes=lanes)
+        for rules in (("merge_matmuls",), ())
+    )
+    assert merged.stages()[0].name == "q_k"
+    np.testing.assert_allclose(merged.output, plain.output, rtol=1e-12, atol=1e-13)
+
+
 NORM = ("gamma", "beta", "mean", "var")
 BLOCK = [step("conv", "conv2d", "x", "w", padding=1), step("bn", "batch_norm", "conv", *NORM)]
 BLOCK_TENSORS: dict[str, list[Any]] = {"x": [2, 3, 6, 5], "w": [4, 3, 3, 3], **{name: [4] for name in NORM}}
