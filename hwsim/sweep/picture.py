@@ -17,8 +17,7 @@ from hwsim.sweep.axis import Axis, Value, as_number
 from hwsim.sweep.request import MACHINE, WORKLOAD, Request
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from hwsim.results.plot.file import Figure
     from hwsim.sweep.result_set import ResultSet, Row
 
 KINDS = ("auto", "lines", "heat", "pareto", "energy", "traffic")

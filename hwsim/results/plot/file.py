@@ -10,6 +10,8 @@ from hwsim.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+__all__ = ["Figure", "check_plot_file", "is_plot_file", "save_plot"]
+
 _NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
 
 

@@ -86,13 +86,29 @@ def test_a_file_that_is_missing_broken_or_of_another_shape_is_named(tmp_path: Pa
             build_kernel(spec)
 
 
-@pytest.mark.parametrize(("field", "value"), [("scale", "row"), ("chunk", 4), ("accumulate", "fp32")])
+@pytest.mark.parametrize(("field", "value"), [("chunk", 4), ("accumulate", "fp32")])
 def test_what_a_kernel_has_no_use_for_is_refused(field: str, value: object) -> None:
     spec = WorkloadSpec.model_validate(
         {"format": 1, "name": "a", "description": "sum", "op": "add", "sizes": {"n": 8}, field: value}
     )
     with pytest.raises(InputError, match=f"{field} means nothing to op 'add'"):
         build_kernel(spec)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int32"])
+def test_scales_are_refused_where_the_range_is_long_enough(precision: str) -> None:
+    for op, sizes in (("add", {"n": 8}), ("matmul", {"n": 8})):
+        with pytest.raises(InputError, match=f"scale: {precision} has range enough"):
+            build_kernel(workload(op=op, sizes=sizes, precision=precision, scale="row"))
+
+
+def test_a_kernel_that_knows_no_scales_computes_with_what_scaled_numbers_stand_for() -> None:
+    kernel = build_kernel(workload(op="add", sizes={"n": 64}, precision="int8", scale="tensor", distribution="normal"))
+    values = kernel.arrays["A"]
+    step = np.abs(values).max() / 127
+    np.testing.assert_allclose(values / step, np.rint(values / step), atol=1e-3)
+    assert not kernel.fmt.is_integer
+    assert kernel.tensors["A"].element_bits == 8
 
 
 def test_accumulate_means_the_schedule_or_the_format_by_what_it_is_set_to() -> None:
