@@ -13,6 +13,7 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import Operand
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.pool import refuse_integers
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.conv import Layout
@@ -112,8 +113,9 @@ class BatchNorm(Operator):
         )
         return {"y": gamma * (tensors["x"] - mean) / np.sqrt(var + EPSILON) + beta}
 
-    def tolerance(self, fmt: Format) -> float:
-        return 16 * fmt.roundoff
+    def tolerance(self, rounding: Rounding) -> float:
+        """Scale and shift are stored as sums are."""
+        return rounding.stored + 2 * rounding.kept + rounding.operations(8)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         if self.vector and setting.lanes > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from hwsim.kernels.formula_text import FormulaText, Reference, Term, formula_err
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, vector_lanes
 from hwsim.kernels.loops import LoopPlan, Operand
+from hwsim.kernels.rounding import MOST, sum_pieces
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, find_format
@@ -51,9 +53,10 @@ class FormulaKernel(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        summed = [self.sizes[index] for index in self.formula.indices if index not in self.formula.output.indices]
-        terms = float(np.prod(summed)) * len(self.formula.terms) if summed else len(self.formula.terms)
-        return 8 * self.sum_fmt.roundoff * float((1 + terms) ** 0.5)
+        summed = [index for index in self.formula.indices if index not in self.formula.output.indices]
+        terms = prod(self.sizes[index] for index in summed) * len(self.formula.terms)
+        kept = self.rounding.kept_sum(sum_pieces(self.plan, self.sizes, summed))
+        return min(MOST, self.rounding.sum(terms) + kept)
 
     def _compute(self, ranges: Ranges) -> None:
         target = self.formula.output

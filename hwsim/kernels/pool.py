@@ -16,6 +16,7 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges
 from hwsim.kernels.loops import LoopOperation, Operand
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.program import Loop
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import FORMATS, Array, Format
 from hwsim.spec.ops.conv import ConvSchedule, Layout
@@ -136,8 +137,10 @@ class Pool(Operator):
         y = np.maximum.reduce(parts) if self.kind == "max_pool" else np.mean(parts, axis=0)
         return {"y": y if self.shape.layout == "nchw" else y.transpose(0, 2, 3, 1)}
 
-    def tolerance(self, fmt: Format) -> float:
-        return 0.0 if self.kind == "max_pool" else 8 * fmt.roundoff * float(np.prod(self.shape.window)) ** 0.5
+    def tolerance(self, rounding: Rounding) -> float:
+        if self.kind == "max_pool":
+            return 0.0
+        return rounding.stored + rounding.sum(self.shape.window[0] * self.shape.window[1])
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         outputs = self.shape.batch * self.shape.channels * self.shape.out[0] * self.shape.out[1]
