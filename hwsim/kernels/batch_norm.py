@@ -8,6 +8,7 @@ import numpy as np
 
 from hwsim.kernels.conv_epilogue import EPSILON
 from hwsim.kernels.conv_shape import IMAGE_AXES, spans
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import Operand
@@ -105,7 +106,7 @@ class BatchNorm(Operator):
         kernel.add_loop(
             "norm", self.extents, reads, self._image(kernel, y), Instructions(fma=1), norm, vector=self.vector
         )
-        kernel.shared_index = next((i for i in self.extents if self.extents[i] > 1), next(iter(self.extents)))
+        kernel.shared_index = first_shared(self.extents, list(self.extents))
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         gamma, beta, mean, var = (

@@ -143,6 +143,7 @@ class Conv2d(Operator):
             pooled = PoolShape(shape.batch, shape.co, shape.out, side, side, shape.layout)
             vector = self.schedule.vector
             kernel.add(pool_loop(kernel, pooled, "max_pool", source, names["y"], vector=vector, wide=True))
+            kernel.shared_index = pooled.shared_index
 
     def _add_map(self, kernel: LoopKernel, name: str) -> str:
         shape = self.shape.image_shape(self.shape.co, self.shape.out)

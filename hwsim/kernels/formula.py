@@ -10,6 +10,7 @@ import numpy as np
 
 from hwsim.errors import InputError
 from hwsim.kernels.formula_text import FormulaText, Reference, Term, formula_error, parse_formula
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, vector_lanes
 from hwsim.kernels.loops import LoopPlan, Operand
@@ -44,7 +45,7 @@ class FormulaKernel(LoopKernel):
         body = _body(self.formula)
         summed = self.formula.accumulates
         self.add_loop("formula", extents, reads, write, body, self._compute, plan=plan, accumulates=summed)
-        self.shared_index = next(index for index in plan.order if index in target.indices)
+        self.shared_index = first_shared(extents, [index for index in plan.order if index in target.indices])
         copies = {index: plan.unroll.get(index, 1) for index in plan.order}
         self.registers_needed = sum(
             int(np.prod([copies[index] for index in ref.indices])) for ref in (*self.formula.references, target)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod, sqrt
 
 from hwsim.errors import InputError
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import Operand
@@ -99,6 +100,7 @@ class PointwiseOperator(Operator):
         reads = [seen(source), *stage_operands(kernel, names, stages, indices, known=known, flat=flat)]
         name = "+".join(stage.op for stage in stages)
         kernel.add_loop(name, extents, reads, seen(target), stage_body(stages), compute, vector=self.vector)
+        kernel.shared_index = first_shared(extents, indices)
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         return {self.target: reference_stages(self.stages, tensors[self.source], tensors)}

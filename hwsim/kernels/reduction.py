@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from hwsim.errors import ShapeError
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import NOTHING, LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand
@@ -97,7 +98,7 @@ class ReduceOperator(Operator):
                 vector=self.vector, accumulates=True, late_body=late if finished else NOTHING,
             )
         )  # fmt: skip
-        kernel.shared_index = indices[self.kept[0]] if self.kept else ""
+        kernel.shared_index = first_shared(extents, [indices[axis] for axis in self.kept]) if self.kept else ""
         if self.kind == "mean" and not finished:
             self._add_division(kernel, names, [indices[axis] for axis in self.kept], write)
 
@@ -128,7 +129,7 @@ class ReduceOperator(Operator):
     def tolerance(self, rounding: Rounding) -> float:
         """The sum, which goes to memory again and again where the loops run so; a mean is divided there, too."""
         if self.kind == "max":
-            return 0.0
+            return rounding.moved
         indices = {str(axis): extent for axis, extent in enumerate(self.shape)}
         pieces = sum_pieces(LoopPlan(tuple(indices)), indices, map(str, self.axes)) if self.order == "stored" else 1
         return rounding.sum(self.terms) + rounding.kept_sum(pieces) + rounding.kept

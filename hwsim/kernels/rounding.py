@@ -17,6 +17,7 @@ from hwsim.kernels.grain import MOST_STEPS
 from hwsim.kernels.loops import LoopPlan
 from hwsim.numerics.block import BlockFormat
 from hwsim.numerics.format import Format
+from hwsim.numerics.scaled import ScaledFormat
 
 SLACK = 8
 """Errors of a sum of random terms grow about as the square root of their number; none of many was ever so many times
@@ -40,6 +41,11 @@ class Rounding:
     """One operation."""
     chunk: int | None = None
     """Products between two roundings of a sum, where it is rounded to `kept` on the way; None where it is not."""
+
+    @property
+    def moved(self) -> float:
+        """A stored number that is stored again elsewhere: exact, but where it shares a scale with other neighbours."""
+        return self.stored if isinstance(self.fmt, BlockFormat | ScaledFormat) else 0.0
 
     def operations(self, count: int = 1) -> float:
         """Of operations on a number, one after the other."""

@@ -8,10 +8,12 @@ import pytest
 from hwsim.errors import InputError
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
+from hwsim.kernels.pool import Pool, PoolShape
 from hwsim.kernels.rounding import make_rounding, storing_error
 from hwsim.numerics.format import find_format
 from hwsim.results.verify import verify
 from tests.contract.test_kernels import NAMES, small
+from tests.unit.kernels.operators import ran
 
 SCALED_BY = {"fp32": 0.999, "fp16": 0.9, "bf16": 0.9, "fp8_e4m3": 0.0, "mxfp4": 0.0, "int8": 0.0}
 """What each answer is multiplied with. In bf16 a chain of a dozen operations is honestly off by up to some percent, in
@@ -73,6 +75,17 @@ def test_a_narrow_format_costs_one_rounding_and_not_one_for_each_term() -> None:
     assert rounding.kept_sum() == 2**-8
     narrow = make_rounding(find_format("bf16"), find_format("bf16"), chunk=1)
     assert narrow.sum(1000) > 0.1
+
+
+def test_a_maximum_that_is_stored_beside_larger_ones_is_rounded_to_their_scale() -> None:
+    """In MXFP4 a 4 makes the scale of its block 1, and the smallest number of the block 1/2."""
+    x = np.full((1, 1, 4, 64), 0.125)
+    x[..., 32:] = 4.0
+    kernel = ran(Pool(PoolShape(1, 1, (4, 64), (2, 2), (2, 2))), "mxfp4", given={"x": x})
+    assert np.array_equal(kernel.arrays["x"], x)
+    check = verify(kernel)
+    assert check.error.max_rel == 0.125 / 4
+    assert check.verified
 
 
 def test_an_answer_too_small_for_its_format_may_be_zero() -> None:

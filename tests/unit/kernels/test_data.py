@@ -86,7 +86,7 @@ def test_a_file_that_is_missing_broken_or_of_another_shape_is_named(tmp_path: Pa
             build_kernel(spec)
 
 
-@pytest.mark.parametrize(("field", "value"), [("scale", "row"), ("chunk", 4), ("accumulate", "fp32")])
+@pytest.mark.parametrize(("field", "value"), [("chunk", 4), ("accumulate", "fp32")])
 def test_what_a_kernel_has_no_use_for_is_refused(field: str, value: object) -> None:
     spec = WorkloadSpec.model_validate(
         {"format": 1, "name": "a", "description": "sum", "op": "add", "sizes": {"n": 8}, field: value}
