@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -80,8 +81,15 @@ def build_kernel(
     make = KERNELS.get(type(workload))
     if make is None:
         raise InputError(f"there is no kernel for op '{workload.op}'")
+    given: dict[str, Any] = {"seed": seed, "lanes": lanes, "cores": cores, "math": math, "line_bytes": line_bytes}
+    given |= {"compute": compute, "sums": sums}
     if inputs is None and workload.inputs:
         inputs = load_inputs(workload.inputs)
+    if workload.scale == "auto":
+        tried = workload.model_copy(update={"scale": "tensor"})
+        with suppress(InputError):
+            return build_kernel(tried, **given, inputs=inputs)
+        return build_kernel(workload.model_copy(update={"scale": "none"}), **given, inputs=inputs)
     own = Numbers(workload.accumulate, workload.chunk, workload.scale, workload.scale_block, workload.distribution)
     numbers = own
     if sums is not None:

@@ -76,5 +76,3 @@ def test_a_sum_that_is_cut_goes_on_from_what_the_pieces_before_have_stored(order
     assert len(pieces) > 1
     assert loads == [0] + [1] * (len(pieces) - 1)
     assert stores == [1] * len(pieces)
-
-
