@@ -172,14 +172,14 @@ def resnet(name: str) -> bool:
             spent += time.perf_counter() - started
             macs, cycles = macs + outcome.macs, cycles + outcome.cycles
             started = time.perf_counter()
-            right &= verify(made)[0]
+            right &= verify(made).verified
             checked += time.perf_counter() - started
     task = resolve_workload("matmul", {"m": 1, "n": 1000, "k": 512, "precision": "int8"})
     started = time.perf_counter()
     made = prepare(machine, task)
     outcome = simulate(machine, made)
     spent += time.perf_counter() - started
-    right &= verify(made)[0]
+    right &= verify(made).verified
     macs, cycles = macs + outcome.macs, cycles + outcome.cycles
     met = spent < RESNET_BAR_S and right
     print(

@@ -14,6 +14,7 @@ from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, InputError, ShapeError
 from hwsim.hardware.formats import choose_format, lanes_of
 from hwsim.hardware.gpu.device import Device
+from hwsim.hardware.reuse_distance import ReuseHistogram, measure_reuse
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
 from hwsim.mapping.chip import build_chip, find_array
@@ -178,6 +179,14 @@ def set_pressure(result: RunResult) -> Pressure | None:
     first = machine.caches[0].name
     misses = {name: facts["misses"].get(first, 0) for name, facts in result.tensors.items()}
     return look_at_sets(machine, prepare(machine, workload, math=False), misses)
+
+
+def reuse_histogram(result: RunResult) -> ReuseHistogram:
+    """How far apart the uses of a line are in a stored run: its accesses once more, as far as some seconds allow."""
+    machine, workload = machine_of(result), workload_of(result)
+    line = machine.caches[0].line if machine.caches else 64
+    steps = prepare(machine, workload, math=False).blocks()[0].steps()
+    return measure_reuse((nest for step in steps for _ in range(step.repeat) for nest in step.nests), line)
 
 
 def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:

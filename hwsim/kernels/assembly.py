@@ -20,6 +20,8 @@ class Lowering:
     plan: LoopPlan
     levels: tuple[tuple[str, bool], ...]
     """All loops, outermost first: the index, and whether it is the loop over tiles of that index."""
+    first: Mapping[str, int]
+    """Where each index begins."""
     resumed: bool = False
     """Whether a loop over tiles around all of these has already added to the output."""
 
@@ -177,9 +179,12 @@ class Assembly:
         return touches
 
     def _has_earlier_sum(self, output: Operand) -> bool:
-        """Whether a loop around the place where the output is kept has already added to it."""
-        around = self.lowering.levels[: self._level_of(output)]
-        return self.lowering.resumed or any(index not in output.strides for index, _ in around)
+        """Whether a loop around the place where the output is kept, or a piece before this one, has added to it."""
+        around = self.lowering.levels[: max(self._level_of(output), 0)]
+        if self.lowering.resumed or any(index not in output.strides for index, _ in around):
+            return True
+        first = self.lowering.first
+        return any(start > first[index] for index, start in self.start.items() if index not in output.strides)
 
     def _level_of(self, operand: Operand) -> int:
         """The innermost level that moves an operand; -1 if none does."""

@@ -9,12 +9,13 @@ import numpy as np
 
 from hwsim.kernels.attention_formula import attention_formulas
 from hwsim.kernels.attention_fused import FusedLoops
-from hwsim.kernels.attention_naive import NaiveLoops
+from hwsim.kernels.attention_naive import NaiveLoops, matrix_format
 from hwsim.kernels.attention_room import Room
 from hwsim.kernels.attention_shape import REGISTERS, AttentionShape, Frame
 from hwsim.kernels.kernel import Formula, Kernel, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
+from hwsim.kernels.rounding import Rounding, storing_error
 from hwsim.kernels.softmax import softmax
 from hwsim.kernels.stage import need_floats
 from hwsim.numerics.format import Array, Format
@@ -82,10 +83,13 @@ class Attention(Operator):
         p = reference_probabilities(self.shape, q, k)
         return {"P": p, "O": self.shape.as_port(np.einsum("bhij,bhje->bhie", p, v))}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Sums along d and along tiles of keys, and a few roundings of exponents, quotients and results."""
-        steps = 1 + self.shape.d + -(-self.shape.keys // self.tile[1])
-        return 8 * fmt.roundoff * float(steps**0.5)
+    def tolerance(self, rounding: Rounding) -> float:
+        """Sums along d and along keys; P is stored before it is used, and with S in memory both are, and P twice."""
+        sums = rounding.sum(self.shape.d) + rounding.sum(self.shape.keys) + rounding.operations(4)
+        if self.variant == "fused":
+            return 2 * rounding.stored + sums
+        matrices = 3 * storing_error(matrix_format(rounding.fmt))
+        return 2 * rounding.stored + matrices + rounding.kept_sum(-(-self.shape.keys // self.tile[1])) + sums
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         return attention_formulas(self.shape, self.schedule, *self.tile, fmt)

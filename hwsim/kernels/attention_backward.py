@@ -11,17 +11,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from hwsim.kernels.attention import reference_heads, reference_probabilities
-from hwsim.kernels.attention_naive import NaiveLoops
+from hwsim.kernels.attention_naive import NaiveLoops, matrix_format
 from hwsim.kernels.attention_shape import REGISTERS, AttentionShape, Frame, here
 from hwsim.kernels.kernel import Kernel, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at
 from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
 from hwsim.kernels.program import Loop
+from hwsim.kernels.rounding import Rounding, storing_error
 from hwsim.kernels.softmax_loops import wide_format
 from hwsim.kernels.stage import need_floats
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import Array, Format
+from hwsim.numerics.format import Array
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, BackwardSchedule
 
 DOWNHILL = Instructions(add=1, mul=2)
@@ -82,10 +83,13 @@ class AttentionBackward(Operator):
         gradients = {"dV": dv, "dK": dk, "dQ": np.einsum("bhij,bhjd->bhid", ds, k)}
         return {name: shape.as_port(gradient) for name, gradient in gradients.items()}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Sums along d, keys and queries, and the difference dP - D, which cancels."""
-        shape = self.shape
-        return 16 * fmt.roundoff * float((1 + shape.d + shape.keys + shape.queries * shape.repeat) ** 0.5)
+    def tolerance(self, rounding: Rounding) -> float:
+        """S, P, dP and dS are stored, and dP - D cancels; sums along d, keys and queries, the last two in pieces."""
+        shape, schedule = self.shape, self.schedule
+        longest = max(-(-shape.keys // schedule.bc), -(-shape.queries // schedule.br))
+        matrices = 6 * storing_error(matrix_format(rounding.fmt))
+        sums = rounding.sum(shape.d) + rounding.sum(shape.keys) + rounding.sum(shape.queries * shape.repeat)
+        return 3 * rounding.stored + matrices + rounding.kept_sum(longest) + 2 * sums
 
     def _row_sums(self, kernel: LoopKernel, loops: NaiveLoops, p: str, dp: str, drop: str) -> Loop:
         """D: the sum of P * dP along each row."""

@@ -8,11 +8,13 @@ import numpy as np
 
 from hwsim.kernels.conv_epilogue import EPSILON
 from hwsim.kernels.conv_shape import IMAGE_AXES, spans
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import Operand
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.pool import refuse_integers
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.conv import Layout
@@ -104,7 +106,7 @@ class BatchNorm(Operator):
         kernel.add_loop(
             "norm", self.extents, reads, self._image(kernel, y), Instructions(fma=1), norm, vector=self.vector
         )
-        kernel.shared_index = next((i for i in self.extents if self.extents[i] > 1), next(iter(self.extents)))
+        kernel.shared_index = first_shared(self.extents, list(self.extents))
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         gamma, beta, mean, var = (
@@ -112,8 +114,9 @@ class BatchNorm(Operator):
         )
         return {"y": gamma * (tensors["x"] - mean) / np.sqrt(var + EPSILON) + beta}
 
-    def tolerance(self, fmt: Format) -> float:
-        return 16 * fmt.roundoff
+    def tolerance(self, rounding: Rounding) -> float:
+        """Scale and shift are stored as sums are."""
+        return rounding.stored + 2 * rounding.kept + rounding.operations(8)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         if self.vector and setting.lanes > 1:

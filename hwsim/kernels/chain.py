@@ -12,6 +12,7 @@ from hwsim.kernels.graph import Node, make_graph
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.rewrite import rewrite
+from hwsim.kernels.rounding import MOST, joined, make_rounding
 from hwsim.numerics.format import FORMATS, Array, find_format
 from hwsim.spec.ops.chain import ChainWorkload
 
@@ -40,8 +41,10 @@ class ChainKernel(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        """Every operation rounds, and what it makes is rounded again when it is stored."""
-        return 4 * sum(node.operator.tolerance(self.fmt) + self.fmt.roundoff for node in self.nodes)
+        """All tensors are stored in one format, sums too; what a rewrite makes of given ones is stored once more."""
+        rounding = make_rounding(self.fmt, self.fmt)
+        errors = [node.operator.tolerance(rounding) + rounding.stored for node in self.nodes]
+        return min(MOST, joined([*errors, *(rounding.stored for _ in self.graph.derived)]))
 
     @property
     def input_names(self) -> Sequence[str]:

@@ -8,19 +8,21 @@ import numpy as np
 
 from hwsim.errors import ShapeError
 from hwsim.kernels.batch_norm import NORM_PORTS, add_norm_loops
-from hwsim.kernels.conv_direct import add_direct
+from hwsim.kernels.conv_direct import add_direct, default_order
 from hwsim.kernels.conv_epilogue import Epilogue
 from hwsim.kernels.conv_formula import conv_formulas
 from hwsim.kernels.conv_im2col import add_im2col
-from hwsim.kernels.conv_implicit import add_implicit
+from hwsim.kernels.conv_implicit import add_implicit, block_size
 from hwsim.kernels.conv_job import ConvJob
 from hwsim.kernels.conv_pool import add_pooled
 from hwsim.kernels.conv_shape import FILTER_AXES, IMAGE_AXES, ConvShape
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
+from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.pool import PoolShape, pool_loop
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.kernels.rounding import Rounding, sum_pieces
+from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.conv import ConvSchedule
 
 
@@ -85,10 +87,14 @@ class Conv2d(Operator):
         y = self.epilogue.reference(y if shape.layout == "nchw" else y.transpose(0, 2, 3, 1), tensors)
         return {"y": y if self.pool is None else _pooled(y, self.pool, shape.layout == "nchw")}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Errors of a sum grow about as the square root of its terms; each operation behind it adds some."""
-        sums = find_format(fmt.sum_name).roundoff * float((1 + self.shape.depth) ** 0.5)
-        return 8 * sums * (1 + len(self.epilogue.stages))
+    def tolerance(self, rounding: Rounding) -> float:
+        """The sum, which is kept at each tile of its loops, and what follows: stored once, or after each operation."""
+        pieces = _sum_pieces(self.shape, self.schedule, rounding)
+        operations = len(self.epilogue.stages)
+        stores = 1 if self.schedule.fused else operations
+        norms = sum(stage.name == "batch_norm" for stage in self.epilogue.stages)
+        after = rounding.operations(operations) + rounding.kept * (stores * bool(operations) + 2 * norms)
+        return rounding.sum(self.shape.depth) + rounding.kept_sum(pieces) + after
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         found = conv_formulas(self.shape, self.schedule, setting, fmt, self.pool or 1)
@@ -137,6 +143,7 @@ class Conv2d(Operator):
             pooled = PoolShape(shape.batch, shape.co, shape.out, side, side, shape.layout)
             vector = self.schedule.vector
             kernel.add(pool_loop(kernel, pooled, "max_pool", source, names["y"], vector=vector, wide=True))
+            kernel.shared_index = pooled.shared_index
 
     def _add_map(self, kernel: LoopKernel, name: str) -> str:
         shape = self.shape.image_shape(self.shape.co, self.shape.out)
@@ -152,3 +159,16 @@ def _pooled(y: Array, side: int, channels_first: bool) -> Array:
         cut = np.take(y, range(squares * side), axis=each)
         y = cut.reshape(*cut.shape[:each], squares, side, *cut.shape[each + 1 :]).max(axis=each + 1)
     return y
+
+
+def _sum_pieces(shape: ConvShape, schedule: ConvSchedule, rounding: Rounding) -> int:
+    """How many times at most a sum goes to memory before it is whole."""
+    if schedule.algorithm == "implicit":
+        block = block_size(shape, schedule, rounding.fmt.element_bytes)
+        return -(-shape.extents["ci"] // block.ci)
+    extents = shape.extents | {"k": shape.depth}
+    summed = ("k",) if schedule.algorithm == "im2col" else shape.summed
+    outputs = tuple(index for index in default_order(shape) if index not in shape.summed)
+    order = tuple(index for index in schedule.order if index in extents) or (*outputs, *summed)
+    tile = {index: size for index, size in schedule.tile.items() if index in order}
+    return sum_pieces(LoopPlan(order, tile), extents, summed)

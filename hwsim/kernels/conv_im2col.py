@@ -8,6 +8,7 @@ from hwsim.kernels.conv_direct import default_order
 from hwsim.kernels.conv_job import ConvJob
 from hwsim.kernels.conv_plan import default_along, loop_order, make_plan
 from hwsim.kernels.conv_shape import ConvShape, image_of, product, span, spans
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.loop_kernel import Ranges
 from hwsim.kernels.loops import LoopOperation, Operand
 from hwsim.kernels.step import Instructions
@@ -82,7 +83,7 @@ def _add_copy(job: ConvJob, view: TensorView) -> None:
 
     matrix = _matrix_operand(shape, view, flat=False)
     kernel.add_loop("im2col", extents, [x], matrix, Instructions(), copy, vector=job.schedule.vector)
-    kernel.shared_index = "n" if "n" in extents else "h"
+    kernel.shared_index = first_shared(extents, [index for index in ("n", "h", "w") if index in extents])
 
 
 def _matrix_operand(shape: ConvShape, view: TensorView, flat: bool) -> Operand:

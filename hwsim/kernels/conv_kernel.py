@@ -14,6 +14,7 @@ from hwsim.kernels.data import make_input
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.operator import OperatorKernel, Run, run_of
 from hwsim.kernels.pool import Pool, PoolKind, PoolShape, refuse_integers
+from hwsim.kernels.rounding import MOST
 from hwsim.numerics.format import Array, find_format
 from hwsim.numerics.scaled import with_scales
 from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
@@ -73,7 +74,7 @@ class FoldedConv(OperatorKernel):
     @property
     def tolerance(self) -> float:
         """Folded filters are rounded once more when they are stored."""
-        return super().tolerance + 8 * self.fmt.roundoff
+        return min(MOST, super().tolerance + 2 * self.rounding.stored)
 
     def _folded_inputs(self, folded: Conv2d) -> dict[str, Array]:
         wide = {name: array.astype(np.float64) for name, array in self.original.items()}

@@ -10,6 +10,7 @@ import numpy as np
 
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
+from hwsim.kernels.rounding import MOST
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, find_format
 from hwsim.spec.ops.elementwise import ElementwiseWorkload, FusedWorkload
@@ -67,6 +68,11 @@ class Elementwise(LoopKernel):
         for step in self.passes:
             self._add_pass(step, workload.schedule.vector)
         self.registers_needed = max(len(step.operands) for step in self.passes) + 1
+
+    @property
+    def tolerance(self) -> float:
+        """Each pass stores what it makes."""
+        return min(MOST, len(self.passes) * self.rounding.stored + self.rounding.operations(2))
 
     def formulas(self) -> tuple[Formula, ...]:
         """Operations per element moved to or from memory, and per byte."""

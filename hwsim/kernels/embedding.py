@@ -11,6 +11,7 @@ from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import gather
 from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
 
@@ -57,7 +58,7 @@ class EmbeddingOperator(Operator):
         chosen = tensors[self.ids][:, None] == np.arange(self.vocabulary)
         return {self.target: chosen.astype(np.float64) @ tensors[self.table]}
 
-    def tolerance(self, fmt: Format) -> float:
+    def tolerance(self, rounding: Rounding) -> float:
         return 0.0
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 
 import numpy as np
 
 from hwsim.errors import InputError
 from hwsim.kernels.formula_text import FormulaText, Reference, Term, formula_error, parse_formula
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, vector_lanes
 from hwsim.kernels.loops import LoopPlan, Operand
+from hwsim.kernels.rounding import MOST, sum_pieces
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, find_format
@@ -42,7 +45,7 @@ class FormulaKernel(LoopKernel):
         body = _body(self.formula)
         summed = self.formula.accumulates
         self.add_loop("formula", extents, reads, write, body, self._compute, plan=plan, accumulates=summed)
-        self.shared_index = next(index for index in plan.order if index in target.indices)
+        self.shared_index = first_shared(extents, [index for index in plan.order if index in target.indices])
         copies = {index: plan.unroll.get(index, 1) for index in plan.order}
         self.registers_needed = sum(
             int(np.prod([copies[index] for index in ref.indices])) for ref in (*self.formula.references, target)
@@ -51,9 +54,10 @@ class FormulaKernel(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        summed = [self.sizes[index] for index in self.formula.indices if index not in self.formula.output.indices]
-        terms = float(np.prod(summed)) * len(self.formula.terms) if summed else len(self.formula.terms)
-        return 8 * self.sum_fmt.roundoff * float((1 + terms) ** 0.5)
+        summed = [index for index in self.formula.indices if index not in self.formula.output.indices]
+        terms = prod(self.sizes[index] for index in summed) * len(self.formula.terms)
+        kept = self.rounding.kept_sum(sum_pieces(self.plan, self.sizes, summed))
+        return min(MOST, self.rounding.sum(terms) + kept)
 
     def _compute(self, ranges: Ranges) -> None:
         target = self.formula.output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from hwsim.kernels.loops import LoopPlan, Range
 
@@ -35,6 +35,11 @@ def split_work(extent: int, cores: int, unit: int, split: str) -> list[Range]:
 def most_shares(cores: int, split: str) -> int:
     """How many Blocks a parallel loop has at most."""
     return cores if split == "static" or cores == 1 else cores * DYNAMIC_SHARES
+
+
+def first_shared(extents: Mapping[str, int], outputs: Sequence[str]) -> str:
+    """The first of the indices of a result that has several positions; where none has, the first of them."""
+    return next((index for index in outputs if extents[index] > 1), outputs[0])
 
 
 def cut_steps(plan: LoopPlan, ranges: Mapping[str, Range], fine: bool) -> Iterator[dict[str, Range]]:

@@ -10,6 +10,7 @@ from math import ceil
 import numpy as np
 
 from hwsim.errors import InputError
+from hwsim.kernels.rounding import MOST, Rounding, make_rounding
 from hwsim.kernels.step import Block, Stage
 from hwsim.numerics.datapath import Datapath
 from hwsim.numerics.dot import dot
@@ -128,6 +129,10 @@ class Kernel(ABC):
         """The format in which the main answer is stored."""
         return self.fmt
 
+    def answer_format(self, name: str) -> Format:
+        """The format in which an answer is stored."""
+        return self.output_format
+
     def find_sum_format(self) -> Format:
         """The format that sums of products are kept in: the one asked for, or the one that suits the tensors."""
         found = find_format(self.setting.numbers.accumulate or self.fmt.sum_name)
@@ -145,6 +150,11 @@ class Kernel(ABC):
         if b.ndim == 1:
             return np.asarray(self.dot(a, b[:, None])[..., 0])
         return Datapath(self.fmt, self.fmt, self.find_sum_format(), numbers.chunk).dot(a, b)
+
+    @property
+    def rounding(self) -> Rounding:
+        """What one rounding costs here."""
+        return make_rounding(self.fmt, self.find_sum_format(), self.setting.numbers.chunk)
 
     @property
     def workers(self) -> int:
@@ -170,7 +180,7 @@ class Kernel(ABC):
     @property
     def tolerance(self) -> float:
         """Largest error, relative to the largest element of the reference, that rounding explains."""
-        return 4 * self.fmt.roundoff
+        return min(MOST, 4 * self.fmt.roundoff)
 
     def formulas(self) -> tuple[Formula, ...]:
         return ()

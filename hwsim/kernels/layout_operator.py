@@ -13,6 +13,7 @@ from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part, vector_lanes
 from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
 
@@ -70,7 +71,7 @@ class TransposeOperator(Operator):
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         return {self.target: np.moveaxis(tensors[self.source], self.axes, range(len(self.shape)))}
 
-    def tolerance(self, fmt: Format) -> float:
+    def tolerance(self, rounding: Rounding) -> float:
         return 0.0
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:

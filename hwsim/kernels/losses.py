@@ -14,6 +14,7 @@ from hwsim.kernels.loops import gather
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.program import Loop
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.rows import Rows
 from hwsim.kernels.stage import Extra, Stage, need_floats
 from hwsim.kernels.step import Instructions
@@ -114,9 +115,9 @@ class CrossEntropyOperator(Operator):
         t = np.eye(self.rows.columns)[labels.astype(np.int64)]
         return {self.ports[2]: log_sum - (x * t).sum(axis=1), self.ports[3]: np.exp(x - log_sum[:, None]) - t}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Sums over a row in pairs; the exponential of a rounded difference."""
-        return 8 * fmt.roundoff * (2 + self.rows.columns.bit_length())
+    def tolerance(self, rounding: Rounding) -> float:
+        """Maximum, exponentials, scale and results are stored."""
+        return 4 * rounding.stored + rounding.sum(self.rows.columns) + rounding.operations(4)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         """6 operations for each element, and 4 for each row."""
@@ -186,8 +187,8 @@ class MseOperator(Operator):
             self.gradient: (difference * 2 / count).reshape(self.shape),
         }
 
-    def tolerance(self, fmt: Format) -> float:
-        return 8 * fmt.roundoff * (2 + prod(self.shape).bit_length())
+    def tolerance(self, rounding: Rounding) -> float:
+        return rounding.stored + rounding.sum(prod(self.shape)) + rounding.operations(4)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         """3 operations for each element of the loss, 2 for each of the gradient, and one division."""

@@ -31,7 +31,7 @@ def lower(operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range])
     levels += [(index, False) for index in plan.order]
     start = {index: ranges[index][0] for index in plan.order}
     extent = {index: ranges[index][1] for index in plan.order}
-    lowering = Lowering(operation, plan, tuple(levels), is_resumed(operation, ranges))
+    lowering = Lowering(operation, plan, tuple(levels), start, is_resumed(operation, ranges))
     yield from _walk(lowering, 0, (), start, extent, {})
 
 

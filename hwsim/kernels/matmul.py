@@ -14,6 +14,7 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges, part
 from hwsim.kernels.loops import Operand
 from hwsim.kernels.matmul_formula import matmul_formulas
 from hwsim.kernels.matmul_plan import count_matmul_registers, cut_sums, make_matmul_plan
+from hwsim.kernels.rounding import MOST, make_rounding, sum_pieces
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.datapath import Operand as Factor
 from hwsim.numerics.datapath import find_datapath
@@ -58,8 +59,12 @@ class Matmul(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        """Errors of a sum of k products grow about as the square root of k for such inputs."""
-        return 8 * self.sum_fmt.roundoff * float((1 + self.extents["k"]) ** 0.5)
+        """The sum, which is kept at each tile of k; weights that are turned into another format are rounded by that."""
+        path = self.datapath
+        rounding = make_rounding(path.a, path.accumulator if path.chunk else path.result, path.chunk)
+        kept = rounding.kept_sum(sum_pieces(self.plan, self.extents, "k"))
+        turned = rounding.stored if path.converts else 0.0
+        return min(MOST, rounding.sum(self.extents["k"]) + kept + turned)
 
     @property
     def input_names(self) -> Sequence[str]:

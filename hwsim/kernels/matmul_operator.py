@@ -14,6 +14,7 @@ from hwsim.kernels.loops import LoopOperation, LoopPlan
 from hwsim.kernels.matmul_plan import count_matmul_registers, cut_sums, make_matmul_plan
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.program import Item, Loop
+from hwsim.kernels.rounding import Rounding, sum_pieces
 from hwsim.kernels.stage import (
     Stage,
     check_formats,
@@ -95,10 +96,11 @@ class MatmulOperator(Operator):
         product = np.einsum(f"{a},{b}->{c}", tensors[self.a], tensors[self.b], optimize=True)
         return {self.c: reference_stages(self.epilogue, product, tensors)}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Errors of a sum of k products grow about as the square root of k for such inputs."""
-        wide = find_format(fmt.sum_name)
-        return 8 * wide.roundoff * (float((1 + self.extents["k"]) ** 0.5) + len(self.epilogue))
+    def tolerance(self, rounding: Rounding) -> float:
+        """The sum, which is kept at each tile of k, and an epilogue, which may find it in memory."""
+        pieces = sum_pieces(self.plan(1), self.extents, "k")
+        after = rounding.operations(len(self.epilogue)) + (rounding.kept if self.epilogue else 0.0)
+        return rounding.sum(self.extents["k"]) + rounding.kept_sum(pieces) + after
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         """The best that any schedule can reach: each element moved once."""

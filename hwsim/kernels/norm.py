@@ -10,6 +10,7 @@ import numpy as np
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.rows import Rows
 from hwsim.kernels.stage import need_floats
 from hwsim.kernels.step import Instructions
@@ -88,8 +89,8 @@ class LayerNormOperator(Operator):
         variance = (x * x).mean(axis=-1, keepdims=True) - mean * mean
         return {self.ports[-1]: (x - mean) / np.sqrt(variance + self.epsilon) * gamma + beta}
 
-    def tolerance(self, fmt: Format) -> float:
-        return _tolerance(self.rows, fmt)
+    def tolerance(self, rounding: Rounding) -> float:
+        return _tolerance(self.rows, rounding)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         """8 operations for each element, and 5 for each row."""
@@ -151,17 +152,17 @@ class RMSNormOperator(Operator):
         length = np.linalg.norm(x, axis=-1, keepdims=True)
         return {self.ports[-1]: x * gamma / np.sqrt(length**2 / self.rows.columns + self.epsilon)}
 
-    def tolerance(self, fmt: Format) -> float:
-        return _tolerance(self.rows, fmt)
+    def tolerance(self, rounding: Rounding) -> float:
+        return _tolerance(self.rows, rounding)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         """4 operations for each element, and 4 for each row."""
         return _formulas(self.rows, "4n + 4", 4, 4)
 
 
-def _tolerance(rows: Rows, fmt: Format) -> float:
-    """Sums over a row in pairs, and differences from its mean."""
-    return 8 * fmt.roundoff * (2 + rows.columns.bit_length())
+def _tolerance(rows: Rows, rounding: Rounding) -> float:
+    """Mean and scale of a row are stored, and so is the result; a sum over the row makes each of the two."""
+    return 3 * rounding.stored + 2 * rounding.sum(rows.columns) + rounding.operations(4)
 
 
 def _formulas(rows: Rows, expression: str, per_element: int, per_row: int) -> tuple[Formula, ...]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
+from hwsim.kernels.rounding import MOST, Rounding
 from hwsim.numerics.format import Array, Format, find_format
-from hwsim.numerics.scaled import ScaledFormat
 from hwsim.spec.number import FormatSpec
 from hwsim.spec.ops.common import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
@@ -67,9 +67,9 @@ class Operator(ABC):
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """Each output in float64, from all inputs in float64, both by port, by other means than `emit` uses."""
 
-    def tolerance(self, fmt: Format) -> float:
+    def tolerance(self, rounding: Rounding) -> float:
         """Largest error, relative to the largest element of the reference, that rounding explains."""
-        return 8 * fmt.roundoff
+        return rounding.stored + rounding.operations(4)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         return ()
@@ -116,12 +116,7 @@ class OperatorKernel(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        usual = find_format(self.fmt.sum_name).roundoff
-        narrower = self.sum_fmt.roundoff / usual if usual else 1.0
-        scaled = (
-            8 * self.fmt.roundoff if isinstance(self.fmt, ScaledFormat) else 0.0
-        )  # results have scales of their own
-        return self.operator.tolerance(self.fmt) * max(1.0, narrower) + scaled
+        return min(MOST, self.operator.tolerance(self.rounding))
 
     def formulas(self) -> tuple[Formula, ...]:
         return self.operator.formulas(self.setting, self.fmt)

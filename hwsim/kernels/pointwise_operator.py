@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import prod, sqrt
 
 from hwsim.errors import InputError
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import Operand
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.program import flops_of
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.stage import (
     Stage,
     check_formats,
@@ -98,13 +100,16 @@ class PointwiseOperator(Operator):
         reads = [seen(source), *stage_operands(kernel, names, stages, indices, known=known, flat=flat)]
         name = "+".join(stage.op for stage in stages)
         kernel.add_loop(name, extents, reads, seen(target), stage_body(stages), compute, vector=self.vector)
+        kernel.shared_index = first_shared(extents, indices)
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         return {self.target: reference_stages(self.stages, tensors[self.source], tensors)}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Each stage rounds a few times, relative to what it makes; a difference may be smaller than its operands."""
-        return 8 * fmt.roundoff * len(self.stages)
+    def tolerance(self, rounding: Rounding) -> float:
+        """Each stage rounds; what a pass leaves to the next is rounded too, and may be larger than the result."""
+        stored = rounding.kept if self.outputs[0].wide else rounding.stored
+        between = 0 if self.fused else len(self.stages) - 1
+        return stored * (1 + 2 * sqrt(between)) + rounding.operations(len(self.stages))
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         """Elements moved: all operands once and the result once or, with a pass for each stage, again and again."""

@@ -11,11 +11,13 @@ import numpy as np
 from hwsim.errors import InputError, ShapeError
 from hwsim.kernels.conv_plan import count_registers, make_plan
 from hwsim.kernels.conv_shape import IMAGE_AXES, spans
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges
 from hwsim.kernels.loops import LoopOperation, Operand
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.program import Loop
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import FORMATS, Array, Format
 from hwsim.spec.ops.conv import ConvSchedule, Layout
@@ -50,6 +52,11 @@ class PoolShape:
         outer = {"c": self.channels, "h": self.out[0], "w": self.out[1]}
         order = ("c", "h", "w") if self.layout == "nchw" else ("h", "w", "c")
         return images | {index: outer[index] for index in order} | {"u": self.window[0], "v": self.window[1]}
+
+    @property
+    def shared_index(self) -> str:
+        """What cores share: anything but the window, over which one of them sums."""
+        return first_shared(self.extents, [index for index in self.extents if index not in ("u", "v")])
 
     def tensor_shape(self, size: Pair) -> tuple[int, ...]:
         """In memory."""
@@ -121,8 +128,7 @@ class Pool(Operator):
             refuse_integers("a mean", kernel.fmt)
         source, target = names["x"], names["y"]
         kernel.add(pool_loop(kernel, self.shape, self.kind, source, target, vector=self.vector, wide=False))
-        extents = self.shape.extents
-        kernel.shared_index = next((index for index in extents if extents[index] > 1), next(iter(extents)))
+        kernel.shared_index = self.shape.shared_index
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """Row and column of the window after row and column, over the whole image."""
@@ -136,8 +142,10 @@ class Pool(Operator):
         y = np.maximum.reduce(parts) if self.kind == "max_pool" else np.mean(parts, axis=0)
         return {"y": y if self.shape.layout == "nchw" else y.transpose(0, 2, 3, 1)}
 
-    def tolerance(self, fmt: Format) -> float:
-        return 0.0 if self.kind == "max_pool" else 8 * fmt.roundoff * float(np.prod(self.shape.window)) ** 0.5
+    def tolerance(self, rounding: Rounding) -> float:
+        if self.kind == "max_pool":
+            return rounding.moved
+        return rounding.stored + rounding.sum(self.shape.window[0] * self.shape.window[1])
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         outputs = self.shape.batch * self.shape.channels * self.shape.out[0] * self.shape.out[1]

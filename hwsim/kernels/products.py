@@ -13,6 +13,7 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.matmul_operator import MULTIPLY_ADD, MatmulOperator
 from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.rounding import Rounding, sum_pieces
 from hwsim.kernels.sequence import SequenceOperator
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format, find_format
@@ -72,8 +73,9 @@ class MatvecOperator(Operator):
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         return {self.y: np.einsum(f"{self.a_indices},k->i", tensors[self.a], tensors[self.x])}
 
-    def tolerance(self, fmt: Format) -> float:
-        return 8 * find_format(fmt.sum_name).roundoff * float((1 + self.extents["k"]) ** 0.5)
+    def tolerance(self, rounding: Rounding) -> float:
+        pieces = sum_pieces(LoopPlan(tuple(self.order)), self.extents, "k")
+        return rounding.sum(self.extents["k"]) + rounding.kept_sum(pieces)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         """Two operations for each element of A: about half an operation per byte in fp32, whatever the size."""
@@ -103,9 +105,6 @@ class LowRankOperator(SequenceOperator):
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """The other way around: A times the product of U and V."""
         return {"C": tensors["A"] @ (tensors["U"] @ tensors["V"])}
-
-    def tolerance(self, fmt: Format) -> float:
-        return 2 * super().tolerance(fmt)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         m, n, k, rank = self.sizes

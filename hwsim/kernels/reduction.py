@@ -9,14 +9,16 @@ from typing import Literal
 import numpy as np
 
 from hwsim.errors import ShapeError
+from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import NOTHING, LoopKernel, Ranges, at, part
-from hwsim.kernels.loops import LoopOperation, Operand
+from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand
 from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.rounding import Rounding, sum_pieces
 from hwsim.kernels.stage import need_floats
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.format import Array, Format
 
 Reduction = Literal["sum", "mean", "max"]
 
@@ -96,7 +98,7 @@ class ReduceOperator(Operator):
                 vector=self.vector, accumulates=True, late_body=late if finished else NOTHING,
             )
         )  # fmt: skip
-        kernel.shared_index = indices[self.kept[0]] if self.kept else ""
+        kernel.shared_index = first_shared(extents, [indices[axis] for axis in self.kept]) if self.kept else ""
         if self.kind == "mean" and not finished:
             self._add_division(kernel, names, [indices[axis] for axis in self.kept], write)
 
@@ -124,9 +126,13 @@ class ReduceOperator(Operator):
         found = np.maximum.reduce(x, axis=0) if self.kind == "max" else np.add.reduce(x, axis=0)
         return {self.target: np.asarray(found / self.terms if self.kind == "mean" else found)}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Each of the terms may round; random signs let the errors grow as a square root, and the result as well."""
-        return 0.0 if self.kind == "max" else 8 * find_format(fmt.sum_name).roundoff * float((1 + self.terms) ** 0.5)
+    def tolerance(self, rounding: Rounding) -> float:
+        """The sum, which goes to memory again and again where the loops run so; a mean is divided there, too."""
+        if self.kind == "max":
+            return rounding.moved
+        indices = {str(axis): extent for axis, extent in enumerate(self.shape)}
+        pieces = sum_pieces(LoopPlan(tuple(indices)), indices, map(str, self.axes)) if self.order == "stored" else 1
+        return rounding.sum(self.terms) + rounding.kept_sum(pieces) + rounding.kept
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         elements, results = prod(self.shape), prod(self.result_shape)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.rounding import Rounding, joined
 from hwsim.numerics.format import Array, Format
 
 
@@ -54,9 +55,9 @@ class SequenceOperator(Operator):
             known |= {own[port]: values for port, values in found.items()}
         return {port.name: known[port.name] for port in self.outputs}
 
-    def tolerance(self, fmt: Format) -> float:
-        """The errors of all parts add up."""
-        return sum(part.tolerance(fmt) for part, _ in self.parts)
+    def tolerance(self, rounding: Rounding) -> float:
+        """The errors of all parts together."""
+        return joined(part.tolerance(rounding) for part, _ in self.parts)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         return ()

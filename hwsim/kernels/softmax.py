@@ -10,6 +10,7 @@ from hwsim.kernels.kernel import Formula, Kernel, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
 from hwsim.kernels.program import flops_of
+from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.softmax_loops import (
     DIVIDE,
     EXP_SUM,
@@ -36,9 +37,9 @@ class _RowOperator(Operator):
         *outer, last = self.shape[:-1] or (1,)
         self.rows = {**{f"i{axis}": extent for axis, extent in enumerate(outer)}, "i": last}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Rounding of the largest exponent, of the sum, and of the result."""
-        return 16 * fmt.roundoff
+    def tolerance(self, rounding: Rounding) -> float:
+        """Exponentials and results are stored; the exponential of a number is off by as much as the number itself."""
+        return 2 * rounding.stored + rounding.sum(self.shape[-1]) + rounding.operations(2)
 
     def _loops(self, kernel: LoopKernel, x: str, y: str, maximum: str, total: str) -> SoftmaxLoops:
         rows, columns = tuple(self.rows.values()), self.shape[-1]

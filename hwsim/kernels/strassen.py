@@ -13,9 +13,10 @@ from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.matmul_operator import MULTIPLY_ADD
 from hwsim.kernels.matmul_plan import count_matmul_registers, cut_sums, make_matmul_plan
 from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.rounding import Rounding, sum_pieces
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.matmul import ProductSchedule
 from hwsim.trace.view import TensorView
 
@@ -198,9 +199,12 @@ class StrassenOperator(Operator):
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         return {self.c: tensors[self.a] @ tensors[self.b]}
 
-    def tolerance(self, fmt: Format) -> float:
-        """Sums of quarters round, and the parts of a result are larger than the result: about four times per level."""
-        return 8 * find_format(fmt.sum_name).roundoff * float((1 + self.sizes[2]) ** 0.5) * float(4**self.levels)
+    def tolerance(self, rounding: Rounding) -> float:
+        """Sums of quarters, products and their sums are stored, and larger than the result: twice on each level."""
+        m, n, k = (extent >> self.levels for extent in self.padded)
+        extents = {"i": m, "j": n, "k": k}
+        pieces = sum_pieces(make_matmul_plan(self.schedule, extents, 1), extents, "k")
+        return 2 * float(2**self.levels) * (rounding.sum(self.sizes[2]) + rounding.kept_sum(pieces))
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         m, n, k = self.padded

@@ -36,7 +36,8 @@ class StreamRead(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        return 4 * self.fmt.roundoff * (2 + (self.n * self.passes).bit_length())
+        """Nothing is stored; NumPy adds in pairs."""
+        return self.rounding.operations(2 + (self.n * self.passes).bit_length())
 
     def _read(self, ranges: Ranges) -> None:
         here = self.arrays["A"][part(ranges, "i")]

@@ -8,6 +8,7 @@ import numpy as np
 
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
+from hwsim.kernels.rounding import MOST
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, find_format
 from hwsim.spec.ops.layout import SumWorkload
@@ -47,7 +48,8 @@ class Sum2d(LoopKernel):
     @property
     def tolerance(self) -> float:
         """NumPy adds in pairs: the error grows with the logarithm of the number of elements."""
-        return 4 * self.sum_fmt.roundoff * (2 + (self.rows * self.columns).bit_length())
+        depth = 2 + (self.rows * self.columns).bit_length()
+        return min(MOST, self.rounding.kept + self.rounding.operations(depth))
 
     def formulas(self) -> tuple[Formula, ...]:
         elements = self.rows * self.columns

@@ -40,6 +40,9 @@ class TensorKernel(Kernel):
     def output_format(self) -> Format:
         return self.formats.get(self.result, self.fmt)
 
+    def answer_format(self, name: str) -> Format:
+        return self.formats.get(name, self.output_format)
+
     @property
     def result(self) -> str:
         """The tensor that holds the main answer."""

@@ -53,7 +53,8 @@ class ViewReader(LoopKernel):
 
     @property
     def tolerance(self) -> float:
-        return 4 * self.fmt.roundoff * (2 + (self.view.size * self.schedule.reuses).bit_length())
+        """A copy is exact, and nothing else is stored; NumPy adds in pairs."""
+        return self.rounding.operations(2 + (self.view.size * self.schedule.reuses).bit_length())
 
     def formulas(self) -> tuple[Formula, ...]:
         """A stored element is read once into the cache, however often a broadcast shows it."""

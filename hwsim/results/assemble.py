@@ -59,9 +59,9 @@ def assemble(
         warnings.append(throttle_words(throttle))
     if verified is None:
         warnings.append(NO_MATH)
-    if verified is False and error is not None:
+    if check is not None and not check.verified:
         warnings.append(
-            f"the answer is wrong: its error is {error.max_rel:.2e}, and rounding explains {kernel.tolerance:.2e}"
+            f"the answer is wrong: its error is {check.error.max_rel:.2e}, and rounding explains {check.allowed:.2e}"
             f"{_range_words(kernel, check)}"
         )
     tensors = _tensors(kernel, outcome)

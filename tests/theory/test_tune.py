@@ -6,6 +6,8 @@ import pytest
 
 from hwsim.api import resolve_machine, resolve_workload
 from hwsim.hardware.footprint import estimate_misses
+from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.hardware.reuse_distance import measure_reuse
 from hwsim.results.limits import capacity_tile, conflict_tile
 from hwsim.spec.memory import CacheSpec
 from hwsim.sweep.api import run_request
@@ -130,6 +132,18 @@ def test_estimates_of_padded_tiles_agree_to_the_line() -> None:
     machine = resolve_machine("course_cpu")
     guess = estimate(machine, resolve_workload("matmul_tiled", {"n": 256, "tile": 32, "ld": 272}))
     assert guess is not None and guess["l1.fills"] == 69632
+
+
+def test_reuse_distances_tell_the_hits_of_every_fully_associative_cache() -> None:
+    """Mattson et al., 1970: an LRU cache of n lines hits the uses at distance less than n; the exact walk agrees."""
+    matrix = Nest(
+        (12, 12, 12), (Access(0, (96, 0, 8)), Access(4096, (0, 8, 1024)), Access(1 << 20, (96, 8, 0), write=True))
+    )
+    histogram = measure_reuse([matrix], 64)
+    assert histogram.accesses == matrix.length and histogram.complete
+    for lines in (1, 2, 4, 8, 16, 32):
+        full = CacheSpec.model_validate({"kind": "cache", "name": "l1", "size": f"{64 * lines} B", "ways": "full"})
+        assert histogram.hits(lines) == Hierarchy([full]).replay(matrix).levels["l1"].hits
 
 
 def test_limits_of_tiles_follow_their_formulas() -> None:
