@@ -12,6 +12,7 @@ from hwsim.kernels.conv_epilogue import EPSILON
 from hwsim.kernels.graph import Columns, Derived, Graph
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.chain import BatchNormStep, ChainStep, ConvStep, MatmulStep, PointwiseStep, Rewrite, ScaleStep
+from hwsim.trace.nest import MAX_ACCESSES
 
 SAME = 1e-9
 """Largest difference in float64, relative to the largest element, that counts as rounding."""
@@ -76,8 +77,9 @@ def fuse_pointwise(graph: Graph) -> Graph:
         group: list[ChainStep] = [head]
         while (after := _only_pointwise_reader(graph, group[-1].name)) is not None and after.name not in taken:
             objection = object_to([*group, after], shapes)
-            if objection is not None:
-                graph = graph.with_note(f"fuse_pointwise left {after.name} apart: {objection.reason}")
+            reason = objection.reason if objection is not None else _too_many([*group, after], graph)
+            if reason:
+                graph = graph.with_note(f"fuse_pointwise left {after.name} apart: {reason}")
                 break
             group.append(after)
         if len(group) > 1:
@@ -167,6 +169,16 @@ def _merged(graph: Graph, mates: Sequence[MatmulStep]) -> Graph:
     merged = mates[0].model_copy(update={"name": name, "inputs": (mates[0].inputs[0], weight)})
     steps = tuple(merged if step is mates[0] else step for step in graph.steps if step not in mates[1:])
     return replace(graph, steps=steps, derived=derived, columns={**graph.columns, **columns})
+
+
+def _too_many(steps: Sequence[ChainStep], graph: Graph) -> str:
+    """Whether a loop could not be described any more: each operand takes an access for every row of a register tile,
+    as the output does twice, and the inputs one each."""
+    rows = graph.workload.schedule.v1 if isinstance(steps[0], MatmulStep | ConvStep) else 1
+    room = (MAX_ACCESSES - 2 - 2 * rows) // rows
+    extras = sum(len(step.inputs) - 1 for step in steps[1:])
+    extras += len(steps[0].inputs) - 2 if isinstance(steps[0], ConvStep) else 0
+    return f"{extras} operands are more than the {room} that a loop has room for" if extras > room else ""
 
 
 def _only_pointwise_reader(graph: Graph, name: str) -> ChainStep | None:

@@ -257,6 +257,27 @@ def test_what_cannot_run_in_a_convolution_runs_behind_it(behind: Any, tensors: A
     assert found.startswith("fuse_pointwise left z apart: ") and note in found
 
 
+@pytest.mark.parametrize(
+    ("head", "first", "shape", "room"),
+    [
+        (step("t0", "relu", "x"), {"x": [6, 8]}, [6, 8], 60),
+        (step("t0", "matmul", "x", "w"), {"x": [6, 8], "w": [8, 11]}, [6, 11], 13),
+        (step("t0", "conv2d", "x", "w"), {"x": [1, 2, 7, 7], "w": [5, 2, 3, 3]}, [1, 5, 5, 5], 13),
+    ],
+    ids=["relu", "matmul", "conv2d"],
+)
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_no_more_is_fused_than_a_loop_has_room_for(head: Any, first: Any, shape: Any, room: int, lanes: int) -> None:
+    """64 accesses: of a tile of four rows, an operand takes 4, the output 8 and the inputs 2."""
+    steps = [head, *(step(f"t{number}", "add", f"t{number - 1}", f"g{number}") for number in range(1, 64))]
+    tensors = first | {f"g{number}": shape for number in range(1, 64)}
+    made = run(chain(steps, tensors, schedule={"rewrite": ("fuse_pointwise",)}), lanes=lanes)
+    assert made.nodes[0].output == f"t{room}"
+    assert f"left t{room + 1} apart: {room + 1} operands are more than the {room}" in made.warnings()[0]
+    plain = run(chain(steps, tensors), lanes=lanes)
+    np.testing.assert_allclose(made.output, plain.output, rtol=1e-12, atol=1e-12)
+
+
 def test_a_fusion_that_computes_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compared runs through the operator of the group, not operation by operation."""
     graph = make_graph(chain(LAYER, LAYER_TENSORS, schedule={"rewrite": ("fuse_pointwise",)}))
