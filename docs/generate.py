@@ -92,6 +92,12 @@ def machine_page() -> str:
         *_group("simd", parts["SimdSpec"]),
         *_group("matrix", parts["MatrixSpec"]),
         *_section("compute: kind grid", parts["GridSpec"]),
+        *_section("compute: kind gpu", parts["GpuSpec"]),
+        *_group("latency of a gpu", parts["GpuLatencySpec"]),
+        *_group("launch", parts["LaunchSpec"]),
+        *_group("library", parts["LibrarySpec"]),
+        *_group("one of tensor_tiles or lane_tiles", parts["TileSpec"]),
+        *_group("one of attention", parts["AttentionKernelSpec"]),
         "## memory: what every level has\n",
         *_table(parts["CacheSpec"], common),
     ]
@@ -133,7 +139,22 @@ def workload_page() -> str:
             group = _referenced(definition["properties"][field])
             if group is not None and parts[group]["properties"]:
                 text += _group(field, parts[group])
+            text += _entries(field, definition["properties"][field], parts)
     return _page([*text, *_units()])
+
+
+def _entries(field: str, definition: Schema, parts: dict[str, Schema]) -> list[str]:
+    """The variants of a list's entries, each with its fields: the operations of a chain."""
+    items = definition.get("items", {})
+    names = [variant["$ref"].rsplit("/", 1)[-1] for variant in items.get("oneOf", [])]
+    if "$ref" in items:
+        names = [items["$ref"].rsplit("/", 1)[-1]]
+    text: list[str] = []
+    for name in names:
+        op = parts[name]["properties"].get("op", {})
+        words = ", ".join(f"`{word}`" for word in op.get("enum", [op.get("const")]) if word)
+        text += _group(f"one entry of {field}" + (f": {words}" if words and len(names) > 1 else ""), parts[name])
+    return text
 
 
 def cli_page() -> str:
@@ -248,13 +269,12 @@ def _value(field: Schema) -> str:
 
 def _plain(field: Schema) -> str:
     kind = field.get("type")
-    if kind == "integer":
+    if kind in ("integer", "number"):
         limits = [f"from {field['minimum']}"] if "minimum" in field else []
+        limits += [f"above {field['exclusiveMinimum']}"] if "exclusiveMinimum" in field else []
         limits += [f"to {field['maximum']}"] if "maximum" in field else []
         limits += [f"multiple of {field['multipleOf']}"] if "multipleOf" in field else []
         return " ".join(["number", *limits])
-    if kind == "number":
-        return f"number to {field['maximum']:g}" if "maximum" in field else "number"
     if kind == "array":
         inside = _value(field["items"]) if "items" in field else "values"
         return "list of groups" if inside == "a group" else f"list of {inside}"

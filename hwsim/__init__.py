@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hwsim.sweep.api import sweep
     from hwsim.sweep.result_set import ResultSet
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["ResultSet", "RunResult", "__version__", "run", "sweep"]
 

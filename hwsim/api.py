@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwsim.catalog import load_machine, load_workload
 from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
 from hwsim.engine.throttle import keep_within_limit
-from hwsim.errors import CapacityError, InputError
+from hwsim.errors import CapacityError, InputError, ShapeError
 from hwsim.hardware.formats import choose_format, lanes_of
 from hwsim.hardware.gpu.device import Device
+from hwsim.hardware.reuse_distance import ReuseHistogram, measure_reuse
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel
 from hwsim.mapping.chip import build_chip, find_array
@@ -23,6 +24,7 @@ from hwsim.results.assemble import assemble
 from hwsim.results.pressure import Pressure, look_at_sets
 from hwsim.results.resolved import machine_of, workload_of
 from hwsim.results.result import RunResult
+from hwsim.spec.compute import CoreFormatSpec
 from hwsim.spec.gpu import GpuSpec
 from hwsim.spec.grid import GridSpec
 from hwsim.spec.machine import MachineSpec
@@ -78,9 +80,10 @@ def run_all(
 ) -> Run:
     """As `run`, with the engine's outcome beside the result; ``timeline`` records spans in it."""
     target = resolve_machine(machine, set)
-    task = resolve_workload(workload, parameters or {}, seed)
-    task = in_own_format(target, task)
-    kernel = prepare(target, task, math=math)
+    asked = resolve_workload(workload, parameters or {}, seed)
+    with _errors_name(workload):
+        task = in_own_format(target, asked)
+        kernel = prepare(target, task, math=math)
     outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
 
     def again(slowed: MachineSpec) -> Outcome:
@@ -88,7 +91,23 @@ def run_all(
         return simulate(slowed, plain, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
 
     target, outcome, throttle = keep_within_limit(target, outcome, again)
-    return Run(assemble(target, task, kernel, outcome, seed=task.seed, throttle=throttle), outcome)
+    result = assemble(target, task, kernel, outcome, seed=task.seed, throttle=throttle)
+    if task.precision != asked.precision:
+        note = f"the workload names no precision: {kernel.fmt.name}, which {target.name} computes in"
+        result = replace(result, warnings=(*result.warnings, note))
+    return Run(result, outcome)
+
+
+@contextmanager
+def _errors_name(workload: str | Path | WorkloadSpec) -> Iterator[None]:
+    """What does not fit in a file of the user's own is reported with the name of the file."""
+    try:
+        yield
+    except (InputError, ShapeError) as error:
+        own = not isinstance(workload, WorkloadSpec) and Path(workload).suffix in (".yaml", ".yml")
+        if own and type(error) in (InputError, ShapeError):
+            raise type(error)(f"{workload}: {error}") from error
+        raise
 
 
 def resolve_machine(machine: str | Path | MachineSpec, settings: Settings = ()) -> MachineSpec:
@@ -162,6 +181,14 @@ def set_pressure(result: RunResult) -> Pressure | None:
     return look_at_sets(machine, prepare(machine, workload, math=False), misses)
 
 
+def reuse_histogram(result: RunResult) -> ReuseHistogram:
+    """How far apart the uses of a line are in a stored run: its accesses once more, as far as some seconds allow."""
+    machine, workload = machine_of(result), workload_of(result)
+    line = machine.caches[0].line if machine.caches else 64
+    steps = prepare(machine, workload, math=False).blocks()[0].steps()
+    return measure_reuse((nest for step in steps for _ in range(step.repeat) for nest in step.nests), line)
+
+
 def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:
     if find_array(machine) is not None:
         build_chip(machine, find_datapath(workload.precision).a.name)  # refuses a format that the array does not have
@@ -173,6 +200,7 @@ def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool)
         return build_kernel(workload, seed=workload.seed, math=math)
     unit = machine.cpu
     compute = choose_format(unit, find_datapath(workload.precision).a, convert=workload.convert)
+    declared = unit.formats.get(compute.name)
     return build_kernel(
         workload,
         seed=workload.seed,
@@ -181,6 +209,7 @@ def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool)
         math=math,
         line_bytes=machine.caches[0].line if machine.caches else 64,
         compute=compute.name,
+        sums=declared if isinstance(declared, CoreFormatSpec) else None,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hwsim.cli.console import print_json, write_json
+from hwsim.cli.console import err, print_json, write_json
 from hwsim.cli.show import Settings
 from hwsim.cli.sweep_words import JsonFile, PlotFile, sort_words
 from hwsim.errors import InputError
@@ -54,8 +54,11 @@ def compare_command(
         parameters = {axis.name: place[axis.name] for axis in request.axes}
         tasks[names] = Task(" ".join(names), names[0], names[1], parameters, tuple(settings or ()))
     with spinner("simulating"):
-        results = run_tasks(list(tasks.values()), math=not no_math)
-    rows = {names: results[task.label] for names, task in tasks.items()}
+        refused: dict[str, str] = {}
+        results = run_tasks(list(tasks.values()), math=not no_math, refused=refused)
+    rows = {names: results[task.label] for names, task in tasks.items() if task.label in results}
+    for label, reason in refused.items():
+        err().print(f"left out: {label}: {reason}", style="yellow", soft_wrap=True)
     if json_file == "-":
         print_json(comparison_data(rows, heads))
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwsim.cli.console import out, print_json, write_json
+from hwsim.cli.console import err, out, print_json, write_json
 from hwsim.cli.show import Settings
 from hwsim.cli.sweep_words import JsonFile, PlotFile, sort_words
 
@@ -54,7 +54,10 @@ def ladder_command(
     chosen = tuple(name for word in machines for name in word.split(","))
     by_machine = story_tasks(story, chosen, changes, settings or ())
     with spinner("simulating"):
-        runs = {machine: run_tasks(tasks) for machine, tasks in by_machine.items()}
+        refused: dict[str, str] = {}
+        runs = {machine: run_tasks(tasks, refused=refused) for machine, tasks in by_machine.items()}
+    for label, reason in refused.items():
+        err().print(f"left out: {label}: {reason}", style="yellow", soft_wrap=True)
     rows: dict[tuple[str, ...], RunResult] = {
         (machine, step): result for machine, steps in runs.items() for step, result in steps.items()
     }
@@ -78,6 +81,7 @@ def _draw(title: str, runs: dict[str, dict[str, RunResult]], plot: Path) -> None
 
     if len(runs) == 1:
         machine, steps = next(iter(runs.items()))
-        plot_ladder(steps, plot, f"{title}, on {machine}")
+        one = len({result.machine for result in steps.values()}) == 1
+        plot_ladder(steps, plot, f"{title}, on {machine}" if one else title)
     else:
         plot_steps(runs, plot, title)

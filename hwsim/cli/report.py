@@ -23,7 +23,7 @@ def report_command(
         Path | None,
         typer.Argument(
             metavar="[RESULT.json|SWEEP.db]",
-            help="A result that hwsim run --json wrote, or the store of a sweep; the last run if not given.",
+            help="The JSON of a run, or the store of a sweep; the last run if not given.",
             show_default=False,
         ),
     ] = None,

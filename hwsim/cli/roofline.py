@@ -115,7 +115,7 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
 def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> Table:
     """Each run against the roofs of the units that it uses."""
     from hwsim.cli.table import make_table
-    from hwsim.results.roofline import level_bandwidths
+    from hwsim.results.roofline import level_bandwidths, units_used
     from hwsim.results.text import digits, percent, rate
 
     levels = list(roofline.roofs)
@@ -124,7 +124,7 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
     table.columns[0].no_wrap = True
     for name, result in runs.items():
         own = {spot.level: spot.intensity for spot in roofline.spots if spot.name == name}
-        roofs = level_bandwidths(machine, result.work["cores"])
+        roofs = level_bandwidths(machine, units_used(machine, result))
         limits = {level: own[level] * roofs[level] for level in own if level in roofs}
         limits[str(result.resolved["workload"]["precision"])] = float(result.work["peak_flops_per_s"])
         roof = min(limits, key=lambda limit: limits[limit])

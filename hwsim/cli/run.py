@@ -152,7 +152,7 @@ def _one_name(name: str, parameters: dict[str, str], machine: str, workload: str
 
 
 def _run(given: Words, settings: Sequence[str], seed: int | None, math: bool, timeline: bool) -> Run:
-    from hwsim.api import resolve_machine, resolve_workload, run_all
+    from hwsim.api import resolve_machine, run_all
 
     machine = resolve_machine(given.machine, settings)
     parts = {part.name for part in (*machine.compute, *machine.memory)}
@@ -162,8 +162,7 @@ def _run(given: Words, settings: Sequence[str], seed: int | None, math: bool, ti
         raise InputError(f"{word}: this belongs to the machine; write --set {word!r}")
     if seed is not None and "seed" in given.parameters:
         raise InputError("give the seed once: as --seed or as seed=")
-    workload = resolve_workload(given.workload, given.parameters, seed)
-    return run_all(machine, workload, math=math, timeline=timeline)
+    return run_all(machine, given.workload, seed=seed, math=math, timeline=timeline, parameters=given.parameters)
 
 
 def check_place(option: str, path: Path | None) -> None:

@@ -8,6 +8,7 @@ from hwsim.cli.run_screen import screen
 from hwsim.cli.table import make_table
 from hwsim.results.metrics import about, write
 from hwsim.results.text import ratio
+from hwsim.sweep.axis import typed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,7 +53,7 @@ def point_table(results: ResultSet, shown: list[str]) -> Table:
     table = make_table(*axes, *(about(name).title for name in shown), left=tuple(range(len(axes))))
     table.columns[0].no_wrap = True
     for row in results:
-        where = [str(row[axis]) for axis in axes]
+        where = [typed(row[axis]) for axis in axes]
         if row.status != "done":
             table.add_row(*where, "[red]failed[/red]")
             continue
@@ -78,7 +79,7 @@ def best_table(results: ResultSet, shown: list[str]) -> Table:
 
 
 def where(results: ResultSet, row: Row) -> str:
-    return " ".join(f"{axis}={row[axis]}" for axis in results.axis_names)
+    return " ".join(f"{axis}={typed(row[axis])}" for axis in results.axis_names)
 
 
 def _times(name: str, best: Row, worst: Row) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -95,8 +99,27 @@ def make_request(words: Sequence[str], settings: Iterable[str] | None, seed: int
     return requests.make_request(given.machines, given.workloads, given.parameters, fields, seed, math)
 
 
+@contextmanager
+def heeding_ctrl_c() -> Iterator[list[bool]]:
+    """Remembers Ctrl-C: one that arrives inside foreign code, such as the compiler's, would be lost otherwise."""
+    asked: list[bool] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(True)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def follow(news: Iterable[Finished], total: int, doing: str) -> Tally:
-    """Watch points arrive, with a bar on a terminal."""
+    """Watch points arrive, with a bar on a terminal. Raises KeyboardInterrupt where Ctrl-C was pressed."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from hwsim.sweep.runner import Tally
@@ -105,10 +128,13 @@ def follow(news: Iterable[Finished], total: int, doing: str) -> Tally:
     columns = (
         TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"), TimeRemainingColumn()
     )  # fmt: skip
-    with Progress(*columns, console=err(), transient=True, disable=not err().is_terminal) as bar:
+    shown = Progress(*columns, console=err(), transient=True, disable=not err().is_terminal)
+    with heeding_ctrl_c() as asked, shown as bar:
         task = bar.add_task("points", total=total, failed="")
         for each in news:
             tally.add(each)
+            if asked:
+                raise KeyboardInterrupt
             bar.update(task, advance=1, failed=f"{tally.failed} failed" if tally.failed else "")
     return tally
 

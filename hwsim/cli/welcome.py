@@ -9,6 +9,8 @@ COMMANDS = (
     ("hwsim run", "a tiled matrix product on the course's CPU: what it costs, and why"),
     ("hwsim run zen3 matmul_naive n=512", "another machine, another workload, another size"),
     ("hwsim explain", "more about the last run: conflicts, reuse, stalls, energy"),
+    ("hwsim sweep course_cpu matmul_tiled tile=4..256:x2 --plot t.png", "many runs, kept and drawn"),
+    ("hwsim ladder matmul", "naive, vectorised, tiled, parallel: what each step brings"),
     ("hwsim list", "machines and workloads that are here"),
     ("hwsim show course_cpu", "one of them, at a glance"),
     ("hwsim show course_cpu --set l1.size='64 KiB' --resolved", "a variant, with every default filled in"),

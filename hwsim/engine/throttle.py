@@ -18,6 +18,8 @@ _TRIES = 8
 _CLOSE = 0.99
 """Power that is this near the limit is near enough."""
 _SLOWEST = Fraction(1, 20)
+_STEP = 0.998
+"""How much further down a step goes than proportion says."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def find_share(
     low, high = _SLOWEST, Fraction(1)
     idle = static_watts(machine.energy) if machine.energy is not None else 0.0
     guess = (limit_w - idle) / (wanted_w - idle) if wanted_w > idle else 1.0
-    share = max(low, min(Fraction(999, 1000), Fraction(round(1000 * guess), 1000)))
+    share = max(low, min(Fraction(999, 1000), _thousandths(guess)))
     best: tuple[Fraction, MachineSpec, Outcome] | None = None
     for _ in range(_TRIES):
         slowed = lower_clocks(machine, share)
@@ -93,10 +95,17 @@ def find_share(
                 break
         else:
             high = share
-        share = Fraction(round(1000 * (low + high) / 2), 1000)
-        if share in (low, high):
+        if best is None:  # from above: where power is not quite proportional, a few more steps down
+            share = max(_SLOWEST, _thousandths(float(share) * _STEP * (limit_w - idle) / (watts - idle)))
+        else:
+            share = _thousandths(float(low + high) / 2)
+        if share in (low, high) and best is not None:
             break
     if best is None:
         slowed = lower_clocks(machine, low)
         best = low, slowed, again(slowed)
     return best
+
+
+def _thousandths(share: float) -> Fraction:
+    return Fraction(int(1000 * share), 1000)

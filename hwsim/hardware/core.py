@@ -18,7 +18,7 @@ from hwsim.hardware.hierarchy import Traffic
 from hwsim.hardware.pattern import is_stream
 from hwsim.hardware.registers import RegisterFile, Spills
 from hwsim.numerics.format import Format
-from hwsim.spec.compute import CpuSpec, MatrixSpec
+from hwsim.spec.compute import CoreFormatSpec, CpuSpec, MatrixSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
 from hwsim.trace.nest import Nest
@@ -127,7 +127,8 @@ class CpuCore:
 
     def format_rate(self, name: str) -> Fraction:
         """Share of its operations per cycle that the core reaches in a format."""
-        return Fraction(self.unit.formats.get(name, 1)).limit_denominator(1 << 16)
+        found = self.unit.formats.get(name, 1)
+        return Fraction(found.rate if isinstance(found, CoreFormatSpec) else found).limit_denominator(1 << 16)
 
     def issued(self, work: Work) -> Instructions:
         """The instructions of a step as this core issues them.
@@ -142,7 +143,7 @@ class CpuCore:
         return known
 
     def _issue(self, work: Work) -> Instructions:
-        iterations = work.loop_starts * work.chain.length if work.chain else work.instructions.other // 2
+        iterations = work.sums * work.chain.length if work.chain else work.instructions.other // 2
         spills = self._spills(iterations)
         issued = work.instructions + Instructions(load=spills.loads, store=spills.stores)
         if self.unit.matrix is not None and issued.fma:
@@ -195,7 +196,7 @@ class CpuCore:
         return tuple(part for part in parts if part.cycles)
 
     def _chain(self, work: Work) -> tuple[Part, ...]:
-        """Each link waits for the one before; the window lets the first links of the next loop start meanwhile."""
+        """Each link waits for the one before; the window lets the first links of the next sum start meanwhile."""
         chain = work.chain
         if chain is None:
             return ()
@@ -204,12 +205,12 @@ class CpuCore:
         return self._waits[work]
 
     def _chain_cycles(self, work: Work, chain: Chain) -> Cycles:
-        loops = max(1, work.loop_starts)
+        sums = work.sums
         length = self._links(chain)
-        per_link = Fraction(max(1, self.issued(work).total), loops * length)
+        per_link = Fraction(max(1, self.issued(work).total), sums * length)
         hidden = min(Fraction(length), self.unit.window / per_link) if self.unit.window > 1 else ZERO
         exposed = (length - hidden) * self._op_latency(chain)
-        return loops * (exposed + hidden * per_link / self.unit.issue_width)
+        return sums * (exposed + hidden * per_link / self.unit.issue_width)
 
     def _links(self, chain: Chain) -> int:
         """Instructions that wait for each other: a matrix instruction sums several products at once."""
@@ -220,7 +221,7 @@ class CpuCore:
         """Loads whose addresses come from the load before: each waits for the level that has its line."""
         assert work.chain is not None
         nearest = self._levels[0]
-        loads = work.chain.length * max(1, work.loop_starts)
+        loads = work.chain.length * work.sums
         parts = [Part(f"latency of {nearest.name}", loads * self.latency_cycles(nearest))]
         for inner, outer in zip(self._levels, self._levels[1:], strict=False):
             misses = sum(sum(each.misses[inner.name]) for each in traffic)

@@ -79,7 +79,7 @@ class Assembly:
                 "described; take a smaller register tile (v1, v2, v3)"
             )
         trips = tuple(loop[2] for loop in self._all_loops)
-        chain, parallel = self._chain(len(rest))
+        chain, parallel, sums = self._chain(len(rest))
         copies = prod(len(runs) for runs in self.runs.values())
         return Piece(
             Nest(trips, tuple(self._access(p) for p in placed)),
@@ -88,6 +88,7 @@ class Assembly:
             starts=self._starts,
             gathered=sum(times for touch, times in counts if touch.gathered),
             chain=chain,
+            sums=sums,
             parallel=parallel,
             loads=sum(times for touch, times in counts if not touch.write),
             stores=sum(times for touch, times in counts if touch.write),
@@ -242,15 +243,21 @@ class Assembly:
         parts = 1 if operand.gather is None else operand.gather.per_byte
         return make_access(base, strides, touch.nbytes, touch.write, placed.after, operand.tensor, table, parts)
 
-    def _chain(self, rest: int) -> tuple[int, int]:
-        """Length and number of the sums that the innermost loop carries from one iteration to the next."""
+    def _chain(self, rest: int) -> tuple[int, int, int]:
+        """Of sums that stay in registers from one iteration to the next: length, how many side by side, how often."""
         operation, plan = self.lowering.operation, self.lowering.plan
         output = operation.output
         if not operation.accumulates or (output is not None and self._index in output.strides):
-            return 0, 1
+            return 0, 1, self._starts
         length = self.trips * len(self._inner_runs) + rest
+        if plan.accumulate == "register":
+            kept_from = self._level_of(output) if output is not None else -1
+            around = prod(loop[2] for loop in self.loops if loop[0] > kept_from)
+        else:
+            around = 1
         kept = [runs for name, runs in self.runs.items() if output is None or name in output.strides]
-        return length * (2 if plan.accumulate == "memory" else 1), prod(len(runs) for runs in kept)
+        through_memory = 2 if plan.accumulate == "memory" else 1
+        return length * around * through_memory, prod(len(runs) for runs in kept), self._starts // around
 
 
 def _joined(touches: Sequence[_Touch]) -> list[_Touch]:

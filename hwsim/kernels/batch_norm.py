@@ -128,4 +128,4 @@ class BatchNorm(Operator):
         view = kernel.tensor(name).permute(*IMAGE_AXES[self.layout])
         strides = {index: view.byte_stride(axis) for axis, index in enumerate(("n", "co", "h", "w"))}
         own = {index: stride for index, stride in strides.items() if index in self.extents}
-        return Operand(name, view.start, view.element_bytes, own)
+        return Operand(view.name, view.start, view.element_bytes, own)

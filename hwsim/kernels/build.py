@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hwsim.errors import InputError
@@ -23,6 +24,7 @@ from hwsim.kernels.stream_read import StreamRead
 from hwsim.kernels.sum2d import Sum2d
 from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
+from hwsim.spec.compute import CoreFormatSpec
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
 from hwsim.spec.ops.chain import ChainWorkload
 from hwsim.spec.ops.conv import BatchNormWorkload, ConvWorkload, PoolWorkload
@@ -68,20 +70,25 @@ def build_kernel(
     line_bytes: int = 64,
     inputs: Inputs = None,
     compute: str = "",
+    sums: CoreFormatSpec | None = None,
 ) -> Kernel:
     """The kernel of a workload, for a machine with `lanes` elements in a vector and `cores` cores.
 
     `inputs` replaces random tensors by given ones, by name. `compute` is the format that arithmetic runs in, where that
-    is not the format of the tensors.
+    is not the format of the tensors; `sums` is how the machine keeps sums in it, where the workload does not say.
     """
     make = KERNELS.get(type(workload))
     if make is None:
         raise InputError(f"there is no kernel for op '{workload.op}'")
     if inputs is None and workload.inputs:
         inputs = load_inputs(workload.inputs)
-    numbers = Numbers(workload.accumulate, workload.chunk, workload.scale, workload.scale_block, workload.distribution)
+    own = Numbers(workload.accumulate, workload.chunk, workload.scale, workload.scale_block, workload.distribution)
+    numbers = own
+    if sums is not None:
+        accumulate, chunk = own.accumulate or sums.accumulate, own.chunk or sums.chunk
+        numbers = replace(own, accumulate=accumulate, chunk=chunk)
     kernel = make(workload, Setting(seed, lanes, cores, math, line_bytes, numbers, compute), inputs)
-    unread = [name for name in numbers.asked() if name not in kernel.reads]
+    unread = [name for name in own.asked() if name not in kernel.reads]
     if unread:
         raise InputError(f"{unread[0]} means nothing to op '{workload.op}'; leave it out")
     return kernel

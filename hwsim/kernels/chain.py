@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hwsim.errors import InputError
-from hwsim.kernels.chain_operator import make_group_operator
 from hwsim.kernels.data import make_input
-from hwsim.kernels.graph import Graph, fused_steps, make_graph
+from hwsim.kernels.graph import Node, make_graph
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.operator import Operator
 from hwsim.kernels.rewrite import rewrite
 from hwsim.kernels.rounding import MOST, joined, make_rounding
 from hwsim.numerics.format import FORMATS, Array, find_format
 from hwsim.spec.ops.chain import ChainWorkload
-
-
-@dataclass(frozen=True)
-class Node:
-    """What runs as one: an operation, or several that are fused."""
-
-    title: str
-    output: str
-    inputs: tuple[str, ...]
-    operator: Operator
-
-    @property
-    def names(self) -> dict[str, str]:
-        """The tensor behind each port."""
-        ports = dict(zip((port.name for port in self.operator.inputs), self.inputs, strict=True))
-        return ports | {self.operator.outputs[-1].name: self.output}
 
 
 class ChainKernel(LoopKernel):
@@ -49,7 +30,7 @@ class ChainKernel(LoopKernel):
         self._values = self._draw()
         self.graph = rewrite(self.original, self._values if setting.math else None)
         self._freed: set[str] = set()
-        self.nodes = _make_nodes(self.graph)
+        self.nodes = self.graph.nodes()
         self.results = self.graph.results
         self.registers_needed = max(node.operator.registers_needed for node in self.nodes)
         self.reads = frozenset(name for node in self.nodes for name in node.operator.reads)
@@ -75,12 +56,16 @@ class ChainKernel(LoopKernel):
     def answers(self) -> Iterator[tuple[str, Array, Array]]:
         """Every tensor that nobody reads, against the chain as the file says it."""
         self._need_math("answer")
-        exact = self.original.evaluate(self._values)
+        exact = self._exact()
         for name in self.results:
             yield name, self.arrays[name], exact[name]
 
     def _reference(self) -> Array:
-        return self.original.evaluate(self._values)[self.result]
+        return self._exact()[self.result]
+
+    def _exact(self) -> dict[str, Array]:
+        """Every tensor of the file in float64, operation by operation, whatever was fused or rewritten."""
+        return self.original.with_groups(()).evaluate(self._values)
 
     def _draw(self) -> dict[str, Array]:
         """The values of the given tensors; variances are positive."""
@@ -117,11 +102,14 @@ class ChainKernel(LoopKernel):
                     self.arrays[name][...] = self._values[name]
             elif self.setting.math:
                 self.arrays[name] = self._values[name]
+        exact = {name: values.astype(np.float64) for name, values in self._values.items()}
         for name, derived in self.graph.derived.items():
-            self._allocate(name, derived.shape, self.fmt)
+            if name in needed:
+                self._allocate(name, derived.shape, self.fmt)
             if self.setting.math:
-                sources = (self.arrays[source].astype(np.float64) for source in derived.sources)
-                self.arrays[name][...] = self.fmt.store(derived.make(*sources))
+                exact[name] = derived.make(*(exact[source] for source in derived.sources))
+                if name in needed:
+                    self.arrays[name][...] = self.fmt.store(exact[name])
 
     def _emit(self, node: Node, number: int) -> None:
         shape = node.operator.outputs[-1].shape
@@ -131,6 +119,7 @@ class ChainKernel(LoopKernel):
                 self._add_columns(name, columns.of, slice(columns.first, columns.first + columns.count))
         self.begin_phase(node.title)
         phases, tensors = len(self.program) - 1, set(self.tensors)
+        node.operator.alone = False
         node.operator.emit(self, node.names)
         for phase in self.program[phases:]:
             phase.name = node.title
@@ -145,10 +134,10 @@ class ChainKernel(LoopKernel):
 
     def _free_after(self, number: int) -> None:
         """Give back what no later operation reads, and nobody asked for."""
-        later = {self._owner(name) for node in self.nodes[number + 1 :] for name in node.inputs}
+        later = [name for node in self.nodes[number + 1 :] for name in node.inputs]
+        kept = {self._owner(name) for name in (*later, *self.results)} | self._freed
         for node in self.nodes[: number + 1]:
-            read = any(self._owner(name) == node.output for each in self.nodes for name in each.inputs)
-            if read and node.output not in later and node.output not in self._freed:
+            if node.output not in kept:
                 self.space.free(node.output)
                 self._freed.add(node.output)
 
@@ -156,17 +145,6 @@ class ChainKernel(LoopKernel):
         """The tensor whose memory a name stands for."""
         columns = self.graph.columns.get(name)
         return name if columns is None else columns.of
-
-
-def _make_nodes(graph: Graph) -> list[Node]:
-    shapes = graph.shapes()
-    nodes = []
-    for steps in fused_steps(graph):
-        made = [step.name for step in steps]
-        inputs = tuple(name for step in steps for name in step.inputs if name not in made[:-1])
-        operator = make_group_operator(graph.workload, steps, shapes)
-        nodes.append(Node("+".join(made), made[-1], inputs, operator))
-    return nodes
 
 
 def _halos(nodes: list[Node]) -> dict[str, tuple[int, ...]]:

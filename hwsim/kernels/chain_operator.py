@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.kernels.attention import Attention
 from hwsim.kernels.attention_shape import AttentionShape
 from hwsim.kernels.batch_norm import BatchNorm
+from hwsim.kernels.chain_group import find_pool, kind, object_to, op_of
 from hwsim.kernels.conv import Conv2d
 from hwsim.kernels.conv_shape import ConvShape
 from hwsim.kernels.matmul_operator import MatmulOperator
@@ -39,6 +41,9 @@ from hwsim.spec.ops.matmul import ProductSchedule
 
 Shape = tuple[int, ...]
 
+ROWS_OF_TILE = 4
+"""So many rows of what a convolution stores are made with all filters before the next rows come."""
+
 
 def make_operator(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape]) -> Operator:
     """The operator of one operation for inputs of given shapes."""
@@ -49,39 +54,28 @@ def make_group_operator(workload: ChainWorkload, steps: Sequence[ChainStep], sha
     """The operator of operations that run as one: the first makes values, the others change them before they are
     stored."""
     head, *tail = steps
+    objection = object_to(steps, shapes)
+    if objection is not None:
+        raise InputError(f"schedule.fuse: {objection.reason}; end the group before {objection.step}")
     own = [shapes[name] for name in head.inputs]
     if isinstance(head, ConvStep):
         return _conv_group(workload, head, tail, own)
-    for step in tail:
-        _check_pointwise(step)
-    if tail and not isinstance(head, MatmulStep | PointwiseStep | ScaleStep):
-        raise InputError(f"schedule.fuse: nothing can be fused with {head.name}, a {_op(head)}")
-    stages = tuple(_stage(step, shapes[head.name], [shapes[name] for name in step.inputs[1:]]) for step in tail)
+    stages = tuple(
+        _stage(workload, step, shapes[head.name], [shapes[name] for name in step.inputs[1:]]) for step in tail
+    )
     return _make(workload, head, own, stages)
-
-
-def _check_pointwise(step: ChainStep) -> None:
-    if not isinstance(step, PointwiseStep | ScaleStep):
-        raise InputError(
-            f"schedule.fuse: {step.name} is a {_op(step)}, which needs more than one element of {step.inputs[0]} at a "
-            "time; only element-wise operations can follow in a group (and a pool behind a convolution)"
-        )
 
 
 def _conv_group(
     workload: ChainWorkload, head: ConvStep, tail: Sequence[ChainStep], shapes: Sequence[Shape]
 ) -> Operator:
-    """A convolution with its bias, element-wise operations on its outputs, and a pool at the end."""
-    pool = tail[-1] if tail and isinstance(tail[-1], PoolStep) and tail[-1].op == "maxpool" else None
-    names = ["bias"] if len(shapes) == 3 else []
-    for step in tail[:-1] if pool is not None else tail:
-        if isinstance(step, ScaleStep):
-            raise InputError(
-                f"schedule.fuse: {step.name} is a scale, which does not run in a convolution; end the group before it"
-            )
-        _check_pointwise(step)
-        names.append(_op(step))
-    return Conv2d(_conv_shape(workload, head, shapes), _conv_schedule(workload), names, pool.window if pool else None)
+    """A convolution with its bias, element-wise operations on its outputs, and a max-pool at the end."""
+    pool = find_pool((head, *tail))
+    bias = ["bias"] if len(shapes) == 3 else []
+    names = [op_of(step) for step in (tail if pool is None else tail[:-1])]
+    side = None if pool is None else pool.window
+    shape = _conv_shape(workload, head, shapes)
+    return Conv2d(shape, _conv_schedule(workload, shape.out[0] // (side or 1), side), [*bias, *names], side)
 
 
 def _make(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
@@ -119,7 +113,7 @@ def _matmul(workload: ChainWorkload, step: MatmulStep, shapes: Sequence[Shape], 
 def _pointwise(
     workload: ChainWorkload, step: PointwiseStep | ScaleStep, shapes: Sequence[Shape], after: tuple[Stage, ...]
 ) -> Operator:
-    stages = (_stage(step, shapes[0], shapes[1:]), *after)
+    stages = (_stage(workload, step, shapes[0], shapes[1:]), *after)
     return PointwiseOperator(shapes[0], stages, vector=workload.schedule.vector)
 
 
@@ -153,11 +147,17 @@ def _conv_shape(workload: ChainWorkload, step: ConvStep, shapes: Sequence[Shape]
     return ConvShape(x[1], w[0], (x[2], x[3]), (w[2], w[3]), x[0], stride, padding, dilation, groups)
 
 
-def _conv_schedule(workload: ChainWorkload) -> ConvSchedule:
-    """Rows of outputs in vectors, v1 filters at a time in registers, four rows of outputs in a tile."""
-    order = ("n", "co", "h", "w", "kh", "kw", "ci")
+def _conv_schedule(workload: ChainWorkload, rows: int, pool: int | None) -> ConvSchedule:
+    """Rows of outputs in vectors, v1 sums at a time in registers, a few of the rows that are stored in a tile.
+
+    A pool keeps the sums of a whole square (u, v) in registers, so fewer filters have room beside them.
+    """
+    square = () if pool is None else ("u", "v")
+    order = ("n", "co", "h", "w", *square, "kh", "kw", "ci")
     schedule = workload.schedule
-    return ConvSchedule(order=order, tile={"h": 4}, unroll={"co": schedule.v1}, vector=schedule.vector)
+    filters = schedule.v1 if pool is None else max(1, schedule.v1 // pool**2)
+    tile = {"h": ROWS_OF_TILE} if rows > ROWS_OF_TILE else {}
+    return ConvSchedule(order=order, tile=tile, unroll={"co": filters}, vector=schedule.vector)
 
 
 def _batch_norm(
@@ -212,15 +212,15 @@ def _attention(
     return Attention(shape, schedule)
 
 
-def _stage(step: ChainStep, value: Shape, extras: Sequence[Shape]) -> Stage:
+def _stage(workload: ChainWorkload, step: ChainStep, value: Shape, extras: Sequence[Shape]) -> Stage:
     """An element-wise operation on a value of a certain shape."""
     operands = tuple(
         Extra(f"{step.name}_{number}", _axes(step, value, shape)) for number, shape in enumerate(extras, start=1)
     )
     if isinstance(step, ScaleStep):
         op = "scale_add" if operands else "scale"
-        return Stage(op, operands, step.factor)
-    return Stage(_op(step), operands)
+        return Stage(op, operands, step.factor / prod(map(workload.extent, step.over)))
+    return Stage(op_of(step), operands)
 
 
 def _axes(step: ChainStep, value: Shape, extra: Shape) -> tuple[int, ...] | None:
@@ -234,12 +234,8 @@ def _axes(step: ChainStep, value: Shape, extra: Shape) -> tuple[int, ...] | None
 
 def _exactly(step: ChainStep, shapes: Sequence[Shape], count: int) -> Sequence[Shape]:
     if len(shapes) != count:
-        raise InputError(f"operation {step.name}: a {_op(step)} has {count} inputs, found {len(shapes)}")
+        raise InputError(f"operation {step.name}: {kind(step)} has {count} inputs, found {len(shapes)}")
     return shapes
-
-
-def _op(step: ChainStep) -> str:
-    return str(getattr(step, "op"))  # noqa: B009 - declared by each subclass
 
 
 _MAKERS: dict[type[ChainStep], Callable[[ChainWorkload, Any, Sequence[Shape], tuple[Stage, ...]], Operator]] = {

@@ -54,14 +54,14 @@ def count_work(
 
 
 def _chain(pieces: Sequence[Piece], body: Instructions) -> Chain | None:
-    """The chain of an average run of the innermost loop."""
+    """The chain of an average sum."""
     carrying = [piece for piece in pieces if piece.chain]
     if not carrying:
         return None
-    starts = sum(piece.starts for piece in carrying)
-    length = -(-sum(piece.starts * piece.chain for piece in carrying) // starts)
-    widest = max(carrying, key=lambda piece: piece.starts * piece.chain * piece.parallel)
-    return Chain("fma" if body.fma else "add", length, widest.parallel)
+    sums = sum(piece.sums for piece in carrying)
+    length = -(-sum(piece.sums * piece.chain for piece in carrying) // sums)
+    widest = max(carrying, key=lambda piece: piece.sums * piece.chain * piece.parallel)
+    return Chain("fma" if body.fma else "add", length, widest.parallel, sums)
 
 
 def count_tiles(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, count, pairwise
 
 import numpy as np
 
 from hwsim.errors import InputError
-from hwsim.kernels.chain_operator import make_operator
+from hwsim.kernels.chain_operator import make_group_operator, make_operator
 from hwsim.kernels.operator import Operator
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.chain import ChainStep, ChainWorkload
@@ -37,6 +37,22 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Node:
+    """What runs as one: an operation, or several that are fused."""
+
+    title: str
+    output: str
+    inputs: tuple[str, ...]
+    operator: Operator
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The tensor behind each port."""
+        ports = dict(zip((port.name for port in self.operator.inputs), self.inputs, strict=True))
+        return ports | {self.operator.outputs[-1].name: self.output}
+
+
+@dataclass(frozen=True)
 class Graph:
     """Operations in the order in which they run. A rewrite makes a new graph."""
 
@@ -60,8 +76,20 @@ class Graph:
 
     @property
     def results(self) -> list[str]:
-        """What the chain makes and does not read itself."""
-        return [step.name for step in self.steps if not self.readers(step.name)]
+        """What the chain makes and does not read itself, as its file says it: no rewrite changes what is asked for."""
+        steps = self.workload.operations
+        read = {name for step in steps for name in step.inputs}
+        return [step.name for step in steps if step.name not in read]
+
+    def is_known(self, name: str) -> bool:
+        """Whether a tensor has its values before the chain runs."""
+        return name in self.given or name in self.derived
+
+    def new_name(self, name: str) -> str:
+        """A name for a tensor that a rewrite makes: this one, or with a number behind it if it is taken."""
+        made = [step.name for step in (*self.workload.operations, *self.steps)]
+        taken = {*self.given, *self.derived, *self.columns, *made}
+        return next(each for each in chain((name,), (f"{name}_{number}" for number in count(2))) if each not in taken)
 
     def shapes(self) -> dict[str, Shape]:
         """The shape of every tensor."""
@@ -90,7 +118,7 @@ class Graph:
             yield from note(step.name, operator.outputs[-1].shape, operator)
 
     def evaluate(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Every tensor in float64, operation by operation."""
+        """Every tensor that is stored, in float64; groups go through the operator that runs them."""
         values = {name: np.asarray(array, np.float64) for name, array in inputs.items()}
 
         def note(name: str, value: Array) -> None:
@@ -101,12 +129,28 @@ class Graph:
 
         for name, derived in self.derived.items():
             note(name, derived.make(*(values[source] for source in derived.sources)))
-        operators = self.operators()
-        for step in self.steps:
-            operator = operators[step.name]
-            ports = {port.name: values[name] for port, name in zip(operator.inputs, step.inputs, strict=True)}
-            note(step.name, operator.reference(ports)[operator.outputs[-1].name])
+        for node in self.nodes():
+            ports = {port.name: values[name] for port, name in zip(node.operator.inputs, node.inputs, strict=True)}
+            note(node.output, node.operator.reference(ports)[node.operator.outputs[-1].name])
         return values
+
+    def nodes(self) -> list[Node]:
+        """The operations as they run: groups together, at the place of their last member."""
+        members = {name: group for group in self.groups for name in group}
+        shapes = self.shapes()
+        nodes = []
+        for step in self.steps:
+            group = members.get(step.name, (step.name,))
+            if step.name == group[-1]:
+                _check_group(self, group)
+                steps = [self.step(name) for name in group]
+                inputs = tuple(name for each in steps for name in each.inputs if name not in group[:-1])
+                operator = make_group_operator(self.workload, steps, shapes)
+                nodes.append(Node("+".join(group), step.name, inputs, operator))
+        return nodes
+
+    def with_groups(self, groups: Sequence[tuple[str, ...]]) -> Graph:
+        return replace(self, groups=tuple(groups))
 
     def with_note(self, text: str) -> Graph:
         return replace(self, notes=(*self.notes, text))
@@ -121,19 +165,8 @@ def make_graph(workload: ChainWorkload) -> Graph:
     unused = [name for name in given if name not in read]
     if unused:
         raise InputError(f"{workload.name}: no operation reads {', '.join(unused)}; take it out of tensors")
+    graph.shapes()
     return graph
-
-
-def fused_steps(graph: Graph) -> list[tuple[ChainStep, ...]]:
-    """The operations as they run: groups together, at the place of their last member."""
-    members = {name: group for group in graph.groups for name in group}
-    runs: list[tuple[ChainStep, ...]] = []
-    for step in graph.steps:
-        group = members.get(step.name, (step.name,))
-        if step.name == group[-1]:
-            _check_group(graph, group)
-            runs.append(tuple(graph.step(name) for name in group))
-    return runs
 
 
 def _check_group(graph: Graph, group: Sequence[str]) -> None:
@@ -143,6 +176,11 @@ def _check_group(graph: Graph, group: Sequence[str]) -> None:
         if after not in readers or graph.step(after).inputs[0] != name:
             raise InputError(
                 f"schedule.fuse: {after} does not take {name} as its first input, so {', '.join(group)} is no chain"
+            )
+        times = graph.step(after).inputs.count(name)
+        if times > 1:
+            raise InputError(
+                f"schedule.fuse: {after} reads {name} {times} times, so it has to be stored; end the group at {name}"
             )
         others = [reader for reader in readers if reader != after]
         if others:

@@ -151,8 +151,10 @@ class Piece:
     gathered: int
     """Elements that were put into vectors, or taken out of them, one by one."""
     chain: int
-    """Dependent operations of one accumulation in one run of the innermost loop; 0 if there is no such
-    chain."""
+    """Dependent operations of one accumulation, over all loops that go on with the same sum in its register; 0 if there
+    is no such chain."""
+    sums: int
+    """How often such an accumulation begins."""
     parallel: int
     loads: int
     stores: int

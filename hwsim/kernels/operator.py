@@ -52,6 +52,8 @@ class Operator(ABC):
     registers_needed: int = 1
     reads: frozenset[str] = frozenset()
     """Which of `accumulate` and `chunk` of a workload mean something to it: see `Kernel.reads`."""
+    alone: bool = True
+    """Whether the kernel has no tensors but its own. In a chain there are others, of any name."""
 
     @abstractmethod
     def emit(self, kernel: LoopKernel, names: Names) -> None:
@@ -73,9 +75,12 @@ class Operator(ABC):
         return ()
 
     def scratch(self, name: str, names: Names) -> str:
-        """The name of a scratch tensor of this operator: its own, told apart from others by the output's."""
+        """The name of a scratch tensor of this operator: its own, told apart from others by the output's.
+
+        No file can name a tensor with a dot, so nothing in a chain is called as its scratch space is.
+        """
         output = self.outputs[-1].name
-        return name if names[output] == output else f"{names[output]}.{name}"
+        return name if self.alone and names[output] == output else f"{names[output]}.{name}"
 
 
 @dataclass(frozen=True)

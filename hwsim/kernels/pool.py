@@ -108,7 +108,7 @@ def _operands(kernel: LoopKernel, shape: PoolShape, source: str, target: str) ->
         if name == source:
             strides |= {"u": h, "v": w}
         own = {index: stride for index, stride in strides.items() if index in shape.extents}
-        made.append(Operand(name, view.start, view.element_bytes, own))
+        made.append(Operand(view.name, view.start, view.element_bytes, own))
     return made[0], made[1]
 
 

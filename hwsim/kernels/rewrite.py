@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from hwsim.kernels.chain_group import HEADS, object_to
 from hwsim.kernels.conv_epilogue import EPSILON
 from hwsim.kernels.graph import Columns, Derived, Graph
 from hwsim.numerics.format import Array
@@ -20,80 +21,95 @@ def rewrite(graph: Graph, inputs: Mapping[str, Array] | None) -> Graph:
     """Apply the rules that the schedule asks for, in its order; `inputs` are the given tensors, None without math."""
     for name in graph.workload.schedule.rewrite:
         changed = RULES[name](graph)
-        if changed is None:
-            graph = graph.with_note(f"{name} found nothing to do")
+        if (changed.steps, changed.groups) == (graph.steps, graph.groups):
+            graph = changed.with_note(f"{name} found nothing to do")
         elif inputs is None:
             graph = changed.with_note(f"{name} was not checked: ran without math")
         else:
-            difference = _difference(graph, changed, inputs)
-            if difference <= SAME:
-                graph = changed
-            else:
-                graph = graph.with_note(f"{name} was not taken: it changes the result by {difference:.1e}")
+            reason = _find_difference(graph, changed, inputs)
+            graph = graph.with_note(f"{name} was not taken: {reason}") if reason else changed
     return graph
 
 
-def fold_batch_norm(graph: Graph) -> Graph | None:
+def fold_batch_norm(graph: Graph) -> Graph:
     """conv → batch norm becomes a convolution with other weights and another bias.
 
     With r = gamma / √(variance + ε), the weights of a channel are multiplied by its r, and its bias becomes
     (bias - mean) r + beta.
     """
-    found = None
     for norm in [step for step in graph.steps if isinstance(step, BatchNormStep)]:
         conv = next((step for step in graph.steps if step.name == norm.inputs[0]), None)
-        if isinstance(conv, ConvStep) and len(graph.readers(conv.name)) == 1:
-            found = graph = _folded(graph, conv, norm)
-    return found
+        if not isinstance(conv, ConvStep) or len(graph.readers(conv.name)) > 1:
+            continue
+        computed = [name for name in (*conv.inputs[1:], *norm.inputs[1:]) if not graph.is_known(name)]
+        if computed:
+            reason = f"the chain computes {', '.join(computed)}, so nothing can be folded before it runs"
+            graph = graph.with_note(f"fold_batch_norm left {norm.name} apart: {reason}")
+        else:
+            graph = _folded(graph, conv, norm)
+    return graph
 
 
-def merge_matmuls(graph: Graph) -> Graph | None:
+def merge_matmuls(graph: Graph) -> Graph:
     """Products of one tensor with several given matrices become one product with the matrices side by side."""
-    found = None
     for source in dict.fromkeys(step.inputs[0] for step in graph.steps):
-        mates = [step for step in graph.steps if _can_merge(graph, step, source)]
-        rows = {graph.given[step.inputs[1]][0] for step in mates}
-        if len(mates) > 1 and len(rows) == 1:
-            found = graph = _merged(graph, [step for step in mates if isinstance(step, MatmulStep)])
-    return found
+        mates = [step for step in graph.steps if isinstance(step, MatmulStep) and _can_merge(graph, step, source)]
+        if len(mates) < 2:
+            continue
+        padded = {step.name: reader for step in mates if (reader := _padding_reader(graph, step.name))}
+        for name, reader in padded.items():
+            reason = f"{reader} pads it with zeros, for which a part of a product has no room"
+            graph = graph.with_note(f"merge_matmuls left {name} apart: {reason}")
+        mates = [step for step in mates if step.name not in padded]
+        if len(mates) > 1:
+            graph = _merged(graph, mates)
+    return graph
 
 
-def fuse_pointwise(graph: Graph) -> Graph | None:
+def fuse_pointwise(graph: Graph) -> Graph:
     """Element-wise operations run with what makes their input, as long as nothing else reads it."""
     taken = {name for group in graph.groups for name in group}
-    groups = list(graph.groups)
+    shapes = graph.shapes()
     for head in graph.steps:
-        if head.name in taken or not isinstance(head, MatmulStep | ConvStep | PointwiseStep | ScaleStep):
+        if head.name in taken or not isinstance(head, HEADS):
             continue
-        group = [head.name]
-        while (after := _only_pointwise_reader(graph, group[-1])) is not None and after.name not in taken:
-            group.append(after.name)
+        group: list[ChainStep] = [head]
+        while (after := _only_pointwise_reader(graph, group[-1].name)) is not None and after.name not in taken:
+            objection = object_to([*group, after], shapes)
+            if objection is not None:
+                graph = graph.with_note(f"fuse_pointwise left {after.name} apart: {objection.reason}")
+                break
+            group.append(after)
         if len(group) > 1:
-            groups.append(tuple(group))
-            taken.update(group)
-    return replace(graph, groups=tuple(groups)) if len(groups) > len(graph.groups) else None
+            names = tuple(step.name for step in group)
+            graph = graph.with_groups((*graph.groups, names))
+            taken.update(names)
+    return graph
 
 
-RULES: Mapping[Rewrite, Callable[[Graph], Graph | None]] = {
+RULES: Mapping[Rewrite, Callable[[Graph], Graph]] = {
     "fold_batch_norm": fold_batch_norm,
     "merge_matmuls": merge_matmuls,
     "fuse_pointwise": fuse_pointwise,
 }
-"""What each rule makes of a graph; None where there is nothing for it to do."""
+"""What each rule makes of a graph: the same operations in the same groups where there is nothing for it to do."""
 
 
-def _difference(before: Graph, after: Graph, inputs: Mapping[str, Array]) -> float:
-    """How far apart the results are in float64, at most."""
-    old, new = before.evaluate(inputs), after.evaluate(inputs)
+def _find_difference(before: Graph, after: Graph, inputs: Mapping[str, Array]) -> str:
+    """How the results differ in float64; nothing if they do not. What a rule has fused runs as one."""
+    fused = [group for group in after.groups if group not in before.groups]
+    old, new = before.with_groups(()).evaluate(inputs), after.with_groups(fused).evaluate(inputs)
     largest = 0.0
     for name in before.results:
+        if not (np.isfinite(old[name]).all() and np.isfinite(new[name]).all()):
+            return f"{name} is not finite everywhere, so it cannot be compared"
         scale = float(np.abs(old[name]).max()) or 1.0
         largest = max(largest, float(np.abs(old[name] - new[name]).max()) / scale)
-    return largest
+    return f"it changes the result by {largest:.1e}" if largest > SAME else ""
 
 
 def _folded(graph: Graph, conv: ConvStep, norm: BatchNormStep) -> Graph:
-    weight, bias = f"{norm.name}_weight", f"{norm.name}_bias"
+    weight, bias = graph.new_name(f"{norm.name}_weight"), graph.new_name(f"{norm.name}_bias")
     weight_shape = graph.shapes()[conv.inputs[1]]
 
     def scale(gamma: Array, variance: Array) -> Array:
@@ -117,31 +133,40 @@ def _folded(graph: Graph, conv: ConvStep, norm: BatchNormStep) -> Graph:
     return replace(graph, steps=steps, derived=derived, groups=tuple(group for group in groups if len(group) > 1))
 
 
-def _can_merge(graph: Graph, step: ChainStep, source: str) -> bool:
-    if not isinstance(step, MatmulStep) or step.inputs[0] != source or step.transpose_a or step.transpose_b:
+def _can_merge(graph: Graph, step: MatmulStep, source: str) -> bool:
+    if step.inputs[0] != source or step.transpose_a or step.transpose_b:
         return False
     weight = step.inputs[1]
     grouped = {name for group in graph.groups for name in group}
     return len(graph.given.get(weight, ())) == 2 and len(graph.readers(weight)) == 1 and step.name not in grouped
 
 
-def _merged(graph: Graph, mates: list[MatmulStep]) -> Graph:
-    name = "_".join(step.name for step in mates)
-    weights = tuple(step.inputs[1] for step in mates)
-    widths = [graph.given[weight][1] for weight in weights]
-    rows = graph.given[weights[0]][0]
+def _padding_reader(graph: Graph, name: str) -> str:
+    """The operation that needs zeros around a tensor; nothing if none does."""
+    operators = graph.operators()
+    for step in graph.readers(name):
+        for port, tensor in zip(operators[step.name].inputs, step.inputs, strict=True):
+            if tensor == name and any(port.halo):
+                return step.name
+    return ""
 
-    def side_by_side(*parts: Array) -> Array:
-        return np.concatenate(parts, axis=1)
 
-    derived = {**graph.derived, f"{name}_weight": Derived(weights, (rows, sum(widths)), side_by_side)}
-    columns = dict(graph.columns)
-    for step, width in zip(mates, widths, strict=True):
-        first = sum(widths[: mates.index(step)])
-        columns[step.name] = Columns(name, first, width)
-    merged = mates[0].model_copy(update={"name": name, "inputs": (mates[0].inputs[0], f"{name}_weight")})
+def _merged(graph: Graph, mates: Sequence[MatmulStep]) -> Graph:
+    name = graph.new_name("_".join(step.name for step in mates))
+    weight = graph.new_name(f"{name}_weight")
+    parts = tuple(step.inputs[1] for step in mates)
+    widths = [graph.given[part][1] for part in parts]
+    rows = graph.given[parts[0]][0]
+
+    def side_by_side(*matrices: Array) -> Array:
+        return np.concatenate(matrices, axis=1)
+
+    derived = {**graph.derived, weight: Derived(parts, (rows, sum(widths)), side_by_side)}
+    firsts = (sum(widths[:number]) for number in range(len(widths)))
+    columns = {step.name: Columns(name, *cut) for step, *cut in zip(mates, firsts, widths, strict=True)}
+    merged = mates[0].model_copy(update={"name": name, "inputs": (mates[0].inputs[0], weight)})
     steps = tuple(merged if step is mates[0] else step for step in graph.steps if step not in mates[1:])
-    return replace(graph, steps=steps, derived=derived, columns=columns)
+    return replace(graph, steps=steps, derived=derived, columns={**graph.columns, **columns})
 
 
 def _only_pointwise_reader(graph: Graph, name: str) -> ChainStep | None:

@@ -34,6 +34,7 @@ class Table:
         self.lengths = tuple(len(tried[name]) for name in "mnk")
         self.trips = {name: self._axis(name, [cut.tiles for cut in tried[name]]) for name in "mnk"}
         self.tiles = {role: self._tile_bytes(role) for role in ROLES}
+        self._rooms: dict[tuple[Role, str, int], Numbers] = {}
         self.moved = {role: np.stack([self._moved(role, order) for order in self.orders]) for role in ROLES}
         self.pieces = {role: np.stack([self._replaced(role, order) for order in self.orders]) for role in ROLES}
 
@@ -110,18 +111,23 @@ class Table:
 
     def _held(self, role: Role, order: str, buffers: int) -> Numbers:
         """Room that each piece takes: twice where it is replaced and there are two buffers."""
-        if not self._moves(role):
-            return np.zeros((3, 1, 1, 1))
         first, second, _ = RELEVANT[role]
         outer = min((first, second), key=order.index)
-        pad = self.search.chip.pads[role]
-        copies = min(buffers, pad.buffers)
-        changing = {TILE: self.trips[first] * self.trips[second], ROW: self.trips[outer], WHOLE: np.ones((1, 1, 1))}
-        rows = []
-        for piece in PIECES:
-            many = (changing[piece] > 1) | (self.search.batches > 1)
-            rows.append(np.broadcast_to(self._piece(role, order, piece) * np.where(many, copies, 1), self.lengths))
-        return np.stack(rows)
+        key = (role, outer, min(buffers, self.search.chip.pads[role].buffers))
+        if key not in self._rooms:
+            self._rooms[key] = self._room(role, order, outer, key[2])
+        return self._rooms[key]
+
+    def _room(self, role: Role, order: str, outer: str, copies: int) -> Numbers:
+        rows = np.zeros((3, *self.lengths))
+        if not self._moves(role):
+            return rows
+        first, second, _ = RELEVANT[role]
+        counts = (self.trips[first] * self.trips[second], self.trips[outer], 1)
+        for piece, count in zip(PIECES, counts, strict=True):
+            many = np.asarray(count) * self.search.batches > 1
+            rows[piece] = self._piece(role, order, piece) * np.where(many, copies, 1)
+        return rows
 
     def _moved(self, role: Role, order: str) -> Numbers:
         """Bytes that each piece brings from the level behind, or takes there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hwsim.numerics.format import Array, Format
+from hwsim.numerics.kind import IntFormat
 
 _EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53
 """Whole numbers up to here are exact."""
@@ -44,6 +45,8 @@ def accumulate(target: Array, part: Array, fmt: Format) -> None:
     """``target += part`` with `target` stored in a format."""
     if target.dtype == part.dtype and fmt.is_native:
         target += part
+    elif isinstance(fmt, IntFormat) and fmt.wraps:
+        np.add(target, part, out=target, casting="unsafe")  # added in 64 bits, and cut
     elif fmt.is_integer:
         target[...] = fmt.store(target.astype(np.int64) + part)
     else:

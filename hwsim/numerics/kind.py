@@ -150,9 +150,12 @@ class IntFormat(Format):
         values = np.asarray(values)
         stored: Array
         if not np.issubdtype(values.dtype, np.integer):
-            values = np.rint(values)
+            values = np.asarray(np.rint(values))
             if saturate or not self.wraps:
-                stored = np.nan_to_num(np.clip(values, self.low, self.high), nan=0.0).astype(self.held)
+                np.clip(values, self.low, self.high, out=values)
+                if np.isnan(values.sum()):
+                    values = np.nan_to_num(values, nan=0.0)
+                stored = values.astype(self.held)
                 return stored
             values = np.nan_to_num(np.clip(values, -(2.0**62), 2.0**62), nan=0.0).astype(np.int64)
         if saturate or not self.wraps:

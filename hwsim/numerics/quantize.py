@@ -18,6 +18,8 @@ from hwsim.numerics.kind import FloatFormat, IntFormat
 
 Scaling = Literal["none", "tensor", "row", "block"]
 
+_LONG_RANGE = 1e6
+
 
 @dataclass(frozen=True, eq=False)
 class QuantizedArray:
@@ -83,11 +85,13 @@ def quantize(values: Array, fmt: Format, per: Scaling, *, axis: int = -1, block:
     """Values in a narrow format, with scales for the whole tensor, for rows, or for blocks along `axis`."""
     exact = np.asarray(values)
     if isinstance(fmt, BlockFormat):
-        if per not in ("none", "block"):
-            raise InputError(f"scale: {fmt.name} has a scale for each block of {fmt.block} already; leave scale out")
+        if per != "none":
+            check_can_be_scaled(fmt)
         elements, scales = fmt.split(exact, axis)
         stored = QuantizedArray(elements, scales, fmt.element, "block", axis, fmt.block)
         return _with_losses(stored, exact)
+    if per != "none":
+        check_can_be_scaled(fmt)
     if per == "none":
         plain = QuantizedArray(fmt.store(exact, saturate=True, axis=axis), np.ones(()), fmt, "none", axis)
         return _with_losses(plain, exact)
@@ -100,13 +104,22 @@ def quantize(values: Array, fmt: Format, per: Scaling, *, axis: int = -1, block:
         scales = _scale(high - low, fmt.largest)
         zeros = np.rint(-low / scales).astype(np.uint8)
     else:
-        scales = _scale(_extreme(np.abs(wide), per, axis, size), fmt.largest)
+        scales = _scale(_largest(wide, per, axis, size), fmt.largest)
     spread = spread_blocks(scales, wide.shape, size, axis) if per == "block" else scales
     scaled = wide / spread
     if zeros is not None:
         scaled += spread_blocks(zeros, wide.shape, size, axis) if per == "block" else zeros
     stored = QuantizedArray(fmt.store(scaled, saturate=True), scales, fmt, per, axis, size, zeros)
     return _with_losses(stored, exact)
+
+
+def check_can_be_scaled(fmt: Format) -> None:
+    """Scales are for formats whose range is short: with others, products of scaled numbers would leave it."""
+    too_wide = fmt.bits > 16 if fmt.is_integer else fmt.largest > _LONG_RANGE
+    if isinstance(fmt, BlockFormat):
+        raise InputError(f"scale: {fmt.name} has a scale for each block of {fmt.block} already; leave scale out")
+    if too_wide:
+        raise InputError(f"scale: {fmt.name} has range enough; scales are for formats such as fp8_e4m3, int8 and int4")
 
 
 def _with_losses(stored: QuantizedArray, exact: Array) -> QuantizedArray:
@@ -131,6 +144,18 @@ def count_beyond(values: Array, fmt: Format) -> int:
     if fmt.largest >= float(np.finfo(np.float32).max) / 2 and values.dtype.itemsize <= 4:
         return 0
     return int(np.count_nonzero(np.abs(values) > fmt.largest))
+
+
+def _largest(values: Array, per: Scaling, axis: int, block: int) -> Array:
+    """The largest magnitude of what each scale covers; where all is finite, without a copy of the values."""
+    if per != "block":
+        along = None if per == "tensor" else axis
+        keep = per == "row"
+        high, low = (end(axis=along, keepdims=keep, initial=0) for end in (values.max, values.min))
+        found = np.asarray(np.maximum(high, -low))
+        if np.isfinite(found).all():
+            return found
+    return _extreme(np.abs(values), per, axis, block)
 
 
 def _extreme(values: Array, per: Scaling, axis: int, block: int) -> Array:

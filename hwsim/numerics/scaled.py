@@ -12,10 +12,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from hwsim.errors import InputError
-from hwsim.numerics.block import BlockFormat
 from hwsim.numerics.format import FORMATS, Array, Format
-from hwsim.numerics.quantize import Scaling, quantize
+from hwsim.numerics.quantize import Scaling, check_can_be_scaled, quantize
 
 SCALE_BITS = 32
 """Scales are fp32, but for those of MX formats. Those of a tensor or a row are too few to count in memory."""
@@ -60,8 +58,7 @@ def with_scales(fmt: Format, per: Scaling, block: int) -> Format:
     """A format with scales, under its own name; the format itself if none are asked for."""
     if per == "none":
         return fmt
-    if isinstance(fmt, BlockFormat):
-        raise InputError(f"scale: {fmt.name} has a scale for each block of {fmt.block} already; leave scale out")
+    check_can_be_scaled(fmt)
     single = np.dtype(np.float32)
     # Relative to the largest number, a signed integer is off by at most half of 2 / 2^bits.
     significand = fmt.bits - 1 if fmt.is_integer else fmt.significand

@@ -66,10 +66,10 @@ def level_bandwidths(machine: MachineSpec, units: int) -> dict[str, float]:
 
 def make_roofline(machine: MachineSpec, runs: Mapping[str, RunResult], probes: Mapping[str, RunResult]) -> Roofline:
     """Roofs for as many units as the runs use; `probes` are runs by format, whose peak rates are the ceilings."""
-    units = max((result.work["cores"] for result in runs.values()), default=0) or sum(u.count for u in machine.compute)
+    units = max((units_used(machine, result) for result in runs.values()), default=0) or _all_units(machine)
     peaks = {str(result.resolved["workload"]["precision"]): result for result in (*probes.values(), *runs.values())}
     ceilings = {
-        form: float(result.work["peak_flops_per_s"]) / result.work["cores"] * units
+        form: float(result.work["peak_flops_per_s"]) / units_used(machine, result) * units
         for form, result in peaks.items()
         if result.work.get("peak_flops_per_s")
     }
@@ -81,6 +81,15 @@ def make_roofline(machine: MachineSpec, runs: Mapping[str, RunResult], probes: M
         if intensity and level in roofs
     )
     return Roofline(machine.name, units, roofs, dict(sorted(ceilings.items(), key=lambda item: item[1])), spots)
+
+
+def units_used(machine: MachineSpec, result: RunResult) -> int:
+    """Compute units that share a run: cores as the schedule asks for them, all units of an accelerator."""
+    return int(result.work["cores"]) if machine.compute[0].kind == "cpu" else _all_units(machine)
+
+
+def _all_units(machine: MachineSpec) -> int:
+    return sum(unit.count for unit in machine.compute)
 
 
 def _last(machine: MachineSpec) -> set[str]:

@@ -9,10 +9,19 @@ from pydantic import Field
 from hwsim.spec.base import Name, Sourced, Spec
 from hwsim.spec.gpu import GpuSpec
 from hwsim.spec.grid import GridSpec
+from hwsim.spec.number import SumFormat
 from hwsim.spec.systolic import SystolicSpec
 from hwsim.units import LatencyField
 
 Rate = Annotated[float, Field(gt=0, le=64)]
+
+
+class CoreFormatSpec(Spec):
+    """How a core computes in a number format; a workload may ask for other sums."""
+
+    rate: Rate = Field(1, description="Share of the core's operations per cycle that it reaches in this format.")
+    accumulate: SumFormat | None = Field(None, description="Number format of its sums of products.")
+    chunk: int | None = Field(None, ge=1, description="Products that it sums before the sum is rounded.")
 
 
 class SimdSpec(Spec):
@@ -73,10 +82,11 @@ class CpuSpec(Sourced):
         examples=[256],
     )
     simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
-    formats: dict[Name, Rate] = Field(
+    formats: dict[Name, Rate | CoreFormatSpec] = Field(
         {"fp64": 1, "fp32": 1, "fp16": 1, "bf16": 1, "int32": 1, "int8": 1},
         description="Number formats that the core computes in, with the share of its operations per cycle that it "
-        "reaches in each: 1 for all ports with all lanes, 0.5 for half as many.",
+        "reaches in each: 1 for all ports with all lanes, 0.5 for half as many. A group instead of a number "
+        "also says how sums are kept.",
     )
     matrix: MatrixSpec | None = Field(
         None, description="Multiply-adds of one instruction in each lane; one if not given."

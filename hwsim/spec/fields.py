@@ -57,12 +57,19 @@ def model_at(model: type[BaseModel], node: Node, path: NodePath) -> type[BaseMod
 
 
 def model_of(annotation: Any, node: Node | None) -> type[BaseModel] | None:
-    """The model that an annotation leads to; among variants, the one that the data's ``kind`` names."""
+    """The model that an annotation leads to; among variants, the one that the data's ``kind`` (or ``op``) names."""
     models = [choice for choice in choices(annotation) if isinstance(choice, type) and issubclass(choice, BaseModel)]
     if len(models) < 2:
         return models[0] if models else None
-    kind = node.text("kind") if node is not None else None
-    return next((model for model in models if kind in get_args(model.model_fields["kind"].annotation)), None)
+    field = variant_field(annotation)
+    kind = node.text(field) if node is not None else None
+    return next((model for model in models if kind in get_args(model.model_fields[field].annotation)), None)
+
+
+def variant_field(annotation: Any) -> str:
+    """The field that tells the variants of a part apart: ``kind`` in machines, ``op`` in chains."""
+    models = [choice for choice in choices(annotation) if isinstance(choice, type) and issubclass(choice, BaseModel)]
+    return "kind" if all("kind" in model.model_fields for model in models) else "op"
 
 
 def choices(annotation: Any) -> Iterator[Any]:

@@ -53,7 +53,6 @@ class AttentionKernelSpec(Spec):
     head_dim: int = Field(ge=1, description="Largest head size that this entry serves.")
     queries: int = Field(ge=1, description="Rows of queries of a block.")
     keys: int = Field(ge=1, description="Keys and values of one step.")
-    threads: int = Field(128, ge=32, multiple_of=32, description="Threads of a block.")
     resident: int = Field(1, ge=1, description="Blocks that run on one SM at once.")
     whole_heads: bool = Field(False, description="One block takes all queries of a head, tile after tile.")
     math_share: Share = Field(description="Share of the tensor cores' peak rate that its products reach.")
@@ -108,7 +107,9 @@ class GpuSpec(Sourced):
     block_threads: int = Field(1024, ge=32, description="Threads of one block at most.")
     thread_registers: int = Field(255, ge=1, description="Registers of one thread at most.")
     register_unit: int = Field(256, ge=1, description="Registers are given to a warp in multiples of this.")
-    shared_reserved: Bytes = Field(0, description="Shared memory that each block loses to the system.")
+    shared_reserved: Bytes | None = Field(
+        None, description="Shared memory that each block loses to the system; none if not given."
+    )
     lanes: dict[FormatName, Rate] = Field(
         description="Fused multiply-adds per cycle on the ordinary lanes, by format.", examples=[{"fp32": 64}]
     )

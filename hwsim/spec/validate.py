@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from hwsim.spec.document import Node, NodePath
-from hwsim.spec.fields import Finding, choices, declared_at, did_you_mean, literals, model_at
+from hwsim.spec.fields import Finding, choices, declared_at, did_you_mean, literals, model_at, variant_field
 
 Model = TypeVar("Model", bound=BaseModel)
 Details = Mapping[str, Any]
@@ -22,11 +22,11 @@ def validate(model: type[Model], node: Node) -> tuple[Model | None, list[Finding
     except ValidationError as error:
         by_path: dict[NodePath, list[Details]] = {}
         for details in error.errors(include_url=False):
-            by_path.setdefault(_field_path(node, details), []).append(details)
+            by_path.setdefault(_field_path(model, node, details), []).append(details)
         return None, [Finding(path, _message(model, node, path, by_path[path])) for path in _innermost(by_path)]
 
 
-def _field_path(node: Node, details: Details) -> NodePath:
+def _field_path(model: type[BaseModel], node: Node, details: Details) -> NodePath:
     """Pydantic's location without the names of variants (`cache`, `constrained-int`) that it puts between."""
     path: list[str | int] = []
     location: tuple[str | int, ...] = details["loc"]
@@ -38,7 +38,8 @@ def _field_path(node: Node, details: Details) -> NodePath:
             path.append(part)
             here = inner
     if details["type"].startswith("union_tag"):
-        path.append("kind")
+        declared = declared_at(model, node, tuple(path))
+        path.append(variant_field(declared.annotation) if declared is not None else "kind")
     return tuple(path)
 
 
@@ -68,7 +69,7 @@ def _missing(model: type[BaseModel], node: Node, path: NodePath) -> str:
     declared = declared_at(model, node, path)
     if declared is not None and declared.description:
         return f"missing; it is: {declared.description}"
-    if path[-1] == "kind":
+    if path[-1] in ("kind", "op"):
         group = declared_at(model, node, path[:-1])
         kinds = sorted(_kinds(group.annotation)) if group is not None else []
         return f"missing; one of {', '.join(kinds)}"
@@ -80,7 +81,7 @@ def _kinds(annotation: Any) -> set[str]:
         str(kind)
         for choice in choices(annotation)
         if isinstance(choice, type) and issubclass(choice, BaseModel)
-        for kind in literals(choice.model_fields["kind"].annotation)
+        for kind in literals(choice.model_fields[variant_field(annotation)].annotation)
     }
 
 

@@ -71,6 +71,11 @@ def make_axis(name: str, given: object, where: Where = "workload") -> Axis:
     return Axis(name, tuple(dict.fromkeys(values)), where)
 
 
+def typed(value: object) -> str:
+    """A value as one would type it: `true`, not `True`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def as_number(value: object) -> float | None:
     """Where a value lies on a numeric axis: sizes in bytes; None for words."""
     if isinstance(value, bool):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hwsim.api import resolve_machine, resolve_workload, run_all
@@ -22,9 +22,12 @@ class Task:
 
 
 def run_tasks(
-    tasks: Sequence[Task], *, math: bool = True, told: Callable[[Task], None] = lambda task: None
+    tasks: Sequence[Task], *, math: bool = True, refused: dict[str, str] | None = None
 ) -> dict[str, RunResult]:
-    """Run one after the other; whatever is wrong with any of them is said before the first one starts."""
+    """Run one after the other; whatever is wrong with any of them is said before the first one starts.
+
+    A machine may turn out not to have what a workload needs. With `refused`, that is noted there and the others go on.
+    """
     wrong = []
     for task in tasks:
         try:
@@ -36,7 +39,14 @@ def run_tasks(
         raise InputError("\n".join(wrong))
     results = {}
     for task in tasks:
-        told(task)
-        run = run_all(task.machine, task.workload, set=task.settings, math=math, parameters=task.parameters)
-        results[task.label] = run.result
+        try:
+            run = run_all(task.machine, task.workload, set=task.settings, math=math, parameters=task.parameters)
+        except InputError as error:
+            if refused is None:
+                raise
+            refused[task.label] = str(error)
+        else:
+            results[task.label] = run.result
+    if not results and refused:
+        raise InputError("\n".join(dict.fromkeys(refused.values())))
     return results

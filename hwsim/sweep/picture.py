@@ -13,12 +13,11 @@ from hwsim.results.plot.bars import plot_energy, plot_traffic
 from hwsim.results.plot.heat import plot_heat
 from hwsim.results.plot.lines import Line, Mark, plot_lines
 from hwsim.results.plot.pareto import Dot, plot_pareto
-from hwsim.sweep.axis import Axis, Value, as_number
+from hwsim.sweep.axis import Axis, Value, as_number, typed
 from hwsim.sweep.request import MACHINE, WORKLOAD, Request
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from hwsim.results.plot.file import Figure
     from hwsim.sweep.result_set import ResultSet, Row
 
 KINDS = ("auto", "lines", "heat", "pareto", "energy", "traffic")
@@ -69,7 +68,7 @@ def row_label(results: ResultSet, row: Row) -> str:
 
 
 def _short(name: str, value: Value) -> str:
-    return str(value) if name in (MACHINE, WORKLOAD, "precision") else f"{name}={value}"
+    return typed(value) if name in (MACHINE, WORKLOAD, "precision") else f"{name}={typed(value)}"
 
 
 def _kind(results: ResultSet) -> str:

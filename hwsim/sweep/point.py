@@ -13,7 +13,7 @@ from hwsim.errors import InputError, OverrideError
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.render import as_data
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.sweep.axis import Axis, Value
+from hwsim.sweep.axis import Axis, Value, typed
 from hwsim.sweep.request import MACHINE, WORKLOAD, Coordinates, Request
 from hwsim.sweep.version import model_version
 
@@ -23,17 +23,20 @@ class Job:
     """All that a worker needs, wherever it runs: resolved inputs as JSON text, no files."""
 
     machine: str
+    """The machine with the fields that were written, as a file would give them."""
+    described: str
+    """The same with every default filled in, as results show it."""
     workload: str
     math: bool
 
     @property
     def key(self) -> str:
         """A digest of the inputs and the model: equal keys mean equal results."""
-        return _digest(self.machine, self.workload, "math" if self.math else "no math")
+        return _digest(self.machine, self.described, self.workload, "math" if self.math else "no math")
 
     @property
     def machine_key(self) -> str:
-        return hashlib.sha256(self.machine.encode()).hexdigest()[:32]
+        return hashlib.sha256(self.described.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,10 @@ class Resolver:
         self._workload = lru_cache(maxsize=64)(lambda name: resolve_workload(name, {}))
 
     def job(self, coordinates: Coordinates) -> Job:
-        settings = tuple(f"{name}={_text(value)}" for name, value in self._part(coordinates, "machine").items())
-        machine, text = self._machine(str(coordinates[MACHINE]), settings)
+        settings = tuple(f"{name}={typed(value)}" for name, value in self._part(coordinates, "machine").items())
+        machine, written, described = self._machine(str(coordinates[MACHINE]), settings)
         workload = in_own_format(machine, self._with(coordinates, self._part(coordinates, "workload")))
-        return Job(text, _json(as_data(workload)), self.request.math)
+        return Job(written, described, _json(as_data(workload)), self.request.math)
 
     def unknown_names(self, coordinates: Coordinates) -> list[str]:
         """What is wrong with the names of the axes, for one machine and one workload."""
@@ -138,17 +141,13 @@ class Resolver:
         base = self._workload(str(coordinates[WORKLOAD]))
         return resolve_workload(base, parameters, self.request.seed)
 
-    def _load_machine(self, name: str, settings: tuple[str, ...]) -> tuple[MachineSpec, str]:
+    def _load_machine(self, name: str, settings: tuple[str, ...]) -> tuple[MachineSpec, str, str]:
         machine = resolve_machine(name, settings)
-        return machine, _json(as_data(machine))
+        return machine, _json(machine.model_dump(mode="json", exclude_unset=True)), _json(as_data(machine))
 
 
 def _json(data: object) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _digest(*texts: str) -> str:

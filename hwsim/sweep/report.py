@@ -10,7 +10,7 @@ from hwsim.results.html.of_run import run_sections, run_words
 from hwsim.results.html.page import Column, Line, Page
 from hwsim.results.metrics import about, write
 from hwsim.results.text import ratio
-from hwsim.sweep.axis import as_number
+from hwsim.sweep.axis import as_number, typed
 from hwsim.sweep.result_set import BEST_OF, ResultSet, Row
 
 
@@ -61,7 +61,7 @@ def sweep_words(results: ResultSet) -> Iterator[str]:
 
 
 def _where(results: ResultSet, row: Row) -> str:
-    return ", ".join(f"{axis} {row[axis]}" for axis in results.axis_names)
+    return ", ".join(f"{axis} {typed(row[axis])}" for axis in results.axis_names)
 
 
 def _numbers(row: Row) -> dict[str, float]:

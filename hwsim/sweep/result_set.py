@@ -16,7 +16,8 @@ from hwsim.sweep.store import Status, Store
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
+
+    from hwsim.results.plot.file import Figure
 
 BEST_OF = ("time_s", "energy_j", "edp_js", "error_max_rel")
 _SHOWN = 12

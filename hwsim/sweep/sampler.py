@@ -80,9 +80,7 @@ def _cost(tuner: _Tuner, choice: Choice) -> float:
 
 def _ask_optuna(tuner: _Tuner, starts: list[Choice], optuna: Any) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        sampler=optuna.samplers.TPESampler(seed=0, multivariate=True, warn_independent_sampling=False)
-    )
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, multivariate=True))
     names = [axis.name for axis in tuner.request.all_axes]
     for start in starts:
         study.enqueue_trial(dict(zip(names, start, strict=True)))

@@ -111,7 +111,7 @@ class Store:
         machine = None if point.job is None else point.job.machine_key
         with self._explained("written"), self._transaction():
             if point.job is not None and machine not in self._machines:
-                packed = (machine, _packed(point.job.machine))
+                packed = (machine, _packed(point.job.described))
                 self._db.execute("INSERT OR IGNORE INTO machines (key, data) VALUES (?, ?)", packed)
             self._db.execute(
                 "INSERT INTO points (key, status, machine, result, error) VALUES (?, ?, ?, ?, ?) "
@@ -121,7 +121,7 @@ class Store:
             )
             self._join(sweep, point)
         if point.job is not None and machine is not None:
-            self._machines[machine] = point.job.machine
+            self._machines[machine] = point.job.described
 
     def reuse(self, sweep: int, points: list[Point]) -> None:
         """Points that are already here belong to this sweep as well."""
@@ -180,7 +180,8 @@ class Store:
             if row is None:
                 raise StoreError(f"{self.name} is damaged: the machine of point {key} is missing")
             self._machines[machine] = _unpacked(row[0])
-        data["resolved"] = {"machine": json.loads(self._machines[machine]), **data["resolved"]}
+        if "machine" not in data["resolved"]:
+            data["resolved"] = {"machine": json.loads(self._machines[machine]), **data["resolved"]}
         return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     # Opening --------------------------------------------------------------------------------------------------------

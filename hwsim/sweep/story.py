@@ -87,25 +87,26 @@ STORIES: Mapping[str, Story] = {
     "attention": Story(
         "Attention with the matrix S in memory, and without",
         "What does never storing S save, and where does it pay?",
-        ("course_cpu", "cortex_a78", "a100", "tpu_v1"),
+        ("course_cpu", "cortex_a78", "a100_40", "tpu_v1"),
         (Rung("naive", "attention_naive"), Rung("fused", "attention_fused")),
         {"n": 512},
     ),
     "specialisation": Story(
         "One matrix product on more and more specialised hardware",
         "What does giving up programmability bring?",
-        ("course_cpu",),
-        (
-            Rung("scalar core", "matmul_tiled"),
-            Rung("vectors", "matmul_tiled", {"vector": True, "v1": 4}),
-            Rung("vectors, all cores", "matmul_parallel"),
-            Rung("phone core", "matmul_tiled", {"vector": True, "v1": 4}, "cortex_a78"),
-            Rung("DSP", "matmul", {}, "dsp_vliw"),
-            Rung("GPU", "matmul", {}, "a100"),
-            Rung("FPGA", "matmul", {}, "fpga"),
-            Rung("systolic array", "matmul", {}, "tpu_v1"),
+        ("ladder_scalar",),
+        tuple(
+            Rung(name, "matmul", {}, f"ladder_{machine}")
+            for name, machine in {
+                "scalar core": "scalar",
+                "vectors": "simd",
+                "GPU": "gpu",
+                "signal processor": "dsp",
+                "FPGA": "fpga",
+                "fixed function": "asic",
+            }.items()
         ),
-        {"n": 256},
+        {"n": 256, "precision": "fp16"},
     ),
 }
 

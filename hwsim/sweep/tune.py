@@ -21,6 +21,7 @@ from hwsim.results.metrics import about, full_name
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec, workload_model
 from hwsim.sweep.api import WORTH_STARTING_S
+from hwsim.sweep.axis import typed
 from hwsim.sweep.estimate import estimate
 from hwsim.sweep.executor import Backend, InProcess, make_backend, usable_cores
 from hwsim.sweep.feasible import broken_rule
@@ -100,7 +101,7 @@ def run_command(request: Request, coordinates: Coordinates) -> str:
     words = ["hwsim", "run", str(coordinates[MACHINE]), str(coordinates[WORKLOAD])]
     for axis in request.axes:
         value = coordinates[axis.name]
-        text = f"{axis.name}={str(value).lower() if isinstance(value, bool) else value}"
+        text = f"{axis.name}={typed(value)}"
         words += ["--set", text] if axis.where == "machine" else [text]
     return shlex.join([*words, *(["--seed", str(request.seed)] if request.seed is not None else [])])
 

@@ -9,17 +9,16 @@ from pathlib import Path
 from hwsim import __version__
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_PARTS = ("numerics", "trace", "kernels", "hardware", "engine", "spec", "energy.py", "units.py", "api.py")
-_RESULTS = ("assemble.py", "attribution.py", "formula.py", "result.py", "verify.py", "conflict.py")
-"""What numbers come from. Words, plots, sweeps and the command line may change without touching them."""
+_SILENT = ("cli", "sweep", "validation", "results/plot", "results/html", "data")
+"""What no number comes from: these may change without making stored points old."""
 
 
 @cache
 def model_version() -> str:
     """hwsim's version, and a digest of the code that makes numbers."""
     digest = hashlib.sha256()
-    roots = [_PACKAGE / part for part in _PARTS] + [_PACKAGE / "results" / name for name in _RESULTS]
-    files = [file for root in roots for file in (root.rglob("*.py") if root.is_dir() else [root])]
+    silent = tuple(_PACKAGE / part for part in _SILENT)
+    files = [file for file in _PACKAGE.rglob("*.py") if not any(file.is_relative_to(part) for part in silent)]
     for file in sorted(files):
         digest.update(file.relative_to(_PACKAGE).as_posix().encode())
         digest.update(file.read_bytes())

@@ -19,7 +19,8 @@ def run_job(job: Job) -> str:
     data = json.loads(job.workload)
     workload = workload_model(data.get("op")).model_validate(data, strict=False)
     result = run_all(machine_of_job(job), workload, math=job.math).result.to_dict()
-    result["resolved"] = {"workload": result["resolved"]["workload"]}
+    if result["resolved"]["machine"] == json.loads(job.described):  # a machine that had to slow down is another one
+        result["resolved"] = {"workload": result["resolved"]["workload"]}
     return json.dumps(result, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 

@@ -39,7 +39,8 @@ class Instructions:
 
 @dataclass(frozen=True)
 class Chain:
-    """Operations of which each waits for the one before, in one run of the innermost loop.
+    """Operations of which each waits for the one before: in the innermost loop, and in those around it that go on with
+    the same sum in its register.
 
     `parallel` such chains run side by side in the loop body (a vector of partial sums is one chain). A sum
     that goes through memory waits for the store as well as for the addition: it counts two operations for
@@ -49,6 +50,11 @@ class Chain:
     op: ChainOp
     length: int
     parallel: int = 1
+    runs: int | None = None
+    """How often such a chain begins; with each innermost loop if not given."""
+
+    def scaled(self, times: int) -> Chain:
+        return self if self.runs is None else replace(self, runs=self.runs * times)
 
 
 @dataclass(frozen=True)
@@ -74,4 +80,11 @@ class Work:
             macs=self.macs * times,
             instructions=self.instructions.scaled(times),
             loop_starts=self.loop_starts * times,
+            chain=self.chain.scaled(times) if self.chain is not None else None,
         )
+
+    @property
+    def sums(self) -> int:
+        """How often its chain begins."""
+        runs = self.chain.runs if self.chain is not None else None
+        return max(1, self.loop_starts if runs is None else runs)

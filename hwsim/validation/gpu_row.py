@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hwsim.errors import InputError, SpecError
 from hwsim.hardware.gpu.attention import AttentionShape
 from hwsim.hardware.gpu.conv import ConvShape
 from hwsim.hardware.gpu.cost import KernelCost
@@ -32,7 +33,7 @@ WEIGHT_BYTES = {"w4a16": 0.5, "w8a16": 1.0}
 
 TIMING = {"cuda_graph": "graph", "cuda_event": "stream", "reported": "graph", "wall_clock": "host"}
 HOST_US = {"gemm": 21.0, "softmax": 12.0, "layernorm": 45.0, "gelu": 45.0, "add": 21.0}
-"""Host time of one call in the wall-clock rows: LLMCompass, hardware_model/compute_module.py, measured there on A100."""
+"""Host time of one call in the wall-clock rows: LLMCompass, hardware_model/compute_module.py, on A100."""
 
 LAYER_TIMED = "trt_flow_"
 """TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
@@ -96,8 +97,9 @@ class MeasuredKernel:
         if default is not None and not self.record[column]:
             return default
         value = integer(self.path, self.record, column)
-        if value < 0:
-            raise self.wrong(column, f"{value} is less than 0")
+        least = 0 if column == "pad" else 1
+        if value < least:
+            raise self.wrong(column, f"{value} is less than {least}")
         return value
 
     def wrong(self, column: str, message: str) -> Exception:
@@ -111,7 +113,12 @@ def covered(row: MeasuredKernel) -> bool:
 
 def modelled_seconds(model: GpuModel, row: MeasuredKernel) -> float:
     """What the model says about a row, with the launch that fits its timing."""
-    kernels = _KERNELS[row.record["op"]](model, row)
+    try:
+        kernels = _KERNELS[row.record["op"]](model, row)
+    except SpecError:
+        raise
+    except InputError as error:
+        raise row.wrong("", str(error)) from error
     timing = row.record["timing"]
     if timing not in TIMING:
         raise row.wrong("timing", f"{timing!r} is not one of {', '.join(TIMING)}")
@@ -150,8 +157,9 @@ def _conv(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:
 
 
 def _attention_shape(row: MeasuredKernel) -> AttentionShape:
-    names = ("b", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim")
-    return AttentionShape(*(row.size(name) for name in names), causal=row.record["causal"] == "1")
+    batch, heads, kv_heads = row.size("b"), row.size("heads"), row.size("kv_heads")
+    queries, keys, causal = row.size("seq_q"), row.size("seq_kv"), row.record["causal"] == "1"
+    return AttentionShape(batch, heads, kv_heads, queries, keys, row.size("head_dim"), causal)
 
 
 def _flash(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:

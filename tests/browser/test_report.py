@@ -103,7 +103,8 @@ def test_the_filter_and_the_heads_work(sweep: str, tmp_path: Path) -> None:
 
 def test_a_box_zooms_and_a_mark_tells_what_it_is(sweep: str, tmp_path: Path) -> None:
     script = """const mark = all("#chart g path")[0];
-    mark.dispatchEvent(new MouseEvent("mouseenter", {clientX: 300, clientY: 300})); answers.tip = get("tip").textContent;
+    mark.dispatchEvent(new MouseEvent("mouseenter", {clientX: 300, clientY: 300}));
+    answers.tip = get("tip").textContent;
     const ticks = () => all("#chart text").map((e) => e.textContent).join("|"); const before = ticks();
     const svg = all("#chart svg")[0], at = svg.getBoundingClientRect();
     const point = (x, y) => ({clientX: at.left + x * at.width, clientY: at.top + y * at.height});

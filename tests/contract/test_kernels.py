@@ -65,7 +65,7 @@ def test_the_answer_is_the_reference_up_to_rounding(spec, setting):
     reference = made.reference()
     assert made.output.shape == reference.shape
     error = np.abs(made.output.astype(np.float64) - reference).max() / np.abs(reference).max()
-    assert error <= made.tolerance < 1e-3
+    assert error <= made.tolerance < (1e-3 if made.fmt.bits >= 32 else 0.1)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -118,9 +118,10 @@ def _train_step(**parameters: object) -> ChainKernel:
     return made
 
 
-def test_d4_d5_gradients_are_those_of_central_differences() -> None:
-    """d loss / d w of mean (w2 relu(w1 x) - y)², which the step scales for its default of 64 x 32 outputs."""
-    made = _train_step()
+@pytest.mark.parametrize("sizes", [{}, {"n": 16, "d": 24, "h": 40, "out": 8}], ids=["default", "small"])
+def test_d4_d5_gradients_are_those_of_central_differences(sizes: dict[str, int]) -> None:
+    """d loss / d w of mean (w2 relu(w1 x) - y)², whatever the sizes are."""
+    made = _train_step(**sizes)
     a = {name: np.array(values) for name, values in made.arrays.items()}
 
     def loss(w1: np.ndarray, w2: np.ndarray) -> float:
@@ -128,7 +129,7 @@ def test_d4_d5_gradients_are_those_of_central_differences() -> None:
 
     assert float(a["loss"][0]) == pytest.approx(loss(a["w1"], a["w2"]), rel=1e-12)
     epsilon = 1e-6
-    for weight, gradient, place in (("w1", "dw1", (3, 5)), ("w1", "dw1", (60, 100)), ("w2", "dw2", (7, 2))):
+    for weight, gradient, place in (("w1", "dw1", (3, 5)), ("w1", "dw1", (20, 30)), ("w2", "dw2", (7, 2))):
         up, down = ({"w1": a["w1"].copy(), "w2": a["w2"].copy()} for _ in range(2))
         up[weight][place] += epsilon
         down[weight][place] -= epsilon
@@ -138,10 +139,18 @@ def test_d4_d5_gradients_are_those_of_central_differences() -> None:
     np.testing.assert_allclose(a["w2_new"], a["w2"] - 0.1 * a["dw2"], rtol=1e-12)
 
 
-def test_d4_activations_are_kept_for_the_backward_pass() -> None:
-    """hidden lives from the first product to its gradient; inference alone would have freed it after the ReLU."""
-    training = hwsim.run("course_cpu", "mlp_train_step")
-    n, d, h, out = 64, 64, 128, 32
-    given = d * n + d * h + h * out + n * out
-    kept_for_backward = 2 * n * h
-    assert training.peak_memory_bytes >= 4 * (given + kept_for_backward + n * h)
+def test_d4_activations_are_kept_for_the_backward_pass_and_freed_after_it() -> None:
+    """Most is needed for the gradient of hidden: hidden itself, dact and dhidden, beside dw2 and the loss.
+
+    Training that kept everything would need all of its tensors; the forward pass alone keeps no hidden values.
+    """
+    sizes = {"n": 64, "d": 64, "h": 128, "out": 32}
+    training = hwsim.run("course_cpu", "mlp_train_step", **sizes)
+    n, d, h, out = sizes.values()
+    given = n * d + d * h + h * out + n * out
+    assert training.peak_memory_bytes == 4 * (given + 3 * n * h + h * out + 1)
+    forward = _train_step().original.steps[:3]
+    workload = load_workload("mlp_train_step").spec.model_copy(update={"operations": forward})
+    tensors = {name: shape for name, shape in workload.tensors.items() if name != "target"}
+    inference = build_kernel(workload.model_copy(update={"tensors": tensors}))
+    assert inference.space.peak_bytes == 4 * (given - n * out + 2 * n * h)

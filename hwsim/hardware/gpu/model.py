@@ -19,7 +19,7 @@ from hwsim.spec.machine import MachineSpec
 
 
 class GpuModel:
-    """The library kernels of a GPU, without a clock: costs of blocks, how they fill the GPU, and why it takes so long."""
+    """The library kernels of a GPU: what their blocks cost, how they fill it, and why that takes so long."""
 
     def __init__(self, machine: MachineSpec) -> None:
         self.device = Device.of(machine)

@@ -49,11 +49,12 @@ def occupancy(device: Device, block: Footprint, what: str = "a block") -> Occupa
     """How many such blocks run on one SM; raises CapacityError where not even one does."""
     check_block(device, block, what)
     sm = device.sm
+    shared = block.shared_bytes + (sm.shared_reserved or 0)
     room = {
         "warps": sm.warps // block.warps(device),
         "blocks": sm.blocks,
         "registers": device.registers.count // max(1, block.block_registers(device)),
-        "shared memory": device.shared.size // max(1, block.shared_bytes + sm.shared_reserved),
+        "shared memory": device.shared.size // max(1, shared),
     }
     limit = min(room, key=lambda name: room[name])
     blocks = room[limit]
@@ -64,7 +65,7 @@ def check_block(device: Device, block: Footprint, what: str, fitting: Callable[[
     """Raises CapacityError with every limit that one block exceeds, by how much, and (`fitting`) what would fit."""
     sm = device.sm
     most_threads = min(sm.block_threads, sm.warps * sm.warp)
-    shared = block.shared_bytes + sm.shared_reserved
+    shared = block.shared_bytes + (sm.shared_reserved or 0)
     found = []
     if block.threads > most_threads:
         found.append(f"{block.threads} threads, {block.threads - most_threads} more than the {most_threads} of a block")

@@ -114,7 +114,7 @@ class _Sample:
 def _make_l1(device: Device, program: ThreadProgram, resident: int) -> SectorCache:
     """L1 and shared memory are one memory: what the blocks do not take of it is cache."""
     spec = device.l1
-    shared = resident * (program.shared_bytes + device.sm.shared_reserved) if program.shared_bytes else 0
+    shared = resident * (program.shared_bytes + (device.sm.shared_reserved or 0)) if program.shared_bytes else 0
     size = max(spec.size, spec.size + device.shared.size - shared)
     return SectorCache(size, spec.line, spec.sector_bytes, spec.way_count)
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from hwsim.errors import InputError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure  # noqa: PLC0414 - others name the type from here
+
+__all__ = ["Figure", "check_plot_file", "is_plot_file", "save_plot"]
 
 _NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
 

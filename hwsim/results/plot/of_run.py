@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hwsim.engine.outcome import Span
+    from hwsim.hardware.reuse_distance import ReuseHistogram
     from hwsim.results.pressure import Pressure
     from hwsim.results.result import RunResult
 
@@ -70,6 +71,13 @@ class RunPlots:
 
         ways = machine_of(self._result).caches[0].way_count
         return plot_sets(pressure, ways, _path(path), f"{self._result.workload} on {self._result.machine}")
+
+    def reuse(self, histogram: ReuseHistogram, path: Target = None) -> Figure:
+        """Reuse distances; `hwsim.api.reuse_histogram(result)` measures them."""
+        from hwsim.results.plot.reuse import plot_reuse
+
+        title = f"{self._result.workload} on {self._result.machine}: reuse distance"
+        return plot_reuse(histogram, machine_of(self._result).caches, _path(path), title)
 
 
 def _path(target: Target) -> Path | None:

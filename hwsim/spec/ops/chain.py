@@ -51,10 +51,16 @@ class PointwiseStep(ChainStep):
 
 
 class ScaleStep(ChainStep):
-    """Inputs: x and, if given, y: factor * x + y."""
+    """Inputs: x and, if given, y: factor * x + y; with `over`, factor / (product of these extents) * x + y."""
 
     op: Literal["scale"] = Field(description="Multiply by a number, and add a tensor if there is one.")
     factor: float = Field(description="What x is multiplied by.")
+    over: tuple[Dimension, ...] = Field(
+        (),
+        description="Extents that the factor is divided by, so that it follows the sizes: the gradient of a mean over "
+        "n x d values has factor 2 over [n, d].",
+        examples=[["n", "d"]],
+    )
 
 
 class ConvStep(ChainStep):
@@ -136,8 +142,8 @@ class ChainSchedule(ParallelSchedule):
     fuse: tuple[tuple[Name, ...], ...] = Field(
         (),
         description="Groups of operations that run as one: the tensors between them are never stored. A matrix "
-        "product or convolution with element-wise operations after it, element-wise operations, or a convolution with "
-        "a pool.",
+        "product or convolution with element-wise operations after it, element-wise operations, or a convolution that "
+        "ends in a max-pool.",
         examples=[[["conv1", "relu1"]]],
     )
     fused: bool = Field(True, description="false: nothing is fused, whatever `fuse` says.")
@@ -201,3 +207,5 @@ class ChainWorkload(WorkloadSpec):
                 value = getattr(step, field, None)
                 if value is not None:
                     yield f"operation {step.name}, {field}", value
+            for dimension in step.over if isinstance(step, ScaleStep) else ():
+                yield f"operation {step.name}, over", dimension

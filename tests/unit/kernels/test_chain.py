@@ -1,8 +1,7 @@
-"""Chains: answers against NumPy, shapes, liveness, fusion, and rewrites that must not change the result."""
+"""Chains: answers against NumPy, shapes, liveness and fusion."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,50 +11,7 @@ from hypothesis import strategies as st
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.kernels.build import build_kernel
-from hwsim.kernels.chain import ChainKernel
-from hwsim.kernels.graph import make_graph
-from hwsim.kernels.rewrite import RULES, rewrite
-from hwsim.spec.ops.chain import ChainWorkload
-from hwsim.spec.workload import WorkloadSpec
-
-
-def chain(operations: list[dict[str, Any]], tensors: dict[str, list[Any]], /, **more: Any) -> ChainWorkload:
-    data = {
-        "format": 1, "name": "made", "description": "A chain for a test.", "op": "chain",
-        "sizes": {"n": 6, "d": 8, "h": 10},
-        "tensors": {name: tuple(shape) for name, shape in tensors.items()},
-        "operations": tuple({**step, "inputs": tuple(step["inputs"])} for step in operations),
-        "precision": "fp64",
-    }  # fmt: skip
-    spec = WorkloadSpec.model_validate(data | more)
-    assert isinstance(spec, ChainWorkload)
-    return spec
-
-
-def run(workload: ChainWorkload, **setting: Any) -> ChainKernel:
-    made = build_kernel(workload, **setting)
-    assert isinstance(made, ChainKernel)
-    for block in made.blocks():
-        list(block.steps())
-    return made
-
-
-def step(name: str, op: str, *inputs: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "op": op, "inputs": list(inputs), **more}
-
-
-LAYER = [
-    step("up", "matmul", "x", "w"),
-    step("biased", "add", "up", "b"),
-    step("act", "relu", "biased"),
-    step("y", "mul", "act", "scale"),
-]
-LAYER_TENSORS = {"x": ["n", "d"], "w": ["d", "h"], "b": ["h"], "scale": ["n", "h"]}
-
-
-def layer(a: dict[str, np.ndarray]) -> np.ndarray:
-    return np.maximum(a["x"] @ a["w"] + a["b"], 0) * a["scale"]
-
+from tests.unit.kernels.chains import LAYER, LAYER_TENSORS, chain, convolved, largest, layer, run, step
 
 FUSIONS = [
     (),
@@ -115,6 +71,7 @@ def test_every_result_that_nobody_reads_is_checked() -> None:
         ([step("y", "matmul", "x", "b")], r"y: \(6, 8\) and \(10,\) are not matrices"),
         ([step("y", "matmul", "x", "x")], "the columns of the first, 8, must be the rows of the second, 6"),
         ([step("y", "matmul", "x")], "a matmul has 2 inputs, found 1"),
+        ([step("z", "relu", "x"), step("y", "matmul", "x")], "operation y: a matmul has 2 inputs, found 1"),
         ([step("y", "add", "x", "b")], r"an operand of shape \(10,\) fits neither \(6, 8\) nor its last axes"),
         ([step("y", "layernorm", "x", "b", "b")], r"the weights have shape \(10,\); rows of \(6, 8\) need \(8,\)"),
     ],
@@ -122,8 +79,10 @@ def test_every_result_that_nobody_reads_is_checked() -> None:
 def test_shapes_that_do_not_fit_are_named(steps: list[dict[str, Any]], message: str) -> None:
     used = {name for each in steps for name in each["inputs"]}
     tensors = {name: shape for name, shape in {"x": ["n", "d"], "b": ["h"]}.items() if name in used}
-    with pytest.raises((ShapeError, InputError), match=message):
-        build_kernel(chain(steps, tensors))
+    for schedule in ({}, {"rewrite": ("merge_matmuls",)}):
+        for math in (True, False):
+            with pytest.raises((ShapeError, InputError), match=message):
+                build_kernel(chain(steps, tensors, schedule=schedule), math=math)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +110,77 @@ def test_what_cannot_be_fused_is_refused_with_the_reason(fuse: Any, message: str
         build_kernel(chain(steps, {"x": ["n", "d"], "w": ["d", "h"], "b": ["h"]}, schedule={"fuse": fuse}))
 
 
+def test_an_operand_that_is_read_twice_cannot_stay_in_a_register() -> None:
+    steps = [step("h", "relu", "x"), step("z", "add", "h", "h")]
+    with pytest.raises(InputError, match="z reads h 2 times, so it has to be stored; end the group at h"):
+        build_kernel(chain(steps, {"x": ["n", "d"]}, schedule={"fuse": (("h", "z"),)}))
+
+
+IMAGES: dict[str, list[Any]] = {"x": [2, 3, 9, 8], "w": [4, 3, 3, 3]}
+
+
+@pytest.mark.parametrize("setting", [{}, {"lanes": 4}, {"lanes": 4, "cores": 2}])
+@pytest.mark.parametrize("window", [2, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_convolution_runs_with_a_max_pool_behind_it(setting: dict[str, int], window: int, groups: int) -> None:
+    """9 rows and 8 columns: some are left over behind the last square."""
+    steps = [
+        step("conv", "conv2d", "x", "w", "b", padding=1, groups=groups),
+        step("act", "relu", "conv"),
+        step("y", "maxpool", "act", window=window),
+    ]
+    tensors = {"x": [2, 3 * groups, 9, 8], "w": [4, 3, 3, 3], "b": [4]}
+    schedule = {"fuse": (("conv", "act", "y"),), "parallel": "rows" if "cores" in setting else "none"}
+    made = run(chain(steps, tensors, schedule=schedule), **setting)
+    assert [stage.name for stage in made.stages()] == ["conv+act+y"]
+    assert not {"conv", "act"} & set(made.tensors)
+    x, w, b = (made.arrays[name] for name in ("x", "w", "b"))
+    images, filters = np.split(x, groups, axis=1), np.split(w, groups, axis=0)
+    sums = np.concatenate([convolved(*each, padding=1) for each in zip(images, filters, strict=True)], axis=1)
+    expected = largest(np.maximum(sums + b[:, None, None], 0), window)
+    np.testing.assert_allclose(made.output, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ([step("z", "avgpool", "conv")], "z is an avgpool, .*and a max-pool at its end, behind a convolution"),
+        ([step("z", "scale", "conv", factor=2.0)], "z is a scale, which does not run in a convolution"),
+        ([step("z", "add", "conv", "row")], r"z reads row of shape \(8,\), .* only operands of shape \(2, 4, 9, 8\)"),
+        ([step("z", "mul", "conv", "map")], r"z reads map of shape \(4, 9, 8\), "),
+        (
+            [step("s", "add", "conv", "whole"), step("z", "maxpool", "s")],
+            "s reads whole, which is as large as what the pool z never stores",
+        ),
+    ],
+)
+def test_what_cannot_run_in_a_convolution_is_refused_with_the_reason(tail: list[Any], message: str) -> None:
+    steps = [step("conv", "conv2d", "x", "w", padding=1), *tail]
+    others: dict[str, list[Any]] = {"row": [8], "map": [4, 9, 8], "whole": [2, 4, 9, 8]}
+    tensors = IMAGES | {name: shape for name, shape in others.items() if name in tail[0]["inputs"]}
+    group = tuple(each["name"] for each in steps)
+    with pytest.raises(InputError, match=message):
+        build_kernel(chain(steps, tensors, schedule={"fuse": (group,)}))
+    apart = run(chain(steps, tensors))
+    assert [stage.name for stage in apart.stages()] == list(group), "without fuse the same chain runs"
+
+
+def test_the_scratch_space_of_an_operation_never_takes_the_name_of_a_tensor() -> None:
+    """A batch norm keeps a scale and a shift for each channel; here the chain has a tensor called scale."""
+    norm = ("gamma", "beta", "mean", "var")
+    steps = [step("y", "batch_norm", "scale", *norm), step("z", "add", "y", "shift")]
+    tensors: dict[str, list[Any]] = {"scale": [2, 3, 4, 4], "shift": [4], **{name: [3] for name in norm}}
+    made = run(chain(steps, tensors))
+    gamma, beta, mean, var = (made.arrays[name][:, None, None] for name in norm)
+    expected = gamma * (made.arrays["scale"] - mean) / np.sqrt(var + 1e-5) + beta + made.arrays["shift"]
+    np.testing.assert_allclose(made.output, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_a_factor_is_divided_by_the_extents_that_it_is_taken_over() -> None:
+    made = run(chain([step("y", "scale", "x", factor=3.0, over=("n", "d", 5))], {"x": ["n", "d"]}))
+    np.testing.assert_allclose(made.output, made.arrays["x"] * 3 / (6 * 8 * 5), rtol=1e-15)
+
+
 def test_an_integer_chain_is_refused_with_the_formats_that_work() -> None:
     with pytest.raises(InputError, match="fp64, fp32"):
         build_kernel(chain(LAYER, LAYER_TENSORS, precision="int8"))
@@ -162,6 +192,10 @@ def test_an_integer_chain_is_refused_with_the_formats_that_work() -> None:
         ({"operations": ({"name": "y", "op": "relu", "inputs": ("z",)},)}, "reads z, which nothing before it makes"),
         ({"operations": ({"name": "x", "op": "relu", "inputs": ("x",)},)}, "two tensors x"),
         ({"tensors": {"x": ("n", "q")}}, "no size q"),
+        (
+            {"operations": ({"name": "y", "op": "scale", "inputs": ("x",), "factor": 1.0, "over": ("q",)},)},
+            "operation y, over: no size q",
+        ),
         ({"schedule": {"fuse": (("y", "zz"),)}}, "there is no operation zz"),
         ({"schedule": {"fuse": (("y",), ("y",))}}, "y is in two groups"),
     ],
@@ -169,59 +203,6 @@ def test_an_integer_chain_is_refused_with_the_formats_that_work() -> None:
 def test_a_file_that_names_what_is_not_there_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         chain([step("y", "relu", "x")], {"x": ["n", "d"]}, **changes)
-
-
-QKV = [
-    step("q", "matmul", "x", "wq"),
-    step("k", "matmul", "x", "wk"),
-    step("v", "matmul", "x", "wv"),
-    step("s", "matmul", "q", "k", transpose_b=True),
-    step("y", "matmul", "s", "v"),
-]
-QKV_TENSORS = {"x": ["n", "d"], "wq": ["d", "h"], "wk": ["d", "h"], "wv": ["d", "d"]}
-
-
-@pytest.mark.parametrize("cores", [1, 2])
-def test_three_products_of_one_tensor_become_one(cores: int) -> None:
-    schedule = {"rewrite": ("merge_matmuls",), "parallel": "rows" if cores > 1 else "none"}
-    made = run(chain(QKV, QKV_TENSORS, schedule=schedule), cores=cores)
-    assert [stage.name for stage in made.stages()] == ["q_k_v", "s", "y"]
-    assert made.tensors["q_k_v"].shape == (6, 10 + 10 + 8)
-    assert "wq" not in made.tensors
-    a = {name: made.arrays[name] for name in QKV_TENSORS}
-    expected = (a["x"] @ a["wq"]) @ (a["x"] @ a["wk"]).T @ (a["x"] @ a["wv"])
-    np.testing.assert_allclose(made.output, expected, rtol=1e-12, atol=1e-13)
-    plain = run(chain(QKV, QKV_TENSORS))
-    assert made.useful_flops == plain.useful_flops
-
-
-def test_element_wise_operations_are_fused_with_what_makes_their_input() -> None:
-    made = run(chain(LAYER, LAYER_TENSORS, schedule={"rewrite": ("fuse_pointwise",)}))
-    assert [stage.name for stage in made.stages()] == ["up+biased+act+y"]
-    np.testing.assert_allclose(made.output, layer(made.arrays), rtol=1e-13)
-
-
-def test_a_rewrite_that_finds_nothing_says_so() -> None:
-    made = run(chain(LAYER, LAYER_TENSORS, schedule={"rewrite": ("merge_matmuls",)}))
-    assert made.warnings() == ("merge_matmuls found nothing to do",)
-
-
-def test_a_rewrite_that_changes_the_result_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(graph: Any) -> Any:
-        return replace(graph, steps=tuple(each for each in graph.steps if each.name != "act"))
-
-    def renamed(graph: Any) -> Any:
-        made = wrong(graph)
-        last = made.steps[-1].model_copy(update={"inputs": ("biased", "scale")})
-        return replace(made, steps=(*made.steps[:-1], last))
-
-    monkeypatch.setitem(RULES, "fuse_pointwise", renamed)
-    graph = make_graph(chain(LAYER, LAYER_TENSORS, schedule={"rewrite": ("fuse_pointwise",)}))
-    random = np.random.default_rng(0)
-    inputs = {name: random.normal(size=shape) for name, shape in graph.given.items()}
-    kept = rewrite(graph, inputs)
-    assert kept.steps == graph.steps
-    assert "was not taken: it changes the result by" in kept.notes[0]
 
 
 UNARY = ("relu", "square", "tanh", "sigmoid", "copy")

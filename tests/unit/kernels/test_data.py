@@ -95,6 +95,22 @@ def test_what_a_kernel_has_no_use_for_is_refused(field: str, value: object) -> N
         build_kernel(spec)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int32"])
+def test_scales_are_refused_where_the_range_is_long_enough(precision: str) -> None:
+    for op, sizes in (("add", {"n": 8}), ("matmul", {"n": 8})):
+        with pytest.raises(InputError, match=f"scale: {precision} has range enough"):
+            build_kernel(workload(op=op, sizes=sizes, precision=precision, scale="row"))
+
+
+def test_a_kernel_that_knows_no_scales_computes_with_what_scaled_numbers_stand_for() -> None:
+    kernel = build_kernel(workload(op="add", sizes={"n": 64}, precision="int8", scale="tensor", distribution="normal"))
+    values = kernel.arrays["A"]
+    step = np.abs(values).max() / 127
+    np.testing.assert_allclose(values / step, np.rint(values / step), atol=1e-3)
+    assert not kernel.fmt.is_integer
+    assert kernel.tensors["A"].element_bits == 8
+
+
 def test_accumulate_means_the_schedule_or_the_format_by_what_it_is_set_to() -> None:
     spec = workload()
     assert with_parameters(spec, {"accumulate": "memory"}).schedule.accumulate == "memory"

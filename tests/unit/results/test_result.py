@@ -31,6 +31,7 @@ def test_the_json_begins_with_the_promised_keys() -> None:
     assert list(data)[: len(FIRST_KEYS)] == FIRST_KEYS
     assert list(data)[len(FIRST_KEYS) :] == [
         "bounds", "energy_by_cause", "energy_by_tensor", "throttle", "formulas", "tensors", "stages", "replay",
+        "numeric",
     ]  # fmt: skip
     for level in ("l1", "l2", "dram"):
         assert list(data["memory"][level])[: len(LEVEL_KEYS)] == LEVEL_KEYS

@@ -61,6 +61,14 @@ def test_a_result_of_a_sweep_is_the_result_of_a_run(tmp_path: Path) -> None:
     assert results.result(2).to_json() == alone.to_json()
 
 
+@pytest.mark.parametrize(
+    ("machine", "workload"), [("tpu_v1", "matmul"), ("a100_40", "matmul"), ("cortex_a78", "attention_fused")]
+)
+def test_on_every_kind_of_machine_a_point_is_the_run_itself(machine: str, workload: str) -> None:
+    """What a worker gets says which fields were written, so that nothing is taken for a wish that is a default."""
+    assert hwsim.sweep(machine, workload, n=64).result(0).to_json() == hwsim.run(machine, workload, n=64).to_json()
+
+
 def test_the_second_time_everything_is_reused(tmp_path: Path) -> None:
     run(tmp_path / "s.db")
     _, news = run(tmp_path / "s.db")

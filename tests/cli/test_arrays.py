@@ -1,0 +1,196 @@
+"""`hwsim run`, `explain` and `validate` on machines with arrays, and what they say to bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import hwsim
+
+from hwsim.catalog import shipped_folder
+from hwsim.results.result import RunResult
+
+
+@pytest.fixture(autouse=True)
+def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hwsim.cli.last_run.last_run_file", lambda: tmp_path / "cache" / "last-run.json")
+
+
+def test_the_first_screen_shows_utilisation_traffic_and_the_bound() -> None:
+    outcome = hwsim("run", "tpu_v1", "matmul", "n=1024")
+    assert (outcome.code, outcome.err) == (0, "")
+    for fact in (
+        "matmul on tpu_v1: n=1024 int8, 1 array of 256 x 256, ws, pipelined",
+        "✓ verified",
+        "of the peak of 1 array (91.8 TOP/s)",
+        "utilisation",
+        "mapping 100 %",
+        "tiles of m 256 x n 256 x k 256",
+        "unified_buffer",
+        "to and from the array",
+        "why: cycles of the array",
+        "values stream through the array",
+        "waits for weights",
+        "Bound by",
+        "if all parts overlapped",
+        "next  hwsim run tpu_v1 matmul n=1024",
+    ):
+        assert fact in outcome.out, fact
+    assert len(outcome.out.splitlines()) <= 45
+
+
+@pytest.mark.parametrize("workload", ["conv2d", "attention_fused", "resnet_block", "transformer_block"])
+def test_the_workloads_of_the_course_run_on_the_first_tpu(workload: str) -> None:
+    outcome = hwsim("run", "tpu_v1", workload)
+    assert outcome.code == 0, outcome.err
+    assert "✓ verified" in outcome.out
+    assert "utilisation" in outcome.out
+
+
+def test_settings_of_the_array_change_it() -> None:
+    changes = ("array.rows=12", "array.columns=14", "array.dataflow=os")
+    outcome = hwsim("run", "scalesim_32", "matmul", "n=64", *(word for each in changes for word in ("--set", each)))
+    assert outcome.code == 0, outcome.err
+    assert "1 array of 12 x 14, os, serial" in outcome.out
+
+
+def test_a_mapping_can_be_asked_for() -> None:
+    outcome = hwsim("run", "scalesim_32", "matmul", "n=128", "mapping.order=knm", "mapping.tile_m=64", "--json", "-")
+    data = json.loads(outcome.out)
+    (only,) = data["work"]["array"]["passes"]
+    assert (only["order"], only["tile"]["m"]) == ("knm", 64)
+    assert RunResult.from_json(outcome.out).to_json() == outcome.out
+
+
+def test_intermediates_stay_on_the_chip_unless_told_otherwise() -> None:
+    kept, sent = (
+        json.loads(hwsim("run", "edge_npu", "mlp", f"mapping.keep={keep}", "--json", "-").out)
+        for keep in ("auto", "none")
+    )
+    assert kept["work"]["array"]["levels"]["act"] == "sram"
+    assert sent["work"]["array"]["levels"]["act"] == "dram"
+    assert kept["memory"]["dram"]["bytes_read"] < sent["memory"]["dram"]["bytes_read"]
+
+
+def test_explain_tells_tiles_use_and_traffic() -> None:
+    hwsim("run", "edge_npu", "mlp")
+    outcome = hwsim("explain")
+    assert outcome.code == 0, outcome.err
+    for title in ("How the cells were used", "Which tiles", "What went to and from main memory", "Energy, by cause"):
+        assert title in outcome.out
+    assert hwsim("explain", "--json").code == 0
+
+
+def test_plots_and_timelines_are_made(tmp_path: Path) -> None:
+    outcome = hwsim(
+        "run",
+        "gemmini16",
+        "matmul",
+        "n=64",
+        "--plot",
+        str(tmp_path / "run.png"),
+        "--timeline",
+        str(tmp_path / "run.json"),
+    )
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "run.png").stat().st_size > 1000
+    lanes = (tmp_path / "run.json").read_text(encoding="utf-8")
+    assert "array[0]" in lanes and "weights from dram" in lanes
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--set", "array.rows=0"), "array.rows: must be at least 1, found 0"),
+        (("--set", "array.dataflow=wss"), "array.dataflow: 'wss' is not one of is, os, ws; did you mean 'ws'?"),
+        (("--set", "array.folding=serail"), "did you mean 'serial'?"),
+        (("precision=fp16",), "has no rate for fp16; its formats are int8, bf16"),
+        (("mapping.order=mn",), "mapping.order=mn: must be auto | mnk | mkn | nmk | nkm | kmn | knm"),
+        (("mapping.tile_m=0",), "mapping.tile_m=0: must be a whole number of at least 1"),
+        (("n=8192", "mapping.tile_m=4096", "mapping.tile_n=4096", "--no-math"), "the largest square tile that fits is"),
+        (("--set", "array.activations=unified_bufer"), "did you mean 'unified_buffer'?"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_told_with_what_is_allowed(words: tuple[str, ...], says: str) -> None:
+    outcome = hwsim("run", "tpu_v1", "matmul", *words)
+    assert outcome.code == 2
+    assert says in outcome.err, outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def changed(tmp_path: Path, *changes: tuple[str, str]) -> str:
+    text = (shipped_folder("machine") / "gemmini16.yaml").read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "gemmini16.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "int8: {rate: 1, accumulate: int32}",
+            "int8: {accumulate: int32}",
+            "formats.int8.rate: missing; it is: Multiply",
+        ),
+        ("int8: {rate: 1, accumulate: int32}", "int8: {rate: 0, accumulate: int32}", "rate: must be more than 0"),
+        ("int8: {rate: 1,", "int9: {rate: 1,", "'int9' is not one of the number formats"),
+        ("accumulate: int32}", "accumulate: int23}", "'int23' is not one of the number formats"),
+        ("holds: [input, weight, output]", "holds: [input, output]", "no scratchpad holds 'weight'"),
+        ("    rows: 16\n", "    rows: 16\n    count: 2\n", "2 arrays work on one tile together: write 'all', found 1"),
+        ("    rows: 16\n", "    row: 16\n", "did you mean 'rows'?"),
+        ("kind: systolic", "kind: systollic", "did you mean 'systolic'?"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_line(old: str, new: str, says: str, tmp_path: Path) -> None:
+    path = changed(tmp_path, (old, new))
+    outcome = hwsim("check", path)
+    assert outcome.code == 2
+    assert says in outcome.err, outcome.err
+    assert "gemmini16.yaml:" in outcome.err
+
+
+def test_a_mapping_is_refused_where_there_is_no_array() -> None:
+    outcome = hwsim("run", "course_cpu", "matmul", "n=32", "mapping.order=mnk")
+    assert outcome.code == 2
+    assert "mapping is for machines with systolic arrays; course_cpu has none" in outcome.err
+
+
+def test_a_chase_through_pointers_is_no_work_for_an_array() -> None:
+    outcome = hwsim(
+        "run",
+        "scalesim_32",
+        "pointer_chase",
+        "--set",
+        "array.formats.fp64.rate=1",
+        "--set",
+        "array.formats.fp64.accumulate=fp64",
+    )
+    assert outcome.code == 2
+    assert "run it on a machine with a CPU core" in outcome.err
+
+
+def test_validate_has_the_families() -> None:
+    outcome = hwsim("validate", "systolic", "--sample", "2")
+    assert outcome.code == 0
+    assert "holds: cycles, reads, writes, mapping" in outcome.out
+    outcome = hwsim("validate", "systolic", "--data", "missing.csv")
+    assert outcome.code == 2
+
+
+def test_a_bad_table_is_told_with_line_and_column(tmp_path: Path) -> None:
+    from hwsim.validation.table import shipped
+
+    lines = shipped("systolic.csv").read_text(encoding="utf-8").splitlines()
+    table = tmp_path / "mine.csv"
+    place = lines[0].split(",").index("dataflow")
+    cells = lines[1].split(",")
+    cells[place] = "rs"
+    table.write_text("\n".join([lines[0], ",".join(cells)]) + "\n", encoding="utf-8")
+    outcome = hwsim("validate", "systolic", "--data", str(table))
+    assert outcome.code == 2
+    assert "mine.csv:2: dataflow: 'rs' is not one of ws, os, is" in outcome.err

@@ -1,0 +1,167 @@
+"""Sweeping, tuning and comparing: rows A6, A8, A11, M7, M8, T6, T16, T19, V3, V4, X2, X4, X5, H1-H4 and E5."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hwsim
+from hwsim.api import reuse_histogram
+from hwsim.results.limits import CAPACITY, CONFLICT, tile_limits
+from hwsim.sweep.batch import run_tasks
+from hwsim.sweep.request import make_request
+from hwsim.sweep.result_set import ResultSet
+from hwsim.sweep.store import MEMORY, Store
+from hwsim.sweep.story import STORIES, story_tasks
+from hwsim.sweep.tune import tune
+from tests.cli.command_line import hwsim as command
+
+FORMATS = ("fp32", "bf16", "int8")
+
+
+@pytest.fixture(scope="module")
+def tiles() -> ResultSet:
+    """The flagship sweep: 256³, unpadded, tiles from 4 to 256."""
+    return hwsim.sweep(
+        "course_cpu", "matmul_tiled", n=256, tile="4..256:x2", precision=list(FORMATS), math=False, executor="inprocess"
+    )
+
+
+def test_t19_the_best_tile_moves_with_the_size_of_an_element(tiles: ResultSet) -> None:
+    """T19: fewest lines into L1 at 16, 32, 64 for four, two and one byte; the curve is a U: both ends are worse."""
+    for precision, expected in zip(FORMATS, (16, 32, 64), strict=True):
+        fills = {row["tile"]: row["l1.fills"] for row in tiles.where(precision=precision)}
+        assert min(fills, key=lambda tile: fills[tile]) == expected
+        assert fills[4] > fills[expected] < fills[256]
+
+
+def test_t19_the_limits_in_the_plot_explain_it(tiles: ResultSet) -> None:
+    """The best tile is the largest whose A and B fit their sets; by capacity alone (3·tile²) it could be larger."""
+    for precision, expected in zip(FORMATS, (16, 32, 64), strict=True):
+        limits = tile_limits(tiles.result(tiles.where(precision=precision, tile=32)[0]))
+        first = {limit.kind: limit.tile for limit in limits if limit.level == "l1"}
+        assert first[CONFLICT] == expected < first[CAPACITY]
+
+
+def test_t19_with_padded_rows_larger_tiles_win() -> None:
+    results = hwsim.sweep(
+        "course_cpu", "matmul_tiled", n=256, ld=272, tile="8..64:x2", math=False, executor="inprocess"
+    )
+    assert results.best("l1.fills")["tile"] == 64
+
+
+def test_a6_the_fused_program_is_faster_when_memory_bound(tmp_path: Path) -> None:
+    """A6: `hwsim compare` of the two."""
+    target = tmp_path / "c.json"
+    done = command("compare", "course_cpu", "unfused,fused", "n=131072", "--json", str(target))
+    assert done.code == 0
+    rows = json.loads(target.read_text())
+    assert [row["bound"] for row in rows] == ["bandwidth of dram"] * 2
+    assert 1.6 < rows[1]["speed_up"] < 2.2
+    assert rows[1]["dram.bytes"] < rows[0]["dram.bytes"]
+
+
+def test_a8_no_run_is_above_its_roof(tmp_path: Path) -> None:
+    """A8: attainable = min(peak, intensity × bandwidth), at every level; streaming add lies on the roof of DRAM."""
+    target = tmp_path / "r.json"
+    assert command("roofline", "course_cpu", "add,matmul_parallel", "n=256", "--json", str(target)).code == 0
+    data = json.loads(target.read_text())
+    for spot in data["spots"]:
+        assert spot["flops_per_s"] <= 1.001 * min(
+            max(data["ceilings"].values()), spot["intensity"] * data["roofs"][spot["level"]]
+        )
+    assert command("roofline", "course_cpu", "add", "n=1048576", "--json", str(target)).code == 0
+    far = next(spot for spot in json.loads(target.read_text())["spots"] if spot["level"] == "dram")
+    assert far["flops_per_s"] == pytest.approx(far["intensity"] * 25.6e9, rel=0.05)
+
+
+def test_a11_whether_a_step_of_fusion_pays_depends_on_the_machine() -> None:
+    """A11: the same step is faster on one machine and slower on another: five streams crowd into a 4-way cache."""
+    tasks = story_tasks(STORIES["fusion"], ("course_cpu", "cortex_a78"), {"n": 65536})
+    gains = {}
+    for machine, steps in tasks.items():
+        runs = run_tasks(steps)
+        gains[machine] = runs["three passes"].time_s / runs["one pass"].time_s
+    assert gains["course_cpu"] > 1 > gains["cortex_a78"]
+
+
+def test_m7_a_tile_that_does_not_fit_is_pruned_by_the_named_rule() -> None:
+    """M7: sizes of caches and registers are constraints on the choice of tiles."""
+    request = make_request("course_cpu", "matmul_register", {"n": 24, "v1": "2,4,8", "v2": "2,4,8"}, {})
+    search = tune(request, "loads", Store(MEMORY))
+    assert list(search.pruned) == ["registers: regs has 16, and the register tile needs more"]
+
+
+def test_m8_neighbours_are_used_together() -> None:
+    """M8: down a column every use of a line is far from the last one; along a row 15 of 16 uses follow at once."""
+    shares = {}
+    for workload in ("sum_rows", "sum_columns"):
+        histogram = reuse_histogram(hwsim.run("course_cpu", workload, n=64))
+        shares[workload] = histogram.counts[0] / histogram.accesses if histogram.counts else 0.0
+    assert shares["sum_rows"] == pytest.approx(15 / 16)
+    assert shares["sum_columns"] == 0
+
+
+def test_t6_tune_answers_how_to_set_v1_and_v2() -> None:
+    """T6: 32 registers, 4 x 5 (29 of them); the command line says so."""
+    words = ("matmul_register", "n=20", "v1=1..8", "v2=1..8", "--for", "loads", "--set", "regs.count=32", "--json", "-")
+    best = json.loads(command("tune", "course_cpu", *words).out)["best"]
+    assert {best["v1"], best["v2"]} == {4, 5}
+
+
+def test_t16_six_tile_sizes_are_tuned_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T16: register tile, and strips for two caches; the winner beats what one would guess first."""
+    axes = {"n": 32, "v1": "1,2,4", "v2": "1,2,4", "b1": "4,8,16", "b2": "4,8,16"}
+    search = tune(make_request("course_cpu", "matmul_strips", axes, {}, math=False), "time", Store(MEMORY))
+    assert search.simulated <= search.candidates // 3
+    assert search.best["time"] < hwsim.run("course_cpu", "matmul_strips", n=32, v1=1, v2=1, b1=4, b2=4).time_s
+
+
+def test_v3_v4_x5_the_ladder_climbs_in_the_order_of_the_notes() -> None:
+    """V3, V4, X5: vectorise, then memory, then cores; each rung is faster. The gap is reported, not promised."""
+    (steps,) = story_tasks(STORIES["matmul"], (), {"n": 128}).values()
+    times = [run.time_s for run in run_tasks(steps).values()]
+    assert times == sorted(times, reverse=True)
+    assert times[0] / times[1] > 5
+    assert times[0] / times[-1] > 50
+
+
+def test_x2_four_variants_on_50_by_50_in_one_table() -> None:
+    """X2: baseline, vectorised, cache-optimised, parallel."""
+    done = command("compare", "course_cpu", "matmul_naive,matmul_simd,matmul_tiled,matmul_parallel", "n=50")
+    assert done.code == 0
+    lines = [line for line in done.out.splitlines() if "matmul_" in line]
+    assert [line.split()[1] for line in lines] == ["matmul_naive", "matmul_simd", "matmul_tiled", "matmul_parallel"]
+    assert all("×" in line for line in lines)
+
+
+def test_x4_students_compute_speed_ups_themselves() -> None:
+    """X4: results as plain dictionaries."""
+    rows = hwsim.sweep("course_cpu", ["matmul_naive", "matmul_simd"], n=16).to_dicts()
+    speed_up = rows[0]["time_s"] / rows[1]["time_s"]
+    assert speed_up > 1
+
+
+def test_h4_every_comparison_has_the_goals_as_columns() -> None:
+    """H4: fast, memory-efficient, energy-efficient: time, peak memory, energy, utilisation."""
+    (row,) = json.loads(command("compare", "course_cpu", "matmul_tiled", "n=16", "--json", "-").out)
+    assert {"time_s", "energy_j", "peak_memory_bytes", "utilisation", "edp_js", "error_max_rel"} <= row.keys()
+
+
+def test_h3_kinds_of_machines_stand_side_by_side(tmp_path: Path) -> None:
+    """H1 to H3: naive and fused attention on a CPU, a GPU, a TPU and a phone core, in one command, with its plot."""
+    machines, plot = "course_cpu,a100_40,tpu_v1,cortex_a78", tmp_path / "c.png"
+    words = ("compare", machines, "attention_naive,attention_fused", "n=64", "--plot", str(plot), "--json", "-")
+    rows = json.loads(command(*words).out)
+    assert len(rows) == 8
+    assert plot.stat().st_size > 10_000
+
+
+def test_e5_more_specialised_hardware_takes_less_energy_for_the_same_product() -> None:
+    """E5: programmable, vectors, GPU and DSP, FPGA, fixed function; the order is the test, the ratios are reported."""
+    (steps,) = story_tasks(STORIES["specialisation"], (), {"n": 64}).values()
+    energy = {name: run.energy_j or 0.0 for name, run in run_tasks(steps).items()}
+    assert energy["scalar core"] > energy["vectors"] > max(energy["GPU"], energy["signal processor"])
+    assert min(energy["GPU"], energy["signal processor"]) > energy["FPGA"] > energy["fixed function"] > 0

@@ -1,0 +1,156 @@
+"""Searches against closed forms, and estimates against the exact walk."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwsim.api import resolve_machine, resolve_workload
+from hwsim.hardware.footprint import estimate_misses
+from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.hardware.reuse_distance import measure_reuse
+from hwsim.results.limits import capacity_tile, conflict_tile
+from hwsim.spec.memory import CacheSpec
+from hwsim.sweep.api import run_request
+from hwsim.sweep.estimate import estimate
+from hwsim.sweep.request import Request, make_request
+from hwsim.sweep.result_set import load_results
+from hwsim.sweep.store import MEMORY, Store
+from hwsim.sweep.tune import Budget, Search, tune
+from hwsim.trace.nest import Access, Nest
+
+
+def searched(request: Request, metric: str, budget: Budget = Budget()) -> Search:  # noqa: B008 - it is frozen
+    return tune(request, metric, Store(MEMORY), budget=budget)
+
+
+def register_tile(registers: int, most: int = 8) -> set[tuple[int, int]]:
+    """The register tiles v1 x v2 of least 1/v1 + 1/v2 with v1 + v2 + v1 v2 values in registers, by trying all."""
+    fit = [(a, b) for a in range(1, most + 1) for b in range(1, most + 1) if a + b + a * b <= registers]
+    least = min(1 / a + 1 / b for a, b in fit)
+    return {(a, b) for a, b in fit if 1 / a + 1 / b == pytest.approx(least)}
+
+
+@pytest.mark.parametrize(("registers", "n"), [(32, 20), (16, 12), (24, 12)])
+def test_tune_finds_the_closed_form_register_tile(registers: int, n: int) -> None:
+    """T6: minimise 1/v1 + 1/v2; for 32 registers the best is 4 x 5, which needs 29. `n` is a multiple of the tiles."""
+    request = make_request(
+        "course_cpu", "matmul_register", {"n": n, "v1": "1..8", "v2": "1..8"}, {"regs.count": registers}
+    )
+    best = searched(request, "loads").best
+    assert (best["v1"], best["v2"]) in register_tile(registers)
+
+
+def test_the_closed_form_itself_is_4_by_5_for_32_registers() -> None:
+    assert register_tile(32) == {(4, 5), (5, 4)}
+
+
+TILES = make_request(
+    "course_cpu", "matmul_tiled", {"n": 256, "tile": "4..256:x2", "precision": "fp32,bf16,int8"}, {}, math=False
+)
+
+
+@pytest.mark.slow
+def test_tune_finds_the_optimum_of_the_tile_sweep_with_a_third_of_its_points() -> None:
+    store = Store(MEMORY)
+    for _ in run_request(TILES, store, "inprocess"):
+        pass
+    everything = load_results(store, store.begin(TILES), TILES)
+    for metric in ("time_s", "energy_j", "edp_js", "l1.fills"):
+        search = searched(TILES, metric)
+        assert search.simulated <= TILES.count // 3
+        assert search.best.metrics[metric] == everything.best(metric).metrics[metric]
+
+
+def test_what_does_not_fit_is_left_out_with_the_name_of_the_rule() -> None:
+    request = make_request("course_cpu", "matmul_register", {"n": 12, "v1": "1,2,8", "v2": "1,2,8"}, {})
+    search = searched(request, "loads")
+    assert any("regs has 16" in rule for rule in search.pruned)
+    assert all(row["v1"] * row["v2"] < 64 for row in search.results)
+    tiles = make_request("course_cpu", "matmul_tiled", {"n": 16, "tile": "4,8,16,160,192,224,256"}, {})
+    assert any("3·tile² elements do not fit l2 (256 KiB)" in rule for rule in searched(tiles, "time").pruned)
+
+
+def test_a_small_space_is_simulated_whole_and_a_budget_is_kept() -> None:
+    small = make_request("course_cpu", "matmul_tiled", {"n": 16, "tile": "4,8,16"}, {})
+    assert searched(small, "time").simulated == 3
+    larger = make_request("course_cpu", "matmul_tiled", {"n": 16, "tile": "1..16"}, {})
+    assert searched(larger, "time", Budget(points=2)).simulated == 2
+
+
+def test_a_large_space_is_sampled_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hwsim.sweep.sampler.FIRST", 12)
+    request = make_request(
+        "course_cpu", "matmul_tiled", {"n": 16, "tile": "1..16", "v1": "1,2", "seed": "0..127"}, {}, math=False
+    )
+    assert request.count > 3000
+    search = searched(request, "time", Budget(points=6))
+    assert search.simulated <= 6
+    assert "sampled" in search.how
+
+
+def cache(sets: int, ways: int) -> CacheSpec:
+    return CacheSpec.model_validate({"kind": "cache", "name": "l1", "size": f"{sets * ways * 64} B", "ways": ways})
+
+
+def test_a_loop_whose_iterations_fit_fetches_each_line_once() -> None:
+    """Ten passes over 4 KiB in a cache of 8 KiB: 64 lines; in one of 2 KiB: 64 lines each time."""
+    passes = Nest((10, 512), (Access(0, (0, 8)),))
+    assert estimate_misses(passes, [cache(32, 4), cache(8, 4)]) == [[64.0], [640.0]]
+
+
+def test_rows_that_crowd_into_one_set_are_seen() -> None:
+    """Sixteen lines, 4 KiB apart, in a cache of 64 sets and 8 ways: all in one set, though 512 lines would fit."""
+    column = Nest((10, 16), (Access(0, (0, 4096)),))
+    apart = Nest((10, 16), (Access(0, (0, 4096 + 64)),))
+    assert estimate_misses(column, [cache(64, 8)]) == [[160.0]]
+    assert estimate_misses(apart, [cache(64, 8)]) == [[16.0]]
+
+
+@pytest.mark.slow
+def test_estimates_are_as_good_as_the_page_says() -> None:
+    """docs/explanation/sweeps.md: time 0.1 %, energy 2 %, L1 lines 20 % in 18 of 21 cases, and up to 7.1 times off."""
+    store = Store(MEMORY)
+    for _ in run_request(TILES, store, "inprocess"):
+        pass
+    near = 0
+    for row in load_results(store, store.begin(TILES), TILES):
+        guess = estimate(
+            resolve_machine("course_cpu"),
+            resolve_workload("matmul_tiled", {"n": 256, "tile": row["tile"], "precision": row["precision"]}),
+        )
+        assert guess is not None
+        assert guess["time_s"] == pytest.approx(row["time"], rel=1e-3)
+        assert guess["energy_j"] == pytest.approx(row["energy"], rel=0.02)
+        factor = float(guess["l1.fills"] or 0) / row["l1.fills"]
+        near += 0.8 <= factor <= 1.2
+        assert 1 / 7.1 < factor < 1.2
+    assert near == 18
+
+
+def test_estimates_of_padded_tiles_agree_to_the_line() -> None:
+    """69,632 lines: the closed form n²·(1 + 2n/tile)/16, which padding makes true."""
+    machine = resolve_machine("course_cpu")
+    guess = estimate(machine, resolve_workload("matmul_tiled", {"n": 256, "tile": 32, "ld": 272}))
+    assert guess is not None and guess["l1.fills"] == 69632
+
+
+def test_reuse_distances_tell_the_hits_of_every_fully_associative_cache() -> None:
+    """Mattson et al., 1970: an LRU cache of n lines hits the uses at distance less than n; the exact walk agrees."""
+    matrix = Nest(
+        (12, 12, 12), (Access(0, (96, 0, 8)), Access(4096, (0, 8, 1024)), Access(1 << 20, (96, 8, 0), write=True))
+    )
+    histogram = measure_reuse([matrix], 64)
+    assert histogram.accesses == matrix.length and histogram.complete
+    for lines in (1, 2, 4, 8, 16, 32):
+        full = CacheSpec.model_validate({"kind": "cache", "name": "l1", "size": f"{64 * lines} B", "ways": "full"})
+        assert histogram.hits(lines) == Hierarchy([full]).replay(matrix).levels["l1"].hits
+
+
+def test_limits_of_tiles_follow_their_formulas() -> None:
+    """32 KiB, 64 sets, 8 ways: 3·52² fp32 elements fit and 3·53² do not. Rows of 1024 B use 4 positions in the sets, so
+    tiles of A and B of t rows put 2t/4 lines into a set: 16 rows fit 8 ways and 17 do not."""
+    l1 = cache(64, 8)
+    assert capacity_tile(l1, 4) == 52
+    assert 3 * 52**2 * 4 <= 32768 < 3 * 53**2 * 4
+    assert [conflict_tile(l1, 256 * size, size, 256) for size in (4, 2, 1)] == [16, 32, 64]
+    assert conflict_tile(l1, 272 * 4, 4, 256) > 32
