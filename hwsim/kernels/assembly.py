@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from hwsim.errors import CapacityError
-from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Run
+from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Piece, Stretch
 from hwsim.trace.nest import MAX_ACCESS_BYTES, MAX_ACCESSES, Access, Nest, Size, Table, make_access
 
 
@@ -59,7 +59,7 @@ class Assembly:
     lowering: Lowering
     loops: Loops
     start: Mapping[str, int]
-    runs: Mapping[str, list[Run]]
+    runs: Mapping[str, list[Stretch]]
     """Copies of the body along each index but the innermost."""
     step: int
     trips: int
@@ -117,7 +117,7 @@ class Assembly:
         return self.lowering.plan.order[-1]
 
     @property
-    def _inner_runs(self) -> list[Run]:
+    def _inner_runs(self) -> list[Stretch]:
         return self.lowering.plan.runs(self._index, self.step) if self.step > 1 else [(0, 1)]
 
     @property
@@ -132,7 +132,7 @@ class Assembly:
     def _times(self, level: int) -> int:
         return prod(loop[2] for loop in self._all_loops if loop[0] <= level)
 
-    def _body(self, inner_runs: list[Run]) -> tuple[list[_Touch], list[_Touch], list[_Touch]]:
+    def _body(self, inner_runs: list[Stretch]) -> tuple[list[_Touch], list[_Touch], list[_Touch]]:
         """What is touched before, in and after the innermost loop, each in program order."""
         operation, plan = self.lowering.operation, self.lowering.plan
         before: list[_Touch] = []
@@ -158,7 +158,7 @@ class Assembly:
         late = [touch for operand in operation.late for touch in self._touches(operand, inner_runs, write=False)]
         return (load if has_sum else []) + before, inner + more, late + last + store
 
-    def _touches(self, operand: Operand, inner_runs: list[Run], write: bool) -> list[_Touch]:
+    def _touches(self, operand: Operand, inner_runs: list[Stretch], write: bool) -> list[_Touch]:
         """All copies of an access; a vector that does not lie in one piece is touched lane by lane."""
         all_runs = {**self.runs, self._index: inner_runs}
         names = [index for index in self.lowering.plan.order if index in operand.strides]
@@ -200,7 +200,7 @@ class Assembly:
         widths = [1 << bit for bit in reversed(range(self.rest.bit_length())) if self.rest >> bit & 1]
         return [self._rest_body((sum(widths[:i]), width)) for i, width in enumerate(widths)]
 
-    def _rest_body(self, run: Run) -> list[_Touch]:
+    def _rest_body(self, run: Stretch) -> list[_Touch]:
         _, inner, _ = self._body([run])
         done = self.trips * self.step
         moved = []

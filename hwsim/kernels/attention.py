@@ -14,10 +14,9 @@ from hwsim.kernels.attention_room import Room
 from hwsim.kernels.attention_shape import REGISTERS, AttentionShape, Frame
 from hwsim.kernels.kernel import Formula, Kernel, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
+from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, need_floats, run_of
 from hwsim.kernels.rounding import Rounding, storing_error
 from hwsim.kernels.softmax import softmax
-from hwsim.kernels.stage import need_floats
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.attention import AttentionSchedule, AttentionWorkload
 

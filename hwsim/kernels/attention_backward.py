@@ -16,11 +16,10 @@ from hwsim.kernels.attention_shape import REGISTERS, AttentionShape, Frame, here
 from hwsim.kernels.kernel import Kernel, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at
 from hwsim.kernels.loops import LoopPlan
-from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
+from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, need_floats, run_of
 from hwsim.kernels.program import Loop
 from hwsim.kernels.rounding import Rounding, storing_error
 from hwsim.kernels.softmax_loops import wide_format
-from hwsim.kernels.stage import need_floats
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, BackwardSchedule

@@ -26,7 +26,7 @@ AGE = Instructions(add=1, special=1)
 
 
 @dataclass
-class Tile:
+class QueryTile:
     """What is known of a tile of queries: values of the scratch space while the tile is worked on."""
 
     highest: Array
@@ -52,7 +52,7 @@ class FusedLoops:
         self.fmt, self.wide = kernel.fmt, wide_format(kernel.fmt)
         self.lanes = kernel.setting.lanes if vector else 1
         self.wide_lanes = max(1, self.lanes * self.fmt.bits // self.wide.bits)
-        self._tiles: dict[tuple[int, ...], Tile] = {}
+        self._tiles: dict[tuple[int, ...], QueryTile] = {}
         s, p, o, highest, higher, total, shrink = scratch
         self.s = self._scratch(s, "j", self.wide)
         self.p = self.s if self.fmt.name == self.wide.name else self._scratch(p, "j", self.fmt)
@@ -97,7 +97,7 @@ class FusedLoops:
         def compute(ranges: Ranges) -> None:
             rows, kind = self._extents(ranges), self.wide.held
             output = np.zeros((*rows, self.shape.d), kind)
-            self._tiles[self._key(ranges)] = Tile(np.full(rows, -np.inf, kind), np.zeros(rows, kind), output)
+            self._tiles[self._key(ranges)] = QueryTile(np.full(rows, -np.inf, kind), np.zeros(rows, kind), output)
 
         def nothing(ranges: Ranges) -> None:
             """The values are set already."""
@@ -239,7 +239,7 @@ class FusedLoops:
         """Which tile this is; cores that share the query heads r of a tile have tiles of their own."""
         return tuple(ranges[index][0] for index in self.shape.row_indices)
 
-    def _tile(self, ranges: Ranges) -> Tile:
+    def _tile(self, ranges: Ranges) -> QueryTile:
         return self._tiles[self._key(ranges)]
 
     def _extents(self, ranges: Ranges) -> tuple[int, ...]:

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hwsim.kernels.conv_epilogue import EPSILON
 from hwsim.kernels.conv_shape import IMAGE_AXES, spans
 from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import Operand
-from hwsim.kernels.operator import Names, Operator, Port
-from hwsim.kernels.pool import refuse_integers
+from hwsim.kernels.operator import Names, Operator, Port, need_floats
 from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
@@ -21,8 +19,11 @@ from hwsim.spec.ops.conv import Layout
 
 NORM_PORTS = ("gamma", "beta", "mean", "var")
 
+EPSILON = 1e-5
+"""Added to a variance before its root is taken: the default of PyTorch's BatchNorm2d."""
 
-def fold_batch_norm(
+
+def folded_weights(
     w: Array,
     b: Array | None,
     gamma: Array,
@@ -88,7 +89,7 @@ class BatchNorm(Operator):
         self.outputs = (Port("y", shape),)
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
-        refuse_integers("batch norm", kernel.fmt)
+        need_floats("batch norm", kernel.fmt)
         scale, shift = self.scratch("scale", names), self.scratch("shift", names)
         kernel.begin_phase(self.scratch("statistics", names))
         add_norm_loops(kernel, {port: names[port] for port in NORM_PORTS}, scale, shift, self.vector)

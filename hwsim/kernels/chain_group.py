@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hwsim.spec.ops.chain import ChainStep, ConvStep, MatmulStep, PointwiseStep, PoolStep, ScaleStep
-
-Shape = tuple[int, ...]
 
 HEADS = (MatmulStep, ConvStep, PointwiseStep, ScaleStep)
 """Operations that can begin a group."""
@@ -21,16 +19,13 @@ class Objection:
     reason: str
 
 
-def object_to(steps: Sequence[ChainStep], shapes: Mapping[str, Shape]) -> Objection | None:
-    """Why operations, each of which reads the one before, cannot run as one; None if they can.
-
-    `shapes` has those of all tensors that they read, and of what the first one makes.
-    """
+def object_to(steps: Sequence[ChainStep]) -> Objection | None:
+    """Why operations, each of which reads the one before, cannot run as one; None if they can."""
     head, *tail = steps
     pool = find_pool(steps)
     found: Objection | None = None
     for step in tail if pool is None else tail[:-1]:
-        found = found or _object_to_step(head, step, shapes, pool)
+        found = found or _object_to_step(step, pool)
     if tail and not isinstance(head, HEADS):
         found = found or Objection(tail[0].name, f"nothing can be fused with {head.name}, {kind(head)}")
     return found
@@ -52,25 +47,15 @@ def op_of(step: ChainStep) -> str:
     return str(getattr(step, "op"))  # noqa: B009 - declared by each subclass
 
 
-def _object_to_step(
-    head: ChainStep, step: ChainStep, shapes: Mapping[str, Shape], pool: PoolStep | None
-) -> Objection | None:
+def _object_to_step(step: ChainStep, pool: PoolStep | None) -> Objection | None:
     if not isinstance(step, PointwiseStep | ScaleStep):
         return Objection(
             step.name,
             f"{step.name} is {kind(step)}, which needs more than one element of {step.inputs[0]} at a time; only "
             "element-wise operations can follow in a group (and a max-pool at its end, behind a convolution)",
         )
-    if not isinstance(head, ConvStep):
+    others = step.inputs[1:]
+    if pool is None or not others:
         return None
-    if isinstance(step, ScaleStep):
-        return Objection(step.name, f"{step.name} is {kind(step)}, which does not run in a convolution")
-    value = shapes[head.name]
-    for name in step.inputs[1:]:
-        if shapes[name] != value:
-            reason = f"{step.name} reads {name} of shape {shapes[name]}, and a convolution takes only operands of shape"
-            return Objection(step.name, f"{reason} {value} into its loops")
-        if pool is not None:
-            reason = f"{step.name} reads {name}, which is as large as what the pool {pool.name} never stores"
-            return Objection(step.name, reason)
-    return None
+    reason = f"{step.name} reads {others[0]}, which has columns of what the pool {pool.name} never stores"
+    return Objection(step.name, reason)

@@ -13,6 +13,7 @@ from hwsim.kernels.batch_norm import BatchNorm
 from hwsim.kernels.chain_group import find_pool, kind, object_to, op_of
 from hwsim.kernels.conv import Conv2d
 from hwsim.kernels.conv_shape import ConvShape
+from hwsim.kernels.element import Element, Extra
 from hwsim.kernels.matmul_operator import MatmulOperator
 from hwsim.kernels.norm import LayerNormOperator, RMSNormOperator
 from hwsim.kernels.operator import Operator
@@ -20,7 +21,6 @@ from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.pool import Pool, PoolShape
 from hwsim.kernels.reduction import ReduceOperator
 from hwsim.kernels.softmax import Softmax
-from hwsim.kernels.stage import Extra, Stage
 from hwsim.spec.ops.attention import AttentionSchedule
 from hwsim.spec.ops.chain import (
     AttentionStep,
@@ -54,31 +54,38 @@ def make_group_operator(workload: ChainWorkload, steps: Sequence[ChainStep], sha
     """The operator of operations that run as one: the first makes values, the others change them before they are
     stored."""
     head, *tail = steps
-    objection = object_to(steps, shapes)
+    objection = object_to(steps)
     if objection is not None:
         raise InputError(f"schedule.fuse: {objection.reason}; end the group before {objection.step}")
     own = [shapes[name] for name in head.inputs]
     if isinstance(head, ConvStep):
-        return _conv_group(workload, head, tail, own)
-    stages = tuple(
-        _stage(workload, step, shapes[head.name], [shapes[name] for name in step.inputs[1:]]) for step in tail
+        return _conv_group(workload, head, tail, own, shapes)
+    elements = tuple(
+        _element(workload, step, shapes[head.name], [shapes[name] for name in step.inputs[1:]]) for step in tail
     )
-    return _make(workload, head, own, stages)
+    return _make(workload, head, own, elements)
 
 
 def _conv_group(
-    workload: ChainWorkload, head: ConvStep, tail: Sequence[ChainStep], shapes: Sequence[Shape]
+    workload: ChainWorkload,
+    head: ConvStep,
+    tail: Sequence[ChainStep],
+    own: Sequence[Shape],
+    shapes: Mapping[str, Shape],
 ) -> Operator:
     """A convolution with its bias, element-wise operations on its outputs, and a max-pool at the end."""
     pool = find_pool((head, *tail))
-    bias = ["bias"] if len(shapes) == 3 else []
-    names = [op_of(step) for step in (tail if pool is None else tail[:-1])]
+    bias = ["bias"] if len(own) == 3 else []
+    shape = _conv_shape(workload, head, own)
+    behind = [
+        _element(workload, step, shape.output_shape, [shapes[name] for name in step.inputs[1:]])
+        for step in (tail if pool is None else tail[:-1])
+    ]
     side = None if pool is None else pool.window
-    shape = _conv_shape(workload, head, shapes)
-    return Conv2d(shape, _conv_schedule(workload, shape.out[0] // (side or 1), side), [*bias, *names], side)
+    return Conv2d(shape, _conv_schedule(workload, shape.out[0] // (side or 1), side), [*bias, *behind], side)
 
 
-def _make(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
+def _make(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape], after: tuple[Element, ...]) -> Operator:
     maker = _MAKERS[type(step)]
     try:
         return maker(workload, step, shapes, after)
@@ -86,7 +93,7 @@ def _make(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape], aft
         raise ShapeError(f"operation {step.name}: {error}") from error
 
 
-def _matmul(workload: ChainWorkload, step: MatmulStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
+def _matmul(workload: ChainWorkload, step: MatmulStep, shapes: Sequence[Shape], after: tuple[Element, ...]) -> Operator:
     a, b = _exactly(step, shapes, 2)
     if len(a) < 2 or len(b) not in (2, len(a)) or (len(b) > 2 and a[:-2] != b[:-2]):
         raise ShapeError(f"{a} and {b} are not matrices, nor batches of as many")
@@ -111,13 +118,13 @@ def _matmul(workload: ChainWorkload, step: MatmulStep, shapes: Sequence[Shape], 
 
 
 def _pointwise(
-    workload: ChainWorkload, step: PointwiseStep | ScaleStep, shapes: Sequence[Shape], after: tuple[Stage, ...]
+    workload: ChainWorkload, step: PointwiseStep | ScaleStep, shapes: Sequence[Shape], after: tuple[Element, ...]
 ) -> Operator:
-    stages = (_stage(workload, step, shapes[0], shapes[1:]), *after)
-    return PointwiseOperator(shapes[0], stages, vector=workload.schedule.vector)
+    elements = (_element(workload, step, shapes[0], shapes[1:]), *after)
+    return PointwiseOperator(shapes[0], elements, vector=workload.schedule.vector)
 
 
-def _norm(workload: ChainWorkload, step: NormStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
+def _norm(workload: ChainWorkload, step: NormStep, shapes: Sequence[Shape], after: tuple[Element, ...]) -> Operator:
     kind = LayerNormOperator if step.op == "layernorm" else RMSNormOperator
     needed = 3 if step.op == "layernorm" else 2
     x, *weights = _exactly(step, shapes, needed)
@@ -127,8 +134,8 @@ def _norm(workload: ChainWorkload, step: NormStep, shapes: Sequence[Shape], afte
     return kind(x, epsilon=step.epsilon, vector=workload.schedule.vector)
 
 
-def _conv(workload: ChainWorkload, step: ConvStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
-    return _conv_group(workload, step, (), shapes)
+def _conv(workload: ChainWorkload, step: ConvStep, shapes: Sequence[Shape], after: tuple[Element, ...]) -> Operator:
+    return _conv_group(workload, step, (), shapes, {})
 
 
 def _conv_shape(workload: ChainWorkload, step: ConvStep, shapes: Sequence[Shape]) -> ConvShape:
@@ -161,7 +168,7 @@ def _conv_schedule(workload: ChainWorkload, rows: int, pool: int | None) -> Conv
 
 
 def _batch_norm(
-    workload: ChainWorkload, step: BatchNormStep, shapes: Sequence[Shape], after: tuple[Stage, ...]
+    workload: ChainWorkload, step: BatchNormStep, shapes: Sequence[Shape], after: tuple[Element, ...]
 ) -> Operator:
     x, *statistics = _exactly(step, shapes, 5)
     if len(x) != 4 or any(shape != x[1:2] for shape in statistics):
@@ -169,7 +176,7 @@ def _batch_norm(
     return BatchNorm(x[0], x[1], (x[2], x[3]), vector=workload.schedule.vector)
 
 
-def _pool(workload: ChainWorkload, step: PoolStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
+def _pool(workload: ChainWorkload, step: PoolStep, shapes: Sequence[Shape], after: tuple[Element, ...]) -> Operator:
     (x,) = _exactly(step, shapes, 1)
     if len(x) != 4 or step.window > min(x[2:]):
         raise ShapeError(f"windows of {step.window} do not fit images {x}")
@@ -178,18 +185,20 @@ def _pool(workload: ChainWorkload, step: PoolStep, shapes: Sequence[Shape], afte
     return Pool(shape, "max_pool" if step.op == "maxpool" else "avg_pool", vector=workload.schedule.vector)
 
 
-def _softmax(workload: ChainWorkload, step: SoftmaxStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
+def _softmax(
+    workload: ChainWorkload, step: SoftmaxStep, shapes: Sequence[Shape], after: tuple[Element, ...]
+) -> Operator:
     (x,) = _exactly(step, shapes, 1)
     return Softmax(x, vector=workload.schedule.vector)
 
 
-def _reduce(workload: ChainWorkload, step: ReduceStep, shapes: Sequence[Shape], after: tuple[Stage, ...]) -> Operator:
+def _reduce(workload: ChainWorkload, step: ReduceStep, shapes: Sequence[Shape], after: tuple[Element, ...]) -> Operator:
     (x,) = _exactly(step, shapes, 1)
     return ReduceOperator(x, (step.axis,), step.op, vector=workload.schedule.vector)
 
 
 def _attention(
-    workload: ChainWorkload, step: AttentionStep, shapes: Sequence[Shape], after: tuple[Stage, ...]
+    workload: ChainWorkload, step: AttentionStep, shapes: Sequence[Shape], after: tuple[Element, ...]
 ) -> Operator:
     q, k, v = _exactly(step, shapes, 3)
     heads = workload.extent(step.heads)
@@ -212,15 +221,15 @@ def _attention(
     return Attention(shape, schedule)
 
 
-def _stage(workload: ChainWorkload, step: ChainStep, value: Shape, extras: Sequence[Shape]) -> Stage:
+def _element(workload: ChainWorkload, step: ChainStep, value: Shape, extras: Sequence[Shape]) -> Element:
     """An element-wise operation on a value of a certain shape."""
     operands = tuple(
         Extra(f"{step.name}_{number}", _axes(step, value, shape)) for number, shape in enumerate(extras, start=1)
     )
     if isinstance(step, ScaleStep):
         op = "scale_add" if operands else "scale"
-        return Stage(op, operands, step.factor / prod(map(workload.extent, step.over)))
-    return Stage(op_of(step), operands)
+        return Element(op, operands, step.factor / prod(map(workload.extent, step.over)))
+    return Element(op_of(step), operands)
 
 
 def _axes(step: ChainStep, value: Shape, extra: Shape) -> tuple[int, ...] | None:
@@ -238,7 +247,7 @@ def _exactly(step: ChainStep, shapes: Sequence[Shape], count: int) -> Sequence[S
     return shapes
 
 
-_MAKERS: dict[type[ChainStep], Callable[[ChainWorkload, Any, Sequence[Shape], tuple[Stage, ...]], Operator]] = {
+_MAKERS: dict[type[ChainStep], Callable[[ChainWorkload, Any, Sequence[Shape], tuple[Element, ...]], Operator]] = {
     MatmulStep: _matmul,
     PointwiseStep: _pointwise,
     ScaleStep: _pointwise,

@@ -9,13 +9,14 @@ import numpy as np
 from hwsim.errors import ShapeError
 from hwsim.kernels.batch_norm import NORM_PORTS, add_norm_loops
 from hwsim.kernels.conv_direct import add_direct, default_order
-from hwsim.kernels.conv_epilogue import Epilogue
+from hwsim.kernels.conv_epilogue import make_epilogue
 from hwsim.kernels.conv_formula import conv_formulas
 from hwsim.kernels.conv_im2col import add_im2col
 from hwsim.kernels.conv_implicit import add_implicit, block_size
 from hwsim.kernels.conv_job import ConvJob
 from hwsim.kernels.conv_pool import add_pooled
 from hwsim.kernels.conv_shape import FILTER_AXES, IMAGE_AXES, ConvShape
+from hwsim.kernels.element import Element
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.loops import LoopPlan
@@ -40,12 +41,12 @@ class Conv2d(Operator):
         self,
         shape: ConvShape,
         schedule: ConvSchedule | None = None,
-        epilogue: Sequence[str] = (),
+        epilogue: Sequence[str | Element] = (),
         pool: int | None = None,
     ) -> None:
         self.shape = shape
         self.schedule = schedule or ConvSchedule(layout=shape.layout, w_layout=shape.w_layout)
-        self.epilogue = Epilogue.of(shape, epilogue)
+        self.epilogue = make_epilogue(shape, epilogue)
         self.pool = pool
         if pool is not None and pool > min(shape.out):
             raise ShapeError(f"pool: squares of {pool} do not fit an output of {shape.out[0]}x{shape.out[1]}")
@@ -64,10 +65,10 @@ class Conv2d(Operator):
         names = self._with_norms(kernel, names)
         followed = bool(self.epilogue or self.pool) and not self.schedule.fused
         if not followed:
-            self._add_conv(kernel, names, self.epilogue, names["y"])
+            self._add_conv(kernel, names, self.epilogue.elements, names["y"])
             return
         target = self._add_map(kernel, self.scratch("conv", names))
-        self._add_conv(kernel, names, Epilogue(self.shape, ()), target)
+        self._add_conv(kernel, names, (), target)
         self._add_passes(kernel, names, target)
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -90,10 +91,9 @@ class Conv2d(Operator):
     def tolerance(self, rounding: Rounding) -> float:
         """The sum, which is kept at each tile of its loops, and what follows: stored once, or after each operation."""
         pieces = _sum_pieces(self.shape, self.schedule, rounding)
-        operations = len(self.epilogue.stages)
-        stores = 1 if self.schedule.fused else operations
-        norms = sum(stage.name == "batch_norm" for stage in self.epilogue.stages)
-        after = rounding.operations(operations) + rounding.kept * (stores * bool(operations) + 2 * norms)
+        operations, norms = len(self.epilogue.elements), len(self.epilogue.norms)
+        stores = min(1, operations) if self.schedule.fused else operations
+        after = rounding.operations(operations) + rounding.kept * (stores + 2 * norms)
         return rounding.sum(self.shape.depth) + rounding.kept_sum(pieces) + after
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
@@ -101,10 +101,10 @@ class Conv2d(Operator):
         # What the epilogue multiplies and adds is no product of the convolution.
         return tuple(formula for formula in found if formula.compare != "macs" or not self.epilogue.body.fma)
 
-    def _add_conv(self, kernel: LoopKernel, names: Names, epilogue: Epilogue, target: str) -> None:
+    def _add_conv(self, kernel: LoopKernel, names: Names, epilogue: tuple[Element, ...], target: str) -> None:
         job = ConvJob(kernel, names, self.shape, self.schedule, epilogue, target)
         if self.pool and self.schedule.fused:
-            add_pooled(job, self.pool, target)
+            add_pooled(job, self.pool)
         elif self.schedule.algorithm == "direct":
             add_direct(job)
         elif self.schedule.algorithm == "im2col":
@@ -116,26 +116,25 @@ class Conv2d(Operator):
     def _with_norms(self, kernel: LoopKernel, names: Names) -> Names:
         """Scale and shift of each batch norm, made in a stage of their own before all else."""
         found = dict(names)
-        norms = [stage for stage in self.epilogue.stages if stage.name == "batch_norm"]
-        for stage in norms:
+        for norm in self.epilogue.norms.values():
             kernel.begin_phase(self.scratch("statistics", names))
-            scale, shift = (self.scratch(tensor, names) for tensor in stage.tensors)
-            found |= dict(zip(stage.tensors, (scale, shift), strict=True))
-            ports = {role: names[port] for role, port in zip(NORM_PORTS, stage.ports, strict=True)}
+            scale, shift = (self.scratch(tensor, names) for tensor in norm.made)
+            found |= dict(zip(norm.made, (scale, shift), strict=True))
+            ports = {role: names[port] for role, port in zip(NORM_PORTS, norm.ports, strict=True)}
             add_norm_loops(kernel, ports, scale, shift, self.schedule.vector)
-        if norms:
+        if self.epilogue.norms:
             kernel.begin_phase(self.scratch("conv", names))
         return found
 
     def _add_passes(self, kernel: LoopKernel, names: Names, source: str) -> None:
         """Each operation of the epilogue as a stage that reads what the one before has stored, then the pool."""
-        for number, stage in enumerate(self.epilogue.stages, 1):
-            last = number == len(self.epilogue.stages) and self.pool is None
-            label = f"{stage.name}_{number}"
-            target = names["y"] if last else self._add_map(kernel, self.scratch(label, names))
-            kernel.begin_phase(self.scratch(stage.name, names))
-            job = ConvJob(kernel, names, self.shape, self.schedule, self.epilogue, target)
-            kernel.add(job.pass_loop(stage.name, (stage,), source, target))
+        elements = self.epilogue.elements
+        for number, (name, element) in enumerate(zip(self.epilogue.names, elements, strict=True), 1):
+            last = number == len(elements) and self.pool is None
+            target = names["y"] if last else self._add_map(kernel, self.scratch(f"{name}_{number}", names))
+            kernel.begin_phase(self.scratch(name, names))
+            job = ConvJob(kernel, names, self.shape, self.schedule, elements, target)
+            kernel.add(job.pass_loop(name, (element,), source, target))
             source = target
         if self.pool is not None:
             kernel.begin_phase(self.scratch("max_pool", names))
@@ -146,8 +145,7 @@ class Conv2d(Operator):
             kernel.shared_index = pooled.shared_index
 
     def _add_map(self, kernel: LoopKernel, name: str) -> str:
-        shape = self.shape.image_shape(self.shape.co, self.shape.out)
-        kernel.add_scratch(name, *shape, fmt=kernel.find_sum_format())
+        kernel.add_scratch(name, *self.shape.output_shape, fmt=kernel.find_sum_format())
         return name
 
 

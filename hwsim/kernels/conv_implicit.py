@@ -105,7 +105,7 @@ def add_implicit(job: ConvJob, name: str) -> None:
     if not whole:
         body = (TileLoop("ci", extents["ci"], block.ci, body),)
     if job.epilogue and not finished:
-        body = (*body, job.pass_loop("epilogue", job.epilogue.stages, job.target, job.target))
+        body = (*body, job.pass_loop("epilogue", job.epilogue, job.target, job.target))
     around = {"n": 1, "g": 1, "h": block.h, "w": block.w}
     for index, size in reversed(around.items()):
         if index in extents and (size < extents[index] or index == "h"):

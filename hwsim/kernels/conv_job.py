@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product as combinations
 from math import prod
 
-from hwsim.kernels.conv_epilogue import Epilogue, Stage
 from hwsim.kernels.conv_plan import count_registers, shared_loop
 from hwsim.kernels.conv_shape import ConvShape, image_of, product, span, spans
+from hwsim.kernels.element import Element, Extra, apply_elements, element_body, element_extras
 from hwsim.kernels.loop_kernel import Compute, LoopKernel, Ranges
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range
 from hwsim.kernels.operator import Names
@@ -35,7 +35,7 @@ class ConvJob:
     names: Names
     shape: ConvShape
     schedule: ConvSchedule
-    epilogue: Epilogue
+    epilogue: tuple[Element, ...]
     target: str
 
     @property
@@ -75,12 +75,21 @@ class ConvJob:
         """Store sums, or add them to what earlier tiles have left; a finished output passes the epilogue before."""
         here = self.shape.outputs(self.kernel.arrays[self.target])[spans(ranges, "n", "g", "co", "h", "w")]
         if finished and self.epilogue:
-            values = values.astype(self.sum_fmt.computed, copy=False)
-            values = self.epilogue.apply(self.kernel, self.names, self.epilogue.stages, values, ranges)
+            values = self.finish(values, self.epilogue, ranges)
         if first:
             here[...] = self.sum_fmt.store(values)
         else:
             accumulate(here, values, self.sum_fmt)
+
+    def finish(self, values: Array, elements: Sequence[Element], ranges: Ranges) -> Array:
+        """Sums [n, g, co, h, w] of a range after some operations, in the type that arithmetic runs in."""
+
+        def fetch(extra: Extra) -> Array:
+            name = self.names[extra.port]
+            stored = self.shape.outputs_along(self.kernel.arrays[name], extra.axes_of(4), ranges)
+            return self.kernel.formats[name].load(stored)
+
+        return apply_elements(elements, values.astype(self.sum_fmt.computed, copy=False), fetch)
 
     # Loops ------------------------------------------------------------------------------------------------------------
 
@@ -109,13 +118,20 @@ class ConvJob:
             plan=plan,
             accumulates=True,
             late=self.late if finished else (),
-            late_body=self.epilogue.body if finished else Instructions(),
+            late_body=element_body(self.epilogue) if finished else Instructions(),
             follows=follows,
         )
 
     @property
     def late(self) -> list[Operand]:
-        return self.epilogue.all_operands(self.kernel, self.names)
+        return self.extras(self.epilogue)
+
+    def extras(self, elements: Sequence[Element]) -> list[Operand]:
+        """What operations read beside the value, as the loops of the output see it."""
+        return [
+            self.shape.output_operand(self.kernel, self.names[extra.port], extra.axes_of(4))
+            for extra in element_extras(elements)
+        ]
 
     def add_sum(
         self, name: str, extents: Mapping[str, int], inputs: Sequence[Operand], plan: LoopPlan, convolve: Convolve
@@ -136,32 +152,29 @@ class ConvJob:
             around, plan = _peeled(plan, extents, summed)
         body: tuple[Item, ...] = (self.sum_loop(name, extents, inputs, plan, compute, finished=finished),)
         if self.epilogue and not finished:
-            body = (*body, self.pass_loop("epilogue", self.epilogue.stages, self.target, self.target))
+            body = (*body, self.pass_loop("epilogue", self.epilogue, self.target, self.target))
         for index, size in reversed(around):
             body = (TileLoop(index, extents[index], size, body),)
         for item in body:
             self.kernel.add(item)
         self.kernel.shared_index = shared
 
-    def pass_loop(self, name: str, stages: Sequence[Stage], source: str, target: str) -> Loop:
-        """One loop over the output that does some stages of the epilogue, from memory to memory."""
+    def pass_loop(self, name: str, elements: Sequence[Element], source: str, target: str) -> Loop:
+        """One loop over the output that does some operations of the epilogue, from memory to memory."""
         kernel, shape = self.kernel, self.shape
         order = ("n", "g", "co", "h", "w") if shape.layout == "nchw" else ("n", "h", "w", "g", "co")
         extents = {index: shape.extents[index] for index in order if index in shape.extents}
-        reads = [shape.output_operand(kernel, source)]
-        body = Instructions()
-        for stage in stages:
-            reads += self.epilogue.operands(kernel, self.names, stage)
-            body += stage.body
+        reads = [shape.output_operand(kernel, source), *self.extras(elements)]
 
         def compute(ranges: Ranges) -> None:
             where = spans(ranges, "n", "g", "co", "h", "w")
             values = self.sum_fmt.load(shape.outputs(kernel.arrays[source])[where])
-            values = self.epilogue.apply(kernel, self.names, stages, values, ranges)
+            values = self.finish(values, elements, ranges)
             shape.outputs(kernel.arrays[target])[where] = self.sum_fmt.store(values)
 
         write = shape.output_operand(kernel, target)
-        return kernel.make_loop(name, extents, reads, write, body, compute, vector=self.schedule.vector)
+        body, vector = element_body(elements), self.schedule.vector
+        return kernel.make_loop(name, extents, reads, write, body, compute, vector=vector)
 
 
 def _summed_cuts(

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from hwsim.kernels.batch_norm import NORM_PORTS, BatchNorm, fold_batch_norm
+from hwsim.kernels.batch_norm import NORM_PORTS, BatchNorm, folded_weights
 from hwsim.kernels.conv import Conv2d
 from hwsim.kernels.conv_shape import FILTER_AXES, ConvShape
 from hwsim.kernels.data import make_input
 from hwsim.kernels.kernel import Setting
-from hwsim.kernels.operator import OperatorKernel, Run, run_of
-from hwsim.kernels.pool import Pool, PoolKind, PoolShape, refuse_integers
+from hwsim.kernels.operator import OperatorKernel, OperatorRun, need_floats, run_of
+from hwsim.kernels.pool import Pool, PoolKind, PoolShape
 from hwsim.kernels.rounding import MOST
 from hwsim.numerics.format import Array, find_format
 from hwsim.numerics.scaled import with_scales
@@ -53,13 +53,14 @@ class FoldedConv(OperatorKernel):
     Inputs are those of the convolution with its batch norm, and so is the reference: only folded tensors have memory.
     """
 
-    def __init__(self, unfolded: Conv2d, run: Run, setting: Setting) -> None:
+    def __init__(self, unfolded: Conv2d, run: OperatorRun, setting: Setting) -> None:
         self.unfolded = unfolded
         self.original: dict[str, Array] = {}
         fmt = with_scales(find_format(run.precision), setting.numbers.scale, setting.numbers.scale_block)
-        refuse_integers("batch norm", fmt)
-        names = [stage.name for stage in unfolded.epilogue.stages]
-        rest = names[names.index("batch_norm") + 1 :]
+        need_floats("batch norm", fmt)
+        names = unfolded.epilogue.names
+        self._behind = names.index("batch_norm") + 1
+        rest = names[self._behind :]
         folded = Conv2d(unfolded.shape, unfolded.schedule, ("bias", *rest), unfolded.pool)
         if setting.math:
             sums = find_format(setting.numbers.accumulate or fmt.sum_name)
@@ -80,12 +81,13 @@ class FoldedConv(OperatorKernel):
         wide = {name: array.astype(np.float64) for name, array in self.original.items()}
         axes = FILTER_AXES[folded.shape.w_layout]
         gamma, beta, mean, var = (wide[port] for port in NORM_PORTS)
-        w, b = fold_batch_norm(wide["w"].transpose(axes), wide.get("b"), gamma, beta, mean, var)
-        first = {"x": self.original["x"], "w": w.transpose(np.argsort(axes)), "b": b}
-        behind = [stage for stage in self.unfolded.epilogue.stages if stage.name not in ("bias", "batch_norm")]
-        ports = [port for stage in behind for port in stage.ports]
-        others = [port.name for port in folded.inputs if port.name not in first]
-        return first | {new: self.original[old] for new, old in zip(others, ports, strict=True)}
+        bias = wide["b"] if self.unfolded.epilogue.names[0] == "bias" else None
+        w, b = folded_weights(wide["w"].transpose(axes), bias, gamma, beta, mean, var)
+        found = {"x": self.original["x"], "w": w.transpose(np.argsort(axes)), "b": b}
+        for number in range(1, len(folded.epilogue.elements)):
+            old = self.unfolded.epilogue.given(self._behind + number - 1)
+            found |= {port: self.original[was] for port, was in zip(folded.epilogue.given(number), old, strict=True)}
+        return found
 
     def _references(self) -> dict[str, Array]:
         return self.unfolded.reference({name: array.astype(np.float64) for name, array in self.original.items()})

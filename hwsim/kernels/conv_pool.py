@@ -8,13 +8,14 @@ from hwsim.errors import InputError
 from hwsim.kernels.conv_direct import default_order
 from hwsim.kernels.conv_job import FMA, ConvJob
 from hwsim.kernels.conv_plan import count_registers, default_along, loop_order, make_plan, shared_loop
-from hwsim.kernels.conv_shape import IMAGE_AXES, spans
+from hwsim.kernels.conv_shape import spans
+from hwsim.kernels.element import element_body
 from hwsim.kernels.loop_kernel import Ranges
-from hwsim.kernels.loops import LoopOperation, Operand
+from hwsim.kernels.loops import LoopOperation
 from hwsim.kernels.step import Instructions
 
 
-def add_pooled(job: ConvJob, side: int, target: str) -> None:
+def add_pooled(job: ConvJob, side: int) -> None:
     """Loops h and w run over squares, u and v inside of a square; sums and maximum stay in registers."""
     shape, kernel, schedule = job.shape, job.kernel, job.schedule
     _check(job)
@@ -23,7 +24,7 @@ def add_pooled(job: ConvJob, side: int, target: str) -> None:
     h, w = x.strides["h"], x.strides["w"]
     x = replace(x, strides={**x.strides, "h": side * h, "w": side * w, "u": h, "v": w})
     inputs = (x, shape.filter_operand(kernel, job.names["w"]))
-    output = _output(job, target)
+    output = job.output
     operation = LoopOperation(inputs, output, late=tuple(job.late))
     *outer, first, second, third = default_order(shape)
     order = loop_order(schedule, (*outer, "u", "v", first, second, third))
@@ -39,14 +40,13 @@ def add_pooled(job: ConvJob, side: int, target: str) -> None:
 
     def compute(ranges: Ranges) -> None:
         wide = {index: (first * side, count * side) for index, (first, count) in ranges.items() if index in "hw"}
-        values = job.convolve({**ranges, **wide}).astype(job.sum_fmt.computed, copy=False)
-        values = job.epilogue.apply(kernel, job.names, job.epilogue.stages, values, ranges)
+        values = job.finish(job.convolve({**ranges, **wide}), job.epilogue, ranges)
         n, g, co, rows, columns = values.shape
         squares = values.reshape(n, g, co, rows // side, side, columns // side, side)
         where = spans(ranges, "n", "g", "co", "h", "w")
-        shape.outputs(kernel.arrays[target])[where] = job.sum_fmt.store(squares.max(axis=(4, 6)))
+        shape.outputs(kernel.arrays[job.target])[where] = job.sum_fmt.store(squares.max(axis=(4, 6)))
 
-    late = job.epilogue.body.scaled(side * side) + Instructions(add=side * side - 1)
+    late = element_body(job.epilogue).scaled(side * side) + Instructions(add=side * side - 1)
     sums = replace(output, strides={**output.strides, "u": 0, "v": 0})
     registers = count_registers(plan, replace(operation, output=sums))
     kernel.registers_needed = max(kernel.registers_needed, registers)
@@ -67,20 +67,13 @@ def add_pooled(job: ConvJob, side: int, target: str) -> None:
     kernel.shared_index = shared_loop(job.schedule, plan, extents, output)
 
 
-def _output(job: ConvJob, target: str) -> Operand:
-    view = job.kernel.tensor(target).permute(*IMAGE_AXES[job.shape.layout])
-    n, c, h, w = (view.byte_stride(axis) for axis in range(4))
-    strides = {"n": n, "g": job.shape.extents["co"] * c, "co": c, "h": h, "w": w}
-    own = {index: stride for index, stride in strides.items() if index in job.shape.extents}
-    return Operand(target, view.start, view.element_bytes, own)
-
-
 def _check(job: ConvJob) -> None:
     if job.schedule.algorithm != "direct":
         raise InputError(f"a fused pool needs algorithm: direct, found {job.schedule.algorithm}; or take fused: false")
-    whole = [stage.name for stage in job.epilogue.stages if stage.ports and not stage.per_channel]
+    squares = {job.shape.output_indices.index(index) for index in ("h", "w")}
+    whole = [element.op for element in job.epilogue if any(squares & set(extra.axes_of(4)) for extra in element.extras)]
     if whole:
         raise InputError(
-            f"epilogue: {', '.join(whole)} reads a tensor as large as the map that a fused pool never stores; "
-            "take fused: false"
+            f"epilogue: {', '.join(whole)} reads a tensor with rows or columns of the map that a fused pool never "
+            "stores; take fused: false"
         )

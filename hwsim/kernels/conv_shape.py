@@ -6,7 +6,7 @@ and channels split into groups, by strides and never by a copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -107,6 +107,20 @@ class ConvShape:
         return (self.batch, channels, *size) if self.layout == "nchw" else (self.batch, *size, channels)
 
     @property
+    def output_shape(self) -> tuple[int, ...]:
+        """In memory."""
+        return self.image_shape(self.co, self.out)
+
+    @property
+    def output_indices(self) -> tuple[str, ...]:
+        """The loop along each axis of the output in memory; channels have another one where there are groups."""
+        return ("n", "co", "h", "w") if self.layout == "nchw" else ("n", "h", "w", "co")
+
+    @property
+    def channel_axis(self) -> int:
+        return self.output_indices.index("co")
+
+    @property
     def filter_shape(self) -> tuple[int, ...]:
         """In memory."""
         inner = (self.co, self.ci // self.groups, *self.window)
@@ -133,16 +147,13 @@ class ConvShape:
         inner = {"k": w if self.w_layout == "oihw" else i} if flat else {"ci": i, "kh": h, "kw": w}
         return self._operand(view, strides | inner)
 
-    def output_operand(self, kernel: LoopKernel, name: str) -> Operand:
-        """Any tensor of the output's shape."""
-        view = kernel.tensor(name).permute(*IMAGE_AXES[self.layout])
-        n, c, h, w = (view.byte_stride(axis) for axis in range(4))
-        return self._operand(view, {"n": n, "g": self.extents["co"] * c, "co": c, "h": h, "w": w})
-
-    def channel_operand(self, kernel: LoopKernel, name: str) -> Operand:
-        """A value for each output channel."""
+    def output_operand(self, kernel: LoopKernel, name: str, axes: Sequence[int] = range(4)) -> Operand:
+        """Any tensor that has all axes of the output as it lies in memory, or some of them."""
         view = kernel.tensor(name)
-        return self._operand(view, {"g": self.extents["co"] * view.byte_stride(0), "co": view.byte_stride(0)})
+        strides = {self.output_indices[axis]: view.byte_stride(number) for number, axis in enumerate(axes)}
+        if "co" in strides:
+            strides["g"] = self.extents["co"] * strides["co"]
+        return self._operand(view, strides)
 
     def _operand(self, view: TensorView, strides: Mapping[str, Size]) -> Operand:
         own = {index: stride for index, stride in strides.items() if index in self.extents or index == "k"}
@@ -175,9 +186,14 @@ class ConvShape:
         """A tensor of the output's layout as [n, g, co, h, w]; a view."""
         return _split(y.transpose(IMAGE_AXES[self.layout]), 1, self.groups)
 
-    def channels(self, values: Array) -> Array:
-        """A value for each output channel as [1, g, co, 1, 1]; a view."""
-        return _split(values, 0, self.groups)[None, :, :, None, None]
+    def outputs_along(self, array: Array, axes: Sequence[int], ranges: Ranges) -> Array:
+        """What a range sees of a tensor with some axes of the output: [n, g, co, h, w], of length one where it has no
+        such axis; a view."""
+        whole = array[tuple(slice(None) if axis in axes else None for axis in range(4))]
+        own = {self.output_indices[axis] for axis in axes}
+        split = _split(whole.transpose(IMAGE_AXES[self.layout]), 1, self.groups if "co" in own else 1)
+        here = zip(("n", "co", "co", "h", "w"), spans(ranges, "n", "g", "co", "h", "w"), strict=True)
+        return split[tuple(part if index in own else slice(None) for index, part in here)]
 
 
 def _split(array: Array, axis: int, groups: int) -> Array:

@@ -15,7 +15,7 @@ from hwsim.trace.nest import Nest, Size
 Range = tuple[int, int]
 """First position of an index, and how many."""
 
-Run = tuple[int, int]
+Stretch = tuple[int, int]
 """Offset and width of one access along an index: a vector, or a single element."""
 
 
@@ -95,7 +95,7 @@ class LoopPlan:
         summed = [index for index in self.order if index not in output.strides]
         return self.order[-len(summed) :] == tuple(summed) and not any(index in self.tile for index in summed)
 
-    def runs(self, index: str, count: int) -> list[Run]:
+    def runs(self, index: str, count: int) -> list[Stretch]:
         """`count` iterations of an index as vectors and single elements."""
         lanes = self.lanes if index == self.vector else 1
         if 1 < count < lanes:

@@ -8,15 +8,15 @@ from math import prod
 
 import numpy as np
 
+from hwsim.kernels.element import Element, Extra
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import gather
-from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.operator import Names, Operator, Port, need_floats
 from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.program import Loop
 from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.rows import Rows
-from hwsim.kernels.stage import Extra, Stage, need_floats
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
 
@@ -144,8 +144,8 @@ class MseOperator(Operator):
         self.outputs = (Port(self.loss, (1,)), Port(self.gradient, self.shape))
         self.registers_needed = 3
         count = prod(self.shape)
-        stages = (Stage("sub", (Extra(t),)), Stage("scale", value=2 / count))
-        self._gradient = PointwiseOperator(self.shape, stages, vector=vector, ports=(y, self.gradient))
+        elements = (Element("sub", (Extra(t),)), Element("scale", value=2 / count))
+        self._gradient = PointwiseOperator(self.shape, elements, vector=vector, ports=(y, self.gradient))
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
         need_floats(self.name, kernel.fmt)

@@ -8,6 +8,15 @@ from functools import reduce
 
 import numpy as np
 
+from hwsim.kernels.element import (
+    Element,
+    check_formats,
+    element_body,
+    element_operands,
+    element_ports,
+    reference_elements,
+    run_elements,
+)
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, TileLoop, at, part
 from hwsim.kernels.loops import LoopOperation, LoopPlan
@@ -15,15 +24,6 @@ from hwsim.kernels.matmul_plan import count_matmul_registers, cut_sums, make_mat
 from hwsim.kernels.operator import Names, Operator, Port
 from hwsim.kernels.program import Item, Loop
 from hwsim.kernels.rounding import Rounding, sum_pieces
-from hwsim.kernels.stage import (
-    Stage,
-    check_formats,
-    reference_stages,
-    run_stages,
-    stage_body,
-    stage_operands,
-    stage_ports,
-)
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format, find_format
@@ -52,7 +52,7 @@ class MatmulOperator(Operator):
         a_transposed: bool = False,
         b_transposed: bool = False,
         b_batched: bool = True,
-        epilogue: Sequence[Stage] = (),
+        epilogue: Sequence[Element] = (),
         ports: tuple[str, str, str] = ("A", "B", "C"),
         name: str = "matmul",
     ) -> None:
@@ -73,7 +73,7 @@ class MatmulOperator(Operator):
         self.inputs = (
             Port(self.a, self._shape(self.a_indices)),
             Port(self.b, self._shape(self.b_indices)),
-            *stage_ports(self.epilogue, shape),
+            *element_ports(self.epilogue, shape),
         )
         self.outputs = (Port(self.c, shape, wide=True),)
 
@@ -94,7 +94,7 @@ class MatmulOperator(Operator):
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         a, b, c = (self._letters(indices) for indices in (self.a_indices, self.b_indices, self.c_indices))
         product = np.einsum(f"{a},{b}->{c}", tensors[self.a], tensors[self.b], optimize=True)
-        return {self.c: reference_stages(self.epilogue, product, tensors)}
+        return {self.c: reference_elements(self.epilogue, product, tensors)}
 
     def tolerance(self, rounding: Rounding) -> float:
         """The sum, which is kept at each tile of k, and an epilogue, which may find it in memory."""
@@ -131,8 +131,8 @@ class MatmulOperator(Operator):
         b = at(kernel.tensor(names[self.b]), *self.b_indices)
         return LoopOperation((a, b), at(kernel.tensor(names[self.c]), *self.c_indices))
 
-    def _product(self, kernel: LoopKernel, names: Names, plan: LoopPlan, late: Sequence[Stage]) -> Loop:
-        """The loop over i, j, k, with stages that finish a value in its register."""
+    def _product(self, kernel: LoopKernel, names: Names, plan: LoopPlan, late: Sequence[Element]) -> Loop:
+        """The loop over i, j, k, with elements that finish a value in its register."""
         operation = self._operation(kernel, names)
         target = names[self.c]
         wide = kernel.formats[target]
@@ -141,7 +141,7 @@ class MatmulOperator(Operator):
             here = part(ranges, *self.c_indices)
             if late:
                 product = self._dot(kernel, names, ranges)
-                values = run_stages(kernel, names, late, self.c_indices, product, ranges)
+                values = run_elements(kernel, names, late, self.c_indices, product, ranges)
                 kernel.arrays[target][here] = wide.store(values)
                 return
             for inner in cut_sums(plan, ranges):
@@ -156,8 +156,8 @@ class MatmulOperator(Operator):
             compute,
             plan=plan,
             accumulates=True,
-            late=stage_operands(kernel, names, late, self.c_indices),
-            late_body=stage_body(late),
+            late=element_operands(kernel, names, late, self.c_indices),
+            late_body=element_body(late),
         )
 
     def _dot(self, kernel: LoopKernel, names: Names, ranges: Ranges) -> Array:
@@ -203,10 +203,12 @@ class MatmulOperator(Operator):
         def compute(ranges: Ranges) -> None:
             here = part(ranges, *self.c_indices)
             values = fmt.load(kernel.arrays[target][here])
-            values = run_stages(kernel, names, self.epilogue, self.c_indices, values, ranges)
+            values = run_elements(kernel, names, self.epilogue, self.c_indices, values, ranges)
             kernel.arrays[target][here] = fmt.store(values)
 
-        extras = stage_operands(kernel, names, self.epilogue, self.c_indices)
+        extras = element_operands(kernel, names, self.epilogue, self.c_indices)
         extents = {index: self.extents[index] for index in self.c_indices}
         vector = self.schedule.vector
-        return kernel.make_loop("epilogue", extents, [c, *extras], c, stage_body(self.epilogue), compute, vector=vector)
+        return kernel.make_loop(
+            "epilogue", extents, [c, *extras], c, element_body(self.epilogue), compute, vector=vector
+        )

@@ -9,10 +9,9 @@ import numpy as np
 
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.operator import Names, Operator, Port, need_floats
 from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.rows import Rows
-from hwsim.kernels.stage import need_floats
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import Array, Format
 

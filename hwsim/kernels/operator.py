@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hwsim.errors import InputError
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.rounding import MOST, Rounding
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.format import FORMATS, Array, Format, find_format
 from hwsim.spec.number import FormatSpec
 from hwsim.spec.ops.common import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
@@ -84,7 +85,7 @@ class Operator(ABC):
 
 
 @dataclass(frozen=True)
-class Run:
+class OperatorRun:
     """How an operator runs alone: name, precision, cores, and the values that the user gives."""
 
     name: str
@@ -96,7 +97,7 @@ class Run:
 class OperatorKernel(LoopKernel):
     """A kernel of one operator, whose tensors are called as its ports are."""
 
-    def __init__(self, operator: Operator, run: Run, setting: Setting) -> None:
+    def __init__(self, operator: Operator, run: OperatorRun, setting: Setting) -> None:
         super().__init__(run.name, find_format(run.precision), setting, run.parallel, run.given)
         self.operator = operator
         self.reads = operator.reads
@@ -135,6 +136,13 @@ class OperatorKernel(LoopKernel):
         return self.operator.reference({name: values.astype(np.float64) for name, values in inputs.items()})
 
 
-def run_of(workload: WorkloadSpec, schedule: ParallelSchedule, given: Mapping[str, Array] | None) -> Run:
+def run_of(workload: WorkloadSpec, schedule: ParallelSchedule, given: Mapping[str, Array] | None) -> OperatorRun:
     """How a workload runs that is one operator."""
-    return Run(workload.name, workload.precision, schedule, given or {})
+    return OperatorRun(workload.name, workload.precision, schedule, given or {})
+
+
+def need_floats(name: str, fmt: Format) -> None:
+    """Roots, quotients and means have no meaning in whole numbers."""
+    if fmt.is_integer:
+        usable = ", ".join(each.name for each in FORMATS.values() if not each.is_integer)
+        raise InputError(f"{name} cannot be computed in {fmt.name}: precision must be one of {usable}")

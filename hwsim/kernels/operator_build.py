@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hwsim.kernels.element import Element, Extra
 from hwsim.kernels.embedding import EmbeddingOperator
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.layout_operator import TransposeOperator
@@ -21,7 +22,6 @@ from hwsim.kernels.products import (
     QkvSeparateOperator,
 )
 from hwsim.kernels.reduction import ReduceOperator
-from hwsim.kernels.stage import Extra, Stage
 from hwsim.kernels.strassen import StrassenOperator, strassen_levels
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.pointwise import PointwiseWorkload, StageSpec
@@ -45,16 +45,16 @@ from hwsim.spec.workload import WorkloadSpec
 
 
 def _pointwise(w: PointwiseWorkload) -> Operator:
-    stages = [make_stage(stage) for stage in w.stages]
+    elements = [make_element(stage) for stage in w.stages]
     shape = (w.sizes.m, w.sizes.n)
     s = w.schedule
-    return PointwiseOperator(shape, stages, vector=s.vector, fused=s.fused, in_place=w.in_place)
+    return PointwiseOperator(shape, elements, vector=s.vector, fused=s.fused, in_place=w.in_place)
 
 
-def make_stage(spec: StageSpec) -> Stage:
-    """A stage over a matrix."""
+def make_element(spec: StageSpec) -> Element:
+    """An operation on the elements of a matrix."""
     axes = {"all": None, "rows": (0,), "columns": (1,)}[spec.along]
-    return Stage(spec.op, tuple(Extra(name, None if name == "X" else axes) for name in spec.inputs), spec.value)
+    return Element(spec.op, tuple(Extra(name, None if name == "X" else axes) for name in spec.inputs), spec.value)
 
 
 def _batched(w: BatchedMatmulWorkload) -> Operator:

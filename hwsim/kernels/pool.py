@@ -8,18 +8,18 @@ from typing import Literal
 
 import numpy as np
 
-from hwsim.errors import InputError, ShapeError
+from hwsim.errors import ShapeError
 from hwsim.kernels.conv_plan import count_registers, make_plan
 from hwsim.kernels.conv_shape import IMAGE_AXES, spans
 from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges
 from hwsim.kernels.loops import LoopOperation, Operand
-from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.operator import Names, Operator, Port, need_floats
 from hwsim.kernels.program import Loop
 from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import FORMATS, Array, Format
+from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.conv import ConvSchedule, Layout
 
 PoolKind = Literal["max_pool", "avg_pool"]
@@ -125,7 +125,7 @@ class Pool(Operator):
 
     def emit(self, kernel: LoopKernel, names: Names) -> None:
         if self.kind == "avg_pool":
-            refuse_integers("a mean", kernel.fmt)
+            need_floats("a mean", kernel.fmt)
         source, target = names["x"], names["y"]
         kernel.add(pool_loop(kernel, self.shape, self.kind, source, target, vector=self.vector, wide=False))
         kernel.shared_index = self.shape.shared_index
@@ -156,10 +156,3 @@ class Pool(Operator):
             Formula("loads", "outputs · window²", loads, "elements", "loads"),
             Formula("stores", "outputs", outputs, "elements", "stores"),
         )
-
-
-def refuse_integers(what: str, fmt: Format) -> None:
-    """Whole numbers have no fractions."""
-    if fmt.is_integer:
-        formats = ", ".join(name for name, each in FORMATS.items() if not each.is_integer)
-        raise InputError(f"{what} needs fractions, which {fmt.name} does not have; take one of {formats}")

@@ -13,9 +13,8 @@ from hwsim.kernels.grain import first_shared
 from hwsim.kernels.kernel import Formula, Setting
 from hwsim.kernels.loop_kernel import NOTHING, LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand
-from hwsim.kernels.operator import Names, Operator, Port
+from hwsim.kernels.operator import Names, Operator, Port, need_floats
 from hwsim.kernels.rounding import Rounding, sum_pieces
-from hwsim.kernels.stage import need_floats
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.dot import accumulate
 from hwsim.numerics.format import Array, Format

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hwsim.kernels.chain_group import HEADS, object_to
-from hwsim.kernels.conv_epilogue import EPSILON
+from hwsim.kernels.batch_norm import EPSILON
+from hwsim.kernels.chain_group import HEADS
 from hwsim.kernels.graph import Columns, Derived, Graph
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.chain import BatchNormStep, ChainStep, ConvStep, MatmulStep, PointwiseStep, Rewrite, ScaleStep
@@ -70,14 +70,12 @@ def merge_matmuls(graph: Graph) -> Graph:
 def fuse_pointwise(graph: Graph) -> Graph:
     """Element-wise operations run with what makes their input, as long as nothing else reads it."""
     taken = {name for group in graph.groups for name in group}
-    shapes = graph.shapes()
     for head in graph.steps:
         if head.name in taken or not isinstance(head, HEADS):
             continue
         group: list[ChainStep] = [head]
         while (after := _only_pointwise_reader(graph, group[-1].name)) is not None and after.name not in taken:
-            objection = object_to([*group, after], shapes)
-            reason = objection.reason if objection is not None else _too_many([*group, after], graph)
+            reason = _too_many([*group, after], graph)
             if reason:
                 graph = graph.with_note(f"fuse_pointwise left {after.name} apart: {reason}")
                 break

@@ -8,7 +8,7 @@ import numpy as np
 
 from hwsim.kernels.kernel import Formula, Kernel, Setting
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, run_of
+from hwsim.kernels.operator import Names, Operator, OperatorKernel, Port, need_floats, run_of
 from hwsim.kernels.program import flops_of
 from hwsim.kernels.rounding import Rounding
 from hwsim.kernels.softmax_loops import (
@@ -23,7 +23,6 @@ from hwsim.kernels.softmax_loops import (
     in_blocks,
     wide_format,
 )
-from hwsim.kernels.stage import need_floats
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.softmax import SoftmaxWorkload
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import hwsim
+from hwsim.kernels.element import Element, Extra
 from hwsim.kernels.losses import CrossEntropyOperator, MseOperator
 from hwsim.kernels.matmul_operator import MatmulOperator
 from hwsim.kernels.operator import Operator
 from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.products import MatmulBackwardOperator
-from hwsim.kernels.stage import Extra, Stage
 from hwsim.numerics.format import Array
 from tests.unit.kernels.operators import answers, ran
 
@@ -23,7 +23,7 @@ STEP = 1e-5
 def apply(op: str, x: Array, *extras: Array, value: float | None = None) -> Array:
     """One pointwise operation as a kernel of its own, in float64."""
     names = [f"e{number}" for number in range(len(extras))]
-    stage = Stage(op, tuple(Extra(name) for name in names), value)
+    stage = Element(op, tuple(Extra(name) for name in names), value)
     given = {"X": x, **dict(zip(names, extras, strict=True))}
     return ran(PointwiseOperator(x.shape, [stage]), given=given).output
 

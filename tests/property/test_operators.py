@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hwsim.kernels.element import Element, Extra
 from hwsim.kernels.embedding import EmbeddingOperator
 from hwsim.kernels.layout_operator import TransposeOperator
 from hwsim.kernels.losses import CrossEntropyOperator, MseOperator
@@ -16,7 +17,6 @@ from hwsim.kernels.norm import LayerNormOperator, RMSNormOperator
 from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.products import LowRankOperator, MatmulBackwardOperator, MatvecOperator, QkvSeparateOperator
 from hwsim.kernels.reduction import ReduceOperator
-from hwsim.kernels.stage import Extra, Stage
 from hwsim.kernels.strassen import StrassenOperator, strassen_additions, strassen_products
 from hwsim.spec.ops.matmul import ProductSchedule
 from tests.unit.kernels.operators import assert_right, inputs, ran
@@ -48,7 +48,7 @@ def schedules(draw):
 
 
 def bias(rank):
-    return Stage("add", (Extra("bias", (rank - 1,)),))
+    return Element("add", (Extra("bias", (rank - 1,)),))
 
 
 @quick
@@ -60,7 +60,7 @@ def test_a_product_with_any_batch_layout_schedule_and_epilogue(
     m, n, k, batch, schedule, a_transposed, b_transposed, b_batched, finish, precision, lanes, cores
 ):
     rank = len(batch) + 2
-    epilogue = (bias(rank), Stage("relu"), Stage("add", (Extra("residual"),))) if finish else ()
+    epilogue = (bias(rank), Element("relu"), Element("add", (Extra("residual"),))) if finish else ()
     operator = MatmulOperator(
         m, n, k, batch=batch, schedule=schedule, a_transposed=a_transposed, b_transposed=b_transposed,
         b_batched=b_batched, epilogue=epilogue,
@@ -83,11 +83,11 @@ def test_a_chain_of_any_length_over_any_shape(shape, data, fused, precision, lan
     axis = data.draw(st.one_of(st.none(), st.integers(0, len(shape) - 1)))
     axes = None if axis is None else (axis,)
     stages = (
-        Stage("add", (Extra("p", axes),)),
-        Stage("square"),
-        Stage("scale_shift", (Extra("p", axes), Extra("X"))),
-        Stage("scale", value=0.5),
-        Stage("sub", (Extra("q"),)),
+        Element("add", (Extra("p", axes),)),
+        Element("square"),
+        Element("scale_shift", (Extra("p", axes), Extra("X"))),
+        Element("scale", value=0.5),
+        Element("sub", (Extra("q"),)),
     )
     kernel = ran(PointwiseOperator(shape, stages, fused=fused), precision, lanes=lanes, cores=cores)
     x = inputs(kernel)

@@ -41,7 +41,7 @@ class AttentionSizes(Spec):
         return self
 
 
-class ProductSchedule(ParallelSchedule):
+class AttentionProductSchedule(ParallelSchedule):
     """Tiles of the matrix products."""
 
     br: Extent = Field(32, description="Queries in a tile, of each query head that shares K and V.")
@@ -49,7 +49,7 @@ class ProductSchedule(ParallelSchedule):
     vector: bool = Field(True, description="Use the machine's vector unit.")
 
 
-class AttentionSchedule(ProductSchedule):
+class AttentionSchedule(AttentionProductSchedule):
     """With or without the matrix of scores in memory."""
 
     variant: Literal["naive", "fused"] = Field(
@@ -91,7 +91,7 @@ class AttentionWorkload(WorkloadSpec):
     schedule: AttentionSchedule = Field(AttentionSchedule(), description="How attention is computed.")
 
 
-class BackwardSchedule(ProductSchedule):
+class BackwardSchedule(AttentionProductSchedule):
     """Where the probabilities come from."""
 
     probabilities: Literal["recompute", "stored"] = Field(

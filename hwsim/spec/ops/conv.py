@@ -18,7 +18,6 @@ EpilogueName = Literal[
 ]
 
 CONV_LOOPS = ("n", "g", "co", "h", "w", "ci", "kh", "kw")
-GEMM_LOOPS = ("n", "g", "co", "h", "w", "k")
 
 
 class ConvSizes(Spec):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hwsim.kernels.kernel import Setting
-from hwsim.kernels.operator import Operator, OperatorKernel, Run
+from hwsim.kernels.operator import Operator, OperatorKernel, OperatorRun
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.common import ParallelSchedule
 
@@ -23,7 +23,7 @@ def made(
 ) -> OperatorKernel:
     """The kernel of an operator; several cores share its rows."""
     parallel = ParallelSchedule(parallel="rows" if cores > 1 else "none")
-    run = Run(operator.name, precision, parallel, given or {})
+    run = OperatorRun(operator.name, precision, parallel, given or {})
     return OperatorKernel(operator, run, Setting(lanes=lanes, cores=cores, math=math))
 
 

@@ -11,7 +11,7 @@ from hwsim.kernels.attention_backward import AttentionBackward
 from hwsim.kernels.attention_room import Room
 from hwsim.kernels.attention_shape import AttentionShape
 from hwsim.kernels.kernel import Setting
-from hwsim.kernels.operator import Operator, OperatorKernel, Run
+from hwsim.kernels.operator import Operator, OperatorKernel, OperatorRun
 from hwsim.kernels.softmax import ExpSum, RowDivide, RowMax, Softmax
 from hwsim.numerics.format import Array, find_format
 from hwsim.spec.ops.attention import AttentionSchedule, BackwardSchedule
@@ -21,7 +21,7 @@ from tests.unit.kernels.helpers import counts, kernel, steps
 
 
 def run(operator: Operator, given: dict[str, Array] | None = None, precision: str = "fp64") -> OperatorKernel:
-    made = OperatorKernel(operator, Run("made", precision, ParallelSchedule(), given or {}), Setting(lanes=4))
+    made = OperatorKernel(operator, OperatorRun("made", precision, ParallelSchedule(), given or {}), Setting(lanes=4))
     for stage in made.stages():
         for block in stage.blocks:
             list(block.steps())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hwsim.errors import CapacityError, InputError, ShapeError
-from hwsim.kernels.batch_norm import fold_batch_norm
+from hwsim.kernels.batch_norm import folded_weights
 from hwsim.kernels.conv import Conv2d
 from hwsim.kernels.conv_plan import accesses
 from hwsim.kernels.conv_shape import ConvShape
@@ -164,8 +164,11 @@ def test_the_register_tile_is_counted_as_for_a_matrix_product() -> None:
         ({"pool": 2, "algorithm": "implicit"}, "fused pool needs algorithm: direct"),
         ({"pool": 2, "epilogue": ("add",)}, "never stores"),
         ({"pool": 2, "order": ("ci", "co", "h", "w", "u", "v", "kh", "kw")}, "must be the innermost ones"),
-        ({"precision": "int8", "epilogue": ("bias", "gelu")}, "gelu needs fractions.*take one of fp64"),
-        ({"precision": "int8", "epilogue": ("batch_norm",), "fold": True}, "needs fractions"),
+        (
+            {"precision": "int8", "epilogue": ("bias", "gelu")},
+            "gelu cannot be computed in int8: precision must be one of fp64",
+        ),
+        ({"precision": "int8", "epilogue": ("batch_norm",), "fold": True}, "batch norm cannot be computed in int8"),
         ({"pool": 9}, "squares of 9 do not fit an output of 8x10"),
     ],
 )
@@ -223,12 +226,12 @@ def test_folding_is_the_algebra_of_the_notes() -> None:
     random = np.random.default_rng(1)
     w, x = random.random((5, 3, 2, 2)), random.random((3, 2, 2))
     b, gamma, beta, mean, var = random.random((5, 5))
-    folded, bias = fold_batch_norm(w, b, gamma, beta, mean, var, 1e-3)
+    folded, bias = folded_weights(w, b, gamma, beta, mean, var, 1e-3)
     y = np.einsum("ocuv,cuv->o", w, x) + b
     wanted = gamma * (y - mean) / np.sqrt(var + 1e-3) + beta
     np.testing.assert_allclose(np.einsum("ocuv,cuv->o", folded, x) + bias, wanted, rtol=0, atol=1e-12)
     np.testing.assert_allclose(
-        fold_batch_norm(w, None, gamma, beta, mean, var)[1], fold_batch_norm(w, 0 * b, gamma, beta, mean, var)[1]
+        folded_weights(w, None, gamma, beta, mean, var)[1], folded_weights(w, 0 * b, gamma, beta, mean, var)[1]
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.hardware.pattern import is_stream
+from hwsim.kernels.element import Element, Extra
 from hwsim.kernels.embedding import EmbeddingOperator
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.layout_operator import TransposeOperator
@@ -24,7 +25,6 @@ from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.products import LowRankOperator, MatmulBackwardOperator, MatvecOperator
 from hwsim.kernels.program import flops_of
 from hwsim.kernels.reduction import ReduceOperator
-from hwsim.kernels.stage import Extra, Stage
 from hwsim.kernels.strassen import StrassenOperator, strassen_levels
 from hwsim.numerics.format import find_format
 from hwsim.spec.ops.common import ParallelSchedule
@@ -33,14 +33,14 @@ from hwsim.spec.ops.pointwise import PointwiseName
 from tests.unit.kernels.helpers import counts, touches
 from tests.unit.kernels.operators import answers, inputs, made, ran
 
-BIAS = Stage("add", (Extra("bias", (1,)),))
-RESIDUAL = Stage("add", (Extra("residual"),))
+BIAS = Element("add", (Extra("bias", (1,)),))
+RESIDUAL = Element("add", (Extra("residual"),))
 
 PARTS: list[Operator] = [
-    MatmulOperator(5, 6, 7, epilogue=(BIAS, Stage("gelu"), RESIDUAL)),
-    MatmulOperator(5, 6, 7, schedule=ProductSchedule(order="ikj", vector=True), epilogue=(BIAS, Stage("relu"))),
-    PointwiseOperator((5, 6), (BIAS, Stage("silu"), RESIDUAL), fused=False),
-    PointwiseOperator((5, 6), (Stage("tanh"), RESIDUAL)),
+    MatmulOperator(5, 6, 7, epilogue=(BIAS, Element("gelu"), RESIDUAL)),
+    MatmulOperator(5, 6, 7, schedule=ProductSchedule(order="ikj", vector=True), epilogue=(BIAS, Element("relu"))),
+    PointwiseOperator((5, 6), (BIAS, Element("silu"), RESIDUAL), fused=False),
+    PointwiseOperator((5, 6), (Element("tanh"), RESIDUAL)),
     LayerNormOperator((2, 5, 6)),
     RMSNormOperator((5, 6)),
     ReduceOperator((5, 6), (0,), "mean"),
@@ -120,10 +120,10 @@ def test_the_page_on_operators_has_the_counts_of_the_table() -> None:
 @pytest.mark.parametrize("fault", ["relus", "add", "scale", "relu"])
 def test_a_wrong_stage_says_what_is_wrong(fault: str) -> None:
     given = {
-        "relus": (lambda: Stage("relus"), "did you mean 'relu'"),
-        "add": (lambda: Stage("add"), "takes 1 operands beside the value, found 0"),
-        "scale": (lambda: Stage("scale"), "needs a number"),
-        "relu": (lambda: Stage("relu", value=1.0), "takes no value"),
+        "relus": (lambda: Element("relus"), "did you mean 'relu'"),
+        "add": (lambda: Element("add"), "takes 1 operands beside the value, found 0"),
+        "scale": (lambda: Element("scale"), "needs a number"),
+        "relu": (lambda: Element("relu", value=1.0), "takes no value"),
     }
     make, words = given[fault]
     with pytest.raises(InputError, match=words):
@@ -132,17 +132,17 @@ def test_a_wrong_stage_says_what_is_wrong(fault: str) -> None:
 
 def test_an_extra_must_have_axes_of_the_value_and_one_shape() -> None:
     with pytest.raises(InputError, match="ascending"):
-        PointwiseOperator((3, 4), [Stage("add", (Extra("y", (1, 0)),))])
+        PointwiseOperator((3, 4), [Element("add", (Extra("y", (1, 0)),))])
     with pytest.raises(InputError, match="in one stage"):
-        PointwiseOperator((3, 4), [Stage("add", (Extra("y", (0,)),)), Stage("add", (Extra("y", (1,)),))])
+        PointwiseOperator((3, 4), [Element("add", (Extra("y", (0,)),)), Element("add", (Extra("y", (1,)),))])
 
 
 @pytest.mark.parametrize(
     "operator",
     [
-        PointwiseOperator((3, 4), [Stage("gelu")]),
-        PointwiseOperator((3, 4), [Stage("scale", value=0.5)]),
-        MatmulOperator(3, 4, 5, epilogue=[Stage("exp")]),
+        PointwiseOperator((3, 4), [Element("gelu")]),
+        PointwiseOperator((3, 4), [Element("scale", value=0.5)]),
+        MatmulOperator(3, 4, 5, epilogue=[Element("exp")]),
         LayerNormOperator((3, 4)),
         RMSNormOperator((3, 4)),
         CrossEntropyOperator(3, 4),
@@ -159,8 +159,8 @@ def test_what_needs_fractions_refuses_whole_numbers_and_names_what_works(operato
 @pytest.mark.parametrize(
     "operator",
     [
-        PointwiseOperator((3, 4), [Stage("relu")]),
-        MatmulOperator(3, 4, 5, epilogue=[BIAS, Stage("relu")]),
+        PointwiseOperator((3, 4), [Element("relu")]),
+        MatmulOperator(3, 4, 5, epilogue=[BIAS, Element("relu")]),
         ReduceOperator((3, 4), (0,)),
         ReduceOperator((3, 4), (1,), "max"),
         TransposeOperator((3, 4)),
@@ -194,7 +194,7 @@ def test_an_epilogue_that_cannot_be_in_registers_runs_over_each_row_when_it_is_d
 
 def test_tiles_of_c_are_finished_one_after_the_other() -> None:
     schedule = ProductSchedule(order="ijk", tile=2)
-    kernel = made(MatmulOperator(4, 4, 4, schedule=schedule, epilogue=(Stage("relu"),)), math=False)
+    kernel = made(MatmulOperator(4, 4, 4, schedule=schedule, epilogue=(Element("relu"),)), math=False)
     names = [step.name for block in kernel.blocks() for step in block.steps()]
     assert names == ["matmul", "epilogue"] * 4
 
@@ -224,14 +224,14 @@ def test_the_products_of_a_batch_run_one_after_the_other(tile: int | None) -> No
 
 def test_a_fused_chain_moves_five_vectors_where_passes_move_nine() -> None:
     """E = D + (A + B) * C, rows A4 and A5 of the course, as stages."""
-    stages = [Stage("add", (Extra("B"),)), Stage("mul", (Extra("C"),)), Stage("add", (Extra("D"),))]
+    stages = [Element("add", (Extra("B"),)), Element("mul", (Extra("C"),)), Element("add", (Extra("D"),))]
     for fused, loads, stores in ((True, 4, 1), (False, 6, 3)):
         seen = counts(made(PointwiseOperator((10, 10), stages, fused=fused), math=False))
         assert (seen["loads"], seen["stores"]) == (loads * 100, stores * 100)
 
 
 def test_an_update_in_place_takes_no_further_memory_and_is_checked_against_the_values_before() -> None:
-    stage = Stage("add_scaled", (Extra("dw"),), -0.5)
+    stage = Element("add_scaled", (Extra("dw"),), -0.5)
     in_place = ran(PointwiseOperator((4, 5), [stage], in_place=True))
     apart = ran(PointwiseOperator((4, 5), [stage]))
     assert in_place.space.peak_bytes == 2 * 20 * 8

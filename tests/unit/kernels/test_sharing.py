@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hwsim.kernels.element import Element
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand
@@ -12,7 +13,6 @@ from hwsim.kernels.lower import lower
 from hwsim.kernels.pointwise_operator import PointwiseOperator
 from hwsim.kernels.pool import Pool, PoolShape
 from hwsim.kernels.reduction import ReduceOperator
-from hwsim.kernels.stage import Stage
 from hwsim.numerics.format import find_format
 from hwsim.spec.ops.common import ParallelSchedule
 from tests.unit.kernels.helpers import counts, kernel
@@ -45,7 +45,7 @@ def test_cores_share_a_pointwise_pass_over_one_image_with_a_halo() -> None:
     images = LoopKernel("halo", find_format("fp32"), Setting(cores=3), ParallelSchedule(parallel="rows"))
     images.add_input("X", 1, 6, 4, halo=(0, 1, 1))
     images.add_result("Y", 1, 6, 4)
-    PointwiseOperator((1, 6, 4), [Stage("relu")]).emit(images, {"X": "X", "Y": "Y"})
+    PointwiseOperator((1, 6, 4), [Element("relu")]).emit(images, {"X": "X", "Y": "Y"})
     assert len(images.blocks()) == 3
 
 

@@ -1,6 +1,6 @@
-"""Stages: pointwise operations one after the other on a value in a register, as a loop of their own or as an epilogue.
+"""Element: one element-wise operation, applied to a value in a register: in a loop of its own or in an epilogue.
 
-    [Stage("add", (Extra("bias", (1,)),)), Stage("gelu"), Stage("scale", value=0.5)]
+    [Element("add", (Extra("bias", (1,)),)), Element("gelu"), Element("scale", value=0.5)]
 
 adds a vector along the last axis of a matrix, takes the GELU, and halves it. An extra has some of the axes of the
 value, in order, and is repeated along the others.
@@ -16,10 +16,10 @@ import numpy as np
 from hwsim.errors import InputError
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.kernels.loops import Operand
-from hwsim.kernels.operator import Names, Port
+from hwsim.kernels.operator import Names, Port, need_floats
 from hwsim.kernels.pointwise import POINTWISE, Pointwise
 from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import FORMATS, Array, Format
+from hwsim.numerics.format import Array, Format
 from hwsim.spec.fields import did_you_mean
 
 
@@ -35,7 +35,7 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Element:
     """One pointwise operation, with its operands beside the value, and its number if it takes one."""
 
     op: str
@@ -58,25 +58,27 @@ class Stage:
             )
 
     def apply(self, values: Array, extras: Sequence[Array], exact: bool = False) -> Array:
-        """The values after this stage; `exact` takes the formula of the reference."""
+        """The values after this operation; `exact` takes the formula of the reference."""
         function = self.rule.check if exact and self.rule.check is not None else self.rule.function
         constants = () if self.value is None else (values.dtype.type(self.value),)
         return np.asarray(function(values, *extras, *constants))
 
 
-def stage_extras(stages: Sequence[Stage]) -> tuple[Extra, ...]:
+def element_extras(elements: Sequence[Element]) -> tuple[Extra, ...]:
     """Every extra once, in order."""
-    return tuple(dict.fromkeys(extra for stage in stages for extra in stage.extras))
+    return tuple(dict.fromkeys(extra for element in elements for extra in element.extras))
 
 
-def stage_ports(stages: Sequence[Stage], shape: Sequence[int], known: Sequence[str] = ()) -> tuple[Port, ...]:
+def element_ports(
+    elements: Sequence[Element], shape: Sequence[int], known: Sequence[str] = (), *, wide: bool = False
+) -> tuple[Port, ...]:
     """The ports of all extras, but for those that are already known; each has the extents of its axes."""
     found: dict[str, Port] = {}
-    for extra in stage_extras(stages):
+    for extra in element_extras(elements):
         axes = extra.axes_of(len(shape))
         if list(axes) != sorted(set(axes)) or not all(0 <= axis < len(shape) for axis in axes) or not axes:
             raise InputError(f"{extra.port}: {axes} are not axes of {tuple(shape)} in ascending order")
-        port = Port(extra.port, tuple(shape[axis] for axis in axes))
+        port = Port(extra.port, tuple(shape[axis] for axis in axes), wide=wide)
         if found.setdefault(extra.port, port).shape != port.shape:
             raise InputError(
                 f"{extra.port} has shape {found[extra.port].shape} in one stage and {port.shape} in another"
@@ -84,28 +86,22 @@ def stage_ports(stages: Sequence[Stage], shape: Sequence[int], known: Sequence[s
     return tuple(port for name, port in found.items() if name not in known)
 
 
-def stage_body(stages: Sequence[Stage]) -> Instructions:
-    """The arithmetic of one element through all stages."""
-    return sum((stage.rule.body for stage in stages), Instructions())
+def element_body(elements: Sequence[Element]) -> Instructions:
+    """The arithmetic of one element through all elements."""
+    return sum((element.rule.body for element in elements), Instructions())
 
 
-def check_formats(stages: Sequence[Stage], fmt: Format) -> None:
+def check_formats(elements: Sequence[Element], fmt: Format) -> None:
     """Operations with exponentials, roots, divisions or broken numbers have no meaning in whole numbers."""
-    for stage in stages:
-        if stage.rule.needs_floats:
-            need_floats(stage.op, fmt)
+    for element in elements:
+        if element.rule.needs_floats:
+            need_floats(element.op, fmt)
 
 
-def need_floats(name: str, fmt: Format) -> None:
-    if fmt.is_integer:
-        usable = ", ".join(each.name for each in FORMATS.values() if not each.is_integer)
-        raise InputError(f"{name} cannot be computed in {fmt.name}: precision must be one of {usable}")
-
-
-def stage_operands(
+def element_operands(
     kernel: LoopKernel,
     names: Names,
-    stages: Sequence[Stage],
+    elements: Sequence[Element],
     indices: Sequence[str],
     *,
     known: Sequence[str] = (),
@@ -116,7 +112,7 @@ def stage_operands(
     `flat` is one index over all elements of tensors that lie in one piece.
     """
     operands = []
-    for extra in stage_extras(stages):
+    for extra in element_extras(elements):
         if extra.port not in known:
             view = kernel.tensor(names[extra.port])
             axes = extra.axes_of(len(indices))
@@ -124,43 +120,46 @@ def stage_operands(
     return operands
 
 
-def run_stages(
+def run_elements(
     kernel: LoopKernel,
     names: Names,
-    stages: Sequence[Stage],
+    elements: Sequence[Element],
     indices: Sequence[str],
     values: Array,
     ranges: Ranges,
     *,
     flat: bool = False,
 ) -> Array:
-    """The values of a range after all stages, with the extras of that range from memory."""
+    """The values of a range after all elements, with the extras of that range from memory."""
 
     def fetch(extra: Extra) -> Array:
         name = names[extra.port]
         axes = extra.axes_of(len(indices))
         array = kernel.arrays[name].reshape(-1) if flat else kernel.arrays[name]
         stored = array[part(ranges, *(indices[axis] for axis in axes))]
-        return _spread(kernel.formats[name].load(stored), axes, len(indices))
+        return spread(kernel.formats[name].load(stored), axes, len(indices))
 
-    return _apply(stages, values, fetch, exact=False)
+    return apply_elements(elements, values, fetch)
 
 
-def reference_stages(stages: Sequence[Stage], values: Array, tensors: Mapping[str, Array]) -> Array:
+def reference_elements(elements: Sequence[Element], values: Array, tensors: Mapping[str, Array]) -> Array:
     """The same in float64, from whole tensors by port."""
 
     def fetch(extra: Extra) -> Array:
-        return _spread(tensors[extra.port], extra.axes_of(values.ndim), values.ndim)
+        return spread(tensors[extra.port], extra.axes_of(values.ndim), values.ndim)
 
-    return _apply(stages, values, fetch, exact=True)
+    return apply_elements(elements, values, fetch, exact=True)
 
 
-def _apply(stages: Sequence[Stage], values: Array, fetch: Callable[[Extra], Array], exact: bool) -> Array:
-    for stage in stages:
-        values = stage.apply(values, [fetch(extra) for extra in stage.extras], exact)
+def apply_elements(
+    elements: Sequence[Element], values: Array, fetch: Callable[[Extra], Array], exact: bool = False
+) -> Array:
+    """The values after all elements; `fetch` gives the extras in a shape that fits them."""
+    for element in elements:
+        values = element.apply(values, [fetch(extra) for extra in element.extras], exact)
     return values
 
 
-def _spread(array: Array, axes: Sequence[int], rank: int) -> Array:
+def spread(array: Array, axes: Sequence[int], rank: int) -> Array:
     """An axis of length one for each axis that an extra does not have."""
     return array[tuple(slice(None) if axis in axes else None for axis in range(rank))]
