@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hwsim.errors import InputError
+from hwsim.kernels import conv_implicit
 from hwsim.kernels.conv import Conv2d
 from hwsim.kernels.conv_shape import ConvShape
 from hwsim.kernels.element import Element, Extra
@@ -84,7 +86,7 @@ def test_a_fused_pool_takes_operands_along_channels_and_images_alone() -> None:
 def test_a_name_that_needs_a_number_says_so() -> None:
     with pytest.raises(InputError, match="scale needs a number"):
         Conv2d(ConvShape(2, 3, (5, 5), (2, 2)), None, ("scale",))
-    with pytest.raises(InputError, match="'rellu' is not one of bias.*did you mean 'relu'"):
+    with pytest.raises(InputError, match=r"'rellu' is not one of bias.*did you mean 'relu'"):
         Conv2d(ConvShape(2, 3, (5, 5), (2, 2)), None, ("rellu",))
 
 
@@ -137,8 +139,6 @@ def test_the_reference_of_an_epilogue_is_computed_by_another_formula(
 
 
 def _broken(rule: Any) -> Any:
-    from dataclasses import replace
-
     return replace(rule, function=lambda x: 0.9 * rule.function(x))
 
 
@@ -155,10 +155,6 @@ def test_implicit_multiplies_what_lies_in_its_block(layout: Any, w_layout: Any, 
 @pytest.mark.parametrize("wrong", ["copy", "product"])
 def test_a_wrong_address_in_the_block_is_a_wrong_answer(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy and product have to agree where each element of a window lies."""
-    from dataclasses import replace
-
-    from hwsim.kernels import conv_implicit
-
     original = conv_implicit._BlockMemory.operand
 
     def shifted(self: Any, flat: bool) -> Any:
