@@ -21,11 +21,6 @@ class Edge:
     misses: dict[str, int]
     """Lines of it that each cache did not have when the consumer asked for them."""
 
-    @property
-    def far_misses(self) -> int:
-        """Lines that came from main memory."""
-        return list(self.misses.values())[-1] if self.misses else 0
-
 
 def find_edges(result: RunResult) -> tuple[Edge, ...]:
     """Every tensor that one stage stored and a later one loaded, in the order of the stages."""

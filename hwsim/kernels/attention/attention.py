@@ -24,22 +24,18 @@ FUSED_SCRATCH = ("S", "P", "acc", "max", "new_max", "sum", "shrink")
 
 
 class Attention(Operator):
-    """Ports Q, K, V and O; a naive one can give out P too, for the backward pass (`keep_p`)."""
+    """Ports Q, K, V and O."""
 
     reads = frozenset({"accumulate", "chunk"})
 
     name = "attention"
     registers_needed = REGISTERS
 
-    def __init__(
-        self, shape: AttentionShape, schedule: AttentionSchedule | None = None, *, keep_p: bool = False
-    ) -> None:
+    def __init__(self, shape: AttentionShape, schedule: AttentionSchedule | None = None) -> None:
         self.shape = shape
         self.schedule = schedule or AttentionSchedule()
-        self.keep_p = keep_p and self.variant == "naive"
         self.inputs = (Port("Q", shape.q_shape), Port("K", shape.kv_shape), Port("V", shape.kv_shape))
-        kept = (Port("P", shape.matrix_shape),) if self.keep_p else ()
-        self.outputs = (*kept, Port("O", shape.q_shape))
+        self.outputs = (Port("O", shape.q_shape),)
 
     @property
     def variant(self) -> Literal["naive", "fused"]:
@@ -63,10 +59,7 @@ class Attention(Operator):
             s, p, maximum, total = (self.scratch(name, names) for name in ("S", "P", "max", "sum"))
             loops = NaiveLoops(kernel, frame, br, bc, schedule.vector)
             loops.add_matrix(s)
-            if self.keep_p:
-                p = names["P"]
-            else:
-                loops.add_matrix(p)
+            loops.add_matrix(p)
             items = (
                 loops.scores("scores", "Q", "K", s),
                 *loops.softmax(s, p, maximum, total, schedule.softmax or "plain"),
@@ -80,7 +73,7 @@ class Attention(Operator):
         """Head by head, by definition."""
         q, k, v = reference_heads(self.shape, tensors, "Q", "K", "V")
         p = reference_probabilities(self.shape, q, k)
-        return {"P": p, "O": self.shape.as_port(np.einsum("bhij,bhje->bhie", p, v))}
+        return {"O": self.shape.as_port(np.einsum("bhij,bhje->bhie", p, v))}
 
     def tolerance(self, rounding: Rounding) -> float:
         """Sums along d and along keys; P is stored before it is used, and with S in memory both are, and P twice."""

@@ -1,4 +1,4 @@
-"""Softmax along the last axis of a tensor, and its three passes by themselves, as operators."""
+"""Softmax along the last axis of a tensor."""
 
 from __future__ import annotations
 
@@ -27,35 +27,7 @@ from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.softmax import SoftmaxWorkload
 
 
-class _RowOperator(Operator):
-    """Something along the last axis; all other axes count rows."""
-
-    def __init__(self, shape: Sequence[int], vector: bool = True) -> None:
-        self.shape = tuple(shape)
-        self.vector = vector
-        *outer, last = self.shape[:-1] or (1,)
-        self.rows = {**{f"i{axis}": extent for axis, extent in enumerate(outer)}, "i": last}
-
-    def tolerance(self, rounding: Rounding) -> float:
-        """Exponentials and results are stored; the exponential of a number is off by as much as the number itself."""
-        return 2 * rounding.stored + rounding.sum(self.shape[-1]) + rounding.operations(2)
-
-    def _loops(self, kernel: LoopKernel, x: str, y: str, maximum: str, total: str) -> SoftmaxLoops:
-        rows, columns = tuple(self.rows.values()), self.shape[-1]
-        views = (kernel.tensor(x).reshape(*rows, columns), kernel.tensor(y).reshape(*rows, columns))
-        statistics = (kernel.tensor(maximum).reshape(*rows), kernel.tensor(total).reshape(*rows))
-        values = None
-        if kernel.setting.math:
-            arrays = (kernel.arrays[x].reshape(*rows, columns), kernel.arrays[y].reshape(*rows, columns))
-            values = Values(*arrays, kernel.arrays[maximum].reshape(rows), kernel.arrays[total].reshape(rows))
-        return SoftmaxLoops(kernel, self.rows, columns, Operands(*views, *statistics), values, self.vector)
-
-    def _share(self, kernel: LoopKernel) -> None:
-        """Cores share the longest of the row axes."""
-        kernel.shared_index = max(self.rows, key=lambda index: self.rows[index])
-
-
-class Softmax(_RowOperator):
+class Softmax(Operator):
     """Y = softmax(X) along the last axis: in three passes, or in two (online), `block` rows at a time."""
 
     name = "softmax"
@@ -63,7 +35,10 @@ class Softmax(_RowOperator):
     def __init__(
         self, shape: Sequence[int], *, online: bool = False, block: int | None = None, vector: bool = True
     ) -> None:
-        super().__init__(shape, vector)
+        self.shape = tuple(shape)
+        self.vector = vector
+        *outer, last = self.shape[:-1] or (1,)
+        self.rows = {**{f"i{axis}": extent for axis, extent in enumerate(outer)}, "i": last}
         self.online = online
         self.block = block
         self.inputs = (Port("X", self.shape),)
@@ -80,10 +55,14 @@ class Softmax(_RowOperator):
         passes = self._loops(kernel, names["X"], names["Y"], maximum, total).passes(online=self.online)
         for item in in_blocks(self.rows, self.block, passes) if self.block else passes:
             kernel.add(item)
-        self._share(kernel)
+        kernel.shared_index = max(self.rows, key=lambda index: self.rows[index])
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         return {"Y": softmax(tensors["X"])}
+
+    def tolerance(self, rounding: Rounding) -> float:
+        """Exponentials and results are stored; the exponential of a number is off by as much as the number itself."""
+        return 2 * rounding.stored + rounding.sum(self.shape[-1]) + rounding.operations(2)
 
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         reads, writes = (2, 1) if self.online else (3, 2)
@@ -92,62 +71,15 @@ class Softmax(_RowOperator):
         moved = reads + writes
         return (Formula(name, f"{work}/{moved}", work / moved, "flop", "intensity.element"),)
 
-
-class RowMax(_RowOperator):
-    """M = max of X along the last axis."""
-
-    name = "row_max"
-
-    def __init__(self, shape: Sequence[int], vector: bool = True) -> None:
-        super().__init__(shape, vector)
-        self.inputs, self.outputs = (Port("X", self.shape),), (Port("M", self.shape[:-1]),)
-
-    def emit(self, kernel: LoopKernel, names: Names) -> None:
-        kernel.add(self._loops(kernel, names["X"], names["X"], names["M"], names["M"]).maximum())
-        self._share(kernel)
-
-    def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        return {"M": tensors["X"].max(axis=-1)}
-
-
-class ExpSum(_RowOperator):
-    """E = exp(X - M) and L = the sum of E along the last axis."""
-
-    name = "exp_sum"
-
-    def __init__(self, shape: Sequence[int], vector: bool = True) -> None:
-        super().__init__(shape, vector)
-        self.inputs = (Port("X", self.shape), Port("M", self.shape[:-1]))
-        self.outputs = (Port("L", self.shape[:-1]), Port("E", self.shape))
-
-    def emit(self, kernel: LoopKernel, names: Names) -> None:
-        need_floats(self.name, kernel.fmt)
-        kernel.add(self._loops(kernel, names["X"], names["E"], names["M"], names["L"]).exp_sum())
-        self._share(kernel)
-
-    def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        grown = np.exp(tensors["X"] - tensors["M"][..., None])
-        return {"E": grown, "L": grown.sum(axis=-1)}
-
-
-class RowDivide(_RowOperator):
-    """Y = E / L, each row by its number; E is overwritten where both are the same tensor of a chain."""
-
-    name = "row_divide"
-
-    def __init__(self, shape: Sequence[int], vector: bool = True) -> None:
-        super().__init__(shape, vector)
-        self.inputs = (Port("E", self.shape), Port("L", self.shape[:-1], positive=True))
-        self.outputs = (Port("Y", self.shape),)
-
-    def emit(self, kernel: LoopKernel, names: Names) -> None:
-        need_floats(self.name, kernel.fmt)
-        loops = self._loops(kernel, names["E"], names["Y"], names["L"], names["L"])
-        kernel.add(loops.divide(in_place=names["E"] == names["Y"]))
-        self._share(kernel)
-
-    def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        return {"Y": tensors["E"] / tensors["L"][..., None]}
+    def _loops(self, kernel: LoopKernel, x: str, y: str, maximum: str, total: str) -> SoftmaxLoops:
+        rows, columns = tuple(self.rows.values()), self.shape[-1]
+        views = (kernel.tensor(x).reshape(*rows, columns), kernel.tensor(y).reshape(*rows, columns))
+        statistics = (kernel.tensor(maximum).reshape(*rows), kernel.tensor(total).reshape(*rows))
+        values = None
+        if kernel.setting.math:
+            arrays = (kernel.arrays[x].reshape(*rows, columns), kernel.arrays[y].reshape(*rows, columns))
+            values = Values(*arrays, kernel.arrays[maximum].reshape(rows), kernel.arrays[total].reshape(rows))
+        return SoftmaxLoops(kernel, self.rows, columns, Operands(*views, *statistics), values, self.vector)
 
 
 def softmax(x: Array) -> Array:

@@ -98,16 +98,12 @@ class SoftmaxLoops:
         reads = [self._x, self._max]
         return self._loop("exp and sum", reads, self._sum, EXP_SUM, compute, accumulates=True, stores=(self._y,))
 
-    def divide(self, *, in_place: bool = True) -> Loop:
-        """The result by the sum of its row or, where not in place, the input."""
-
+    def divide(self) -> Loop:
         def compute(ranges: Ranges) -> None:
             v, rows = self._math, self._here(ranges)
-            source = v.y if in_place else v.x
-            v.y[rows] = self.kernel.fmt.store(self._load(source[rows]) / v.total[rows][..., None])
+            v.y[rows] = self.kernel.fmt.store(self._load(v.y[rows]) / v.total[rows][..., None])
 
-        reads = [self._y if in_place else self._x, self._sum]
-        return self._loop("divide", reads, self._y, DIVIDE, compute)
+        return self._loop("divide", [self._y, self._sum], self._y, DIVIDE, compute)
 
     def online(self) -> Loop:
         """m = max(m1, m2), l = exp(m1 - m) l1 + exp(m2 - m) l2, from one piece of the row to the next."""

@@ -15,13 +15,16 @@ from hwsim.spec.ops.conv import ConvSchedule
 def conv_formulas(
     shape: ConvShape, schedule: ConvSchedule, setting: Setting, fmt: Format, side: int = 1
 ) -> tuple[Formula, ...]:
-    """What is known in advance; `side` is that of a square of outputs of which a fused pool stores one."""
-    pooled = side if schedule.fused else 1
-    outputs = shape.batch * shape.co * (shape.out[0] // pooled) * (shape.out[1] // pooled)
-    macs = outputs * pooled * pooled * shape.depth
+    """What is known in advance; `side` is that of a square of outputs of which a pool keeps one.
+
+    A fused pool makes no more outputs than its squares have; one behind the convolution leaves some over.
+    """
+    outputs = shape.batch * shape.co * (shape.out[0] // side) * (shape.out[1] // side)
+    fused = side > 1 and schedule.fused
+    macs = outputs * side * side * shape.depth if fused else shape.macs
     return (
         Formula("products", "n·co·h·w·ci·kh·kw", macs, "multiply-adds", "macs"),
-        *(_plain_loads(shape, schedule, setting, macs, outputs) if pooled == 1 else ()),
+        *(() if fused else _plain_loads(shape, schedule, setting, macs, outputs)),
         *_windows(shape, schedule, fmt),
         _intensity(shape, fmt, macs, outputs),
     )

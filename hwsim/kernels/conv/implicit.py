@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
+
+import numpy as np
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.kernels.conv.direct import default_order
-from hwsim.kernels.conv.im2col import copy_order, summed_strides
+from hwsim.kernels.conv.im2col import copy_order, flat_filters, summed_strides
 from hwsim.kernels.conv.job import ConvJob
 from hwsim.kernels.conv.plan import default_along, loop_order, make_plan
-from hwsim.kernels.conv.shape import ConvShape
+from hwsim.kernels.conv.shape import ConvShape, image_of, product, span, spans
 from hwsim.kernels.loop.loops import LoopOperation, Operand
 from hwsim.kernels.loop.program import Item
 from hwsim.kernels.loop_kernel import Ranges, TileLoop
 from hwsim.kernels.step import Instructions
+from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.conv import ConvSchedule
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
@@ -72,7 +75,7 @@ def add_implicit(job: ConvJob, name: str) -> None:
     extents = shape.extents
     whole = block.ci == extents["ci"]
     flat = whole or shape.w_layout == "oihw"
-    scratch = _BlockMemory(shape, block, _allocate(job, name, block))
+    scratch = _BlockMemory(shape, block, _allocate(job, name, block), job.fmt)
     copy = _copy_loop(job, scratch)
 
     inner = ("k",) if flat else shape.summed
@@ -91,17 +94,15 @@ def add_implicit(job: ConvJob, name: str) -> None:
     finished = whole and plan.completes(operation)
 
     def multiply(ranges: Ranges) -> None:
-        # Values come from the images themselves: cores take turns here, and have one block each only in memory.
-        at = dict(ranges)
-        if flat:
-            first, count = at.pop("k")
-            window = prod(shape.window)
-            at |= {"ci": (first // window, count // window), "kh": (0, shape.window[0]), "kw": (0, shape.window[1])}
-        job.keep(job.convolve(at), at, at["ci"][0] == 0, finished)
+        filters, summed = (flat_filters(job), ("k",)) if flat else (job.filters(), ("ci", "kh", "kw"))
+        rows, columns = product(scratch.windows(ranges, summed), filters[spans(ranges, "g", "co", *summed)])
+        sums = image_of(kernel.dot(rows, columns), *(span(ranges, index)[1] for index in "nhw"))
+        begun = any(ranges[index][0] > 0 for index in summed)
+        job.keep(sums, ranges, not begun, finished)
 
     follows = {"k": ("ci", prod(shape.window))} if flat and not whole else {}
-    product = job.sum_loop("gemm", sums, inputs, plan, multiply, finished=finished, follows=follows)
-    body: tuple[Item, ...] = (copy, product)
+    gemm = job.sum_loop("gemm", sums, inputs, plan, multiply, finished=finished, follows=follows)
+    body: tuple[Item, ...] = (copy, gemm)
     if not whole:
         body = (TileLoop("ci", extents["ci"], block.ci, body),)
     if job.epilogue and not finished:
@@ -146,11 +147,35 @@ def _allocate(job: ConvJob, name: str, block: BlockSize) -> TensorView:
 
 @dataclass(frozen=True)
 class _BlockMemory:
-    """A block of windows in scratch space."""
+    """A block of windows in scratch space, where loops find each element at the strides of their operand.
+
+    Cores take turns in the middle of their blocks, so that each block of outputs has values of its own.
+    """
 
     shape: ConvShape
     block: BlockSize
     view: TensorView
+    fmt: Format
+    values: dict[tuple[int, ...], Array] = field(default_factory=dict)
+
+    def store(self, ranges: Ranges, windows: Array) -> None:
+        """Windows [n, g, ci, kh, kw, h, w] of a block of outputs."""
+        stored = np.zeros(self.block.elements(self.shape), self.fmt.held)
+        self._seen(stored, ranges, ("ci", "kh", "kw"))[...] = windows[0, 0]
+        self.values[_place(ranges)] = stored
+
+    def windows(self, ranges: Ranges, inner: Sequence[str]) -> Array:
+        """The same as [n, g, *inner, h, w]; the next block takes their place."""
+        return self._seen(self.values.pop(_place(ranges)), ranges, inner)[None, None]
+
+    def _seen(self, stored: Array, ranges: Ranges, inner: Sequence[str]) -> Array:
+        indices = (*inner, "h", "w")
+        operand = self.operand(flat="k" in inner)
+        steps = [int(operand.strides[index] / operand.element_bytes) * stored.itemsize for index in indices]
+        extents = [ranges[index][1] for index in indices]
+        last = sum(step * (extent - 1) for step, extent in zip(steps, extents, strict=True))
+        assert last < stored.nbytes, "a block holds all windows of its outputs"
+        return np.lib.stride_tricks.as_strided(stored, extents, steps)
 
     def operand(self, flat: bool) -> Operand:
         """As loops see it: every tile finds the same memory; with `flat`, one loop k runs through a window."""
@@ -165,13 +190,18 @@ class _BlockMemory:
         return Operand(self.view.name, self.view.start, self.view.element_bytes, strides, local)
 
 
+def _place(ranges: Ranges) -> tuple[int, ...]:
+    """The first output of a block."""
+    return tuple(span(ranges, index)[0] for index in ("n", "g", "h", "w"))
+
+
 def _copy_loop(job: ConvJob, scratch: _BlockMemory) -> Item:
     shape, kernel = job.shape, job.kernel
     extents = {index: shape.extents[index] for index in copy_order(shape)}
     x = shape.input_operand(kernel, job.names["x"])
 
     def copy(ranges: Ranges) -> None:
-        """Nothing is computed; `multiply` takes the same values from the images."""
+        scratch.store(ranges, job.windows()[spans(ranges, "n", "g", "ci", "kh", "kw", "h", "w")])
 
     return kernel.make_loop(
         "copy", extents, [x], scratch.operand(flat=False), Instructions(), copy, vector=job.schedule.vector

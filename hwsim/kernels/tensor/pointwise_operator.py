@@ -117,7 +117,10 @@ class PointwiseOperator(Operator):
         if any(port.shape != self.shape for port in self.inputs):
             return ()
         passes = [self.elements] if self.fused else [(element,) for element in self.elements]
-        loads = sum(1 + len({extra.port for extra in element_extras(elements)} - {self.source}) for elements in passes)
+        loads = 0
+        for number, elements in enumerate(passes):
+            extras = {extra.port for extra in element_extras(elements)}
+            loads += 1 + len(extras - {self.source} if number == 0 else extras)
         stores = len(passes)
         operations = flops_of(element_body(self.elements))
         return (

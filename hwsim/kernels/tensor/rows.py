@@ -74,22 +74,19 @@ class Rows:
         body: Instructions,
         function: Callable[..., Array],
         *,
-        late: Sequence[Seen] = (),
-        late_operands: Sequence[Operand] = (),
         late_body: Instructions = NOTHING,
         vector: bool = True,
     ) -> Loop:
         """One loop over the rows and along each of them.
 
-        `function` turns the values of `reads` and `late` into those of `write`: arrays of whole rows, with a last
-        axis of length one where there is one value for each row. A loop that writes one value for each row sums
-        along the row; `late` tensors, and further operands at addresses of their own, are loaded when it is done.
+        `function` turns the values of `reads` into those of `write`: arrays of whole rows, with a last axis of length
+        one where there is one value for each row. A loop that writes one value for each row sums along the row.
         """
         target = kernel.formats[write[1]]
 
         def compute(ranges: Ranges) -> None:
             arrays = []
-            for kind, tensor in (*reads, *late):
+            for kind, tensor in reads:
                 values = kernel.formats[tensor].load(self.stored(kernel, (kind, tensor), ranges))
                 arrays.append(values[..., None] if kind == "row" else values)
             result = target.store(np.asarray(function(*arrays)))
@@ -104,7 +101,6 @@ class Rows:
             compute,
             vector=vector,
             accumulates=write[0] == "row",
-            late=[*(self.operand(kernel, tensor) for tensor in late), *late_operands],
             late_body=late_body,
         )
 

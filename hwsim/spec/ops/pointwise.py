@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,7 +28,7 @@ class StageSpec(Spec):
     """One operation on the value so far; a bare name stands for an operation that needs nothing else."""
 
     op: PointwiseName = Field(description="What is done with the value.")
-    inputs: tuple[Name, ...] = Field(
+    inputs: tuple[Name | Literal["X"], ...] = Field(
         (), description="Tensors that it takes beside the value, by names of your choice; X is the input itself."
     )
     along: Literal["all", "rows", "columns"] = Field(
@@ -40,6 +40,14 @@ class StageSpec(Spec):
     @classmethod
     def _bare_name(cls, data: Any) -> Any:
         return {"op": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _along_something(self) -> Self:
+        if self.along != "all" and not set(self.inputs) - {"X"}:
+            raise ValueError(
+                f"along={self.along} is about further tensors, of which {self.op} has none here; leave along out"
+            )
+        return self
 
 
 class PointwiseSchedule(ParallelSchedule):

@@ -1,0 +1,60 @@
+"""The input of a chain of element-wise operations as an operand of a later one: X * sigmoid(X), X + f(X)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from hwsim.kernels.build import build_kernel
+from hwsim.kernels.tensor.element import Element, Extra
+from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
+from hwsim.spec.workload import WorkloadSpec
+from tests.unit.kernels.helpers import counts, steps
+from tests.unit.kernels.operators import made, ran
+
+GATED = ("sigmoid", {"op": "mul", "inputs": ("X",)})
+
+
+def pointwise(stages: tuple[Any, ...], **fields: Any) -> WorkloadSpec:
+    data = {"format": 1, "name": "y", "description": "", "op": "pointwise", "stages": stages}
+    return WorkloadSpec.model_validate({**data, "sizes": {"m": 3, "n": 5}, "precision": "fp64", **fields})
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_file_takes_the_input_itself_as_an_operand(fused: bool, in_place: bool) -> None:
+    kernel = build_kernel(pointwise(GATED, schedule={"fused": fused}, in_place=in_place))
+    x = kernel.arrays["X"].copy()
+    steps(kernel)
+    np.testing.assert_allclose(kernel.output, x / (1 + np.exp(-x)), rtol=1e-14)
+    np.testing.assert_allclose(kernel.reference(), x / (1 + np.exp(-x)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("along", ["rows", "columns"])
+def test_the_input_itself_has_all_its_elements(along: str) -> None:
+    with pytest.raises(ValidationError, match="of which mul has none here; leave along out"):
+        pointwise(("sigmoid", {"op": "mul", "inputs": ("X",), "along": along}))
+
+
+CHAINS = [
+    (Element("sigmoid"), Element("mul", (Extra("X"),))),
+    (Element("mul", (Extra("X"),)), Element("exp")),
+    (Element("exp"), Element("add", (Extra("a"),)), Element("scale_shift", (Extra("X"), Extra("a")))),
+    (Element("add", (Extra("a"),)), Element("add", (Extra("a"),)), Element("mul", (Extra("X"),))),
+]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("elements", CHAINS, ids=lambda chain: "+".join(each.op for each in chain))
+def test_closed_forms_count_the_input_again_where_a_later_pass_loads_it(
+    elements: tuple[Element, ...], fused: bool
+) -> None:
+    operator = PointwiseOperator((4, 6), elements, fused=fused)
+    kernel = made(operator, math=False)
+    found = counts(kernel) | {"flops": kernel.useful_flops}
+    for form in kernel.formulas():
+        assert found[form.compare] == form.value, form.compare
+    assert ran(operator).operator is operator
