@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hwsim.kernels.build import build_kernel
-from hwsim.kernels.chain.chain import operators as chain_operator
+from hwsim.kernels.chain import operators as chain_operator
 from hwsim.kernels.chain.graph import make_graph
 from hwsim.kernels.chain.rewrite import RULES, rewrite
 from tests.unit.kernels.chains import LAYER, LAYER_TENSORS, chain, convolved, layer, run, step
