@@ -218,4 +218,5 @@ def _check_room(machine: MachineSpec, kernel: Kernel) -> None:
     for level in machine.memory:
         if isinstance(level, DramSpec) and level.size is not None and needed > level.size:
             has = format_bytes(level.size)
-            raise CapacityError(f"{kernel.name} needs {format_bytes(needed)} in {level.name}, which has {has}")
+            wanted = f"{needed:,} B" if format_bytes(needed) == "inf" else format_bytes(needed)
+            raise CapacityError(f"{kernel.name} needs {wanted} in {level.name}, which has {has}")

@@ -272,11 +272,23 @@ def _choices(workload: dict[str, Any]) -> str:
     chosen = {**workload.get("sizes", {}), **workload.get("schedule", {})}
     chosen |= {f"mapping.{name}": value for name, value in workload.get("mapping", {}).items() if value != "auto"}
     shown = [
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        _typed(name, value)
         for name, value in chosen.items()
         if value is True or (value not in _OFF and (name, value) not in _USUAL)
     ]
     return " ".join([*shown, *_number_choices(workload)])
+
+
+def _typed(name: str, value: Any) -> str:
+    """A choice as the command line takes it."""
+    if isinstance(value, bool):
+        return f"{name}={str(value).lower()}"
+    if isinstance(value, dict):
+        return " ".join(f"{name}.{key}={entry}" for key, entry in value.items())
+    if isinstance(value, list):
+        parts = ["+".join(part) if isinstance(part, list) else str(part) for part in value]
+        return f"{name}={','.join(parts)}"
+    return f"{name}={value}"
 
 
 def _number_choices(workload: dict[str, Any]) -> list[str]:

@@ -92,8 +92,15 @@ def _key_for(spec: WorkloadSpec, key: Key, name: str, value: object) -> Key:
 
 
 def describe_keys(keys: Mapping[str, Key]) -> str:
-    """``n (a whole number), order (ijk | ikj | …)``."""
-    return ", ".join(f"{name} ({key.kind})" for name, key in keys.items())
+    """``n (a whole number), order (ijk | ikj | …), tile.{i,j,k}``."""
+    grouped: dict[str, list[str]] = {}
+    for name in keys:
+        group, _, field = name.rpartition(".")
+        grouped.setdefault(group or name, []).append(field)
+    texts = []
+    for name, fields in grouped.items():
+        texts.append(f"{name} ({keys[name].kind})" if name in keys else f"{name}.{{{','.join(fields)}}}")
+    return ", ".join(texts)
 
 
 def _group_keys(group: BaseModel, name: str, spec: WorkloadSpec) -> dict[str, Key]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hwsim.spec.ops.chain import ChainStep, ConvStep, MatmulStep, PointwiseStep, PoolStep, ScaleStep
+from hwsim.spec.ops.chain import BatchNormStep, ChainStep, ConvStep, MatmulStep, PointwiseStep, PoolStep, ScaleStep
 
 HEADS = (MatmulStep, ConvStep, PointwiseStep, ScaleStep)
 """Operations that can begin a group."""
@@ -48,6 +48,12 @@ def op_of(step: ChainStep) -> str:
 
 
 def _object_to_step(step: ChainStep, pool: PoolStep | None) -> Objection | None:
+    if isinstance(step, BatchNormStep):
+        return Objection(
+            step.name,
+            f"{step.name} is a batch norm, which goes into the weights of the convolution before it: take it out of "
+            "the group and add fold_batch_norm to schedule.rewrite",
+        )
     if not isinstance(step, PointwiseStep | ScaleStep):
         return Objection(
             step.name,

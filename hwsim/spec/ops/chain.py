@@ -113,7 +113,7 @@ class AttentionStep(ChainStep):
     heads: Dimension = Field(1, description="Heads that the columns of q are divided into.")
     kv_heads: Dimension | None = Field(None, description="Heads of k and v; as many as of q if not given.")
     causal: bool = Field(False, description="Whether a row sees only the rows up to itself.")
-    variant: Literal["naive", "fused"] = Field("naive", description="With all scores in memory, or tile by tile.")
+    variant: Literal["naive", "fused"] = Field("fused", description="With all scores in memory, or tile by tile.")
     br: Extent = Field(32, description="Rows of q in a tile of the fused variant.")
     bc: Extent = Field(32, description="Rows of k and v in a tile of the fused variant.")
 
