@@ -82,7 +82,7 @@ def run_all(
     target = resolve_machine(machine, set)
     asked = resolve_workload(workload, parameters or {}, seed)
     with _errors_name(workload):
-        task = in_own_format(target, asked)
+        task = in_own_tiles(target, in_own_format(target, asked))
         kernel = prepare(target, task, math=math)
     outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
 
@@ -150,6 +150,19 @@ def in_own_format(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
             build_kernel(chosen, math=False)
             return chosen
     return with_parameters(workload, {"precision": next(iter(array.formats))})
+
+
+def in_own_tiles(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
+    """Fused attention that names no tiles, with tiles as large as the machine's array."""
+    array = find_array(machine)
+    if array is None or not isinstance(workload, AttentionWorkload) or workload.schedule.variant != "fused":
+        return workload
+    named = workload.schedule.model_fields_set
+    sizes = {
+        "br": min(array.rows, workload.sizes.queries or workload.sizes.n),
+        "bc": min(array.columns, workload.sizes.n),
+    }
+    return with_parameters(workload, {name: size for name, size in sizes.items() if name not in named})
 
 
 def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) -> Kernel:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from hwsim.results.result import RunResult
 
 
+_MOST_NAMES = 3
+"""Tensors that the table lists for a level."""
+
+
 def array_words(unit: dict[str, Any]) -> str:
     """``1 array of 256 x 256, ws, pipelined``."""
     if unit["kind"] == "grid":
@@ -53,7 +57,7 @@ def array_level_table(result: RunResult) -> Table:
     table = make_table("level", "to and from the array", "moved in", "moved out", "holds", "op per byte")
     homes: dict[str, str] = result.work["array"]["levels"]
     for name, counts in result.memory.items():
-        here = ", ".join(tensor for tensor, level in homes.items() if level == name)
+        here = _few([tensor for tensor, level in homes.items() if level == name])
         per_byte = result.intensity["levels"][name]
         ops = "" if per_byte is None else digits(per_byte)
         if isinstance(counts, ScratchpadCounters):
@@ -62,3 +66,9 @@ def array_level_table(result: RunResult) -> Table:
         else:
             table.add_row(name, "", data(counts.bytes_written), data(counts.bytes_read), here, ops)
     return table
+
+
+def _few(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_MOST_NAMES])} and {more} more"

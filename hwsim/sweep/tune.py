@@ -41,6 +41,9 @@ LARGE = 3000
 SHARE = 3
 """One in so many of the feasible combinations is simulated."""
 
+FEW = 64
+"""Up to so many are all simulated where nothing can be estimated."""
+
 REFUSED = float("inf")
 """The cost of a schedule that turns out not to be possible."""
 
@@ -173,6 +176,8 @@ class _Tuner:
     def _ranked(self, points: list[Point]) -> str:
         """Simulate the best third by estimate."""
         most = self.budget.points or max(1, self.request.count // SHARE)
+        if self.budget.points is None and len(points) <= FEW and self.guess(points[0]) == 0.0:
+            most = len(points)  # nothing tells which are promising, and all are few
         if len(points) <= most and self.budget.seconds is None:
             self.simulate(points)
             return "all that fit were simulated"
@@ -183,7 +188,7 @@ class _Tuner:
         guesses.sort(key=lambda guess: guess[:2])
         self.simulate([point for cost, _, point in guesses if cost < REFUSED], most)
         if not self.estimated:
-            return "no estimate for this machine: in the order of the grid"
+            return "no estimate for this machine: in the order of the grid, so a better one may not have been tried"
         return "the best by estimate were simulated"
 
     def guess(self, point: Point) -> float:

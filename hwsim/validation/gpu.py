@@ -84,5 +84,5 @@ def _notes(errors: dict[str, defaultdict[str, list[float]]], measured: list[Meas
     if host:
         notes.append(f"{host} FlashAttention rows below 0.3 ms left out: they measure the host")
     if others:
-        notes.append(f"{others} rows of hand-written kernels left out: no library kernel stands behind them")
+        notes.append(f"{others} rows of hand-written kernels left out: hwsim has no kernel like theirs")
     return notes

@@ -17,6 +17,9 @@ from hwsim.hardware.gpu.cost import KernelCost
 from hwsim.hardware.gpu.format import element_bytes
 from hwsim.hardware.gpu.gemm import GemmBytes, GemmShape
 from hwsim.hardware.gpu.model import GpuModel
+from hwsim.hardware.gpu.program import program_cost
+from hwsim.kernels.matmul.threads import Problem, make_program
+from hwsim.spec.threads import ThreadSchedule
 from hwsim.validation.table import LINE, Record, integer, table_error
 
 COLUMNS = (
@@ -106,8 +109,23 @@ class MeasuredKernel:
         return table_error(self.path, int(self.record[LINE]), column, message)
 
 
+LADDER = {
+    "1_naive": ThreadSchedule(kernel="naive"),
+    "2_gmem_coalesce": ThreadSchedule(kernel="coalesced"),
+    "3_smem_cache": ThreadSchedule(kernel="shared"),
+    "4_1d_blocktile": ThreadSchedule(kernel="register_1d"),
+    "5_2d_blocktile": ThreadSchedule(kernel="register_2d"),
+    "6_vectorized": ThreadSchedule(kernel="vectorised"),
+    "9_autotune": ThreadSchedule(kernel="vectorised", bk=16),
+    "10_warptile": ThreadSchedule(kernel="warp_tiled"),
+}
+"""Hand-written kernels of the ladder that hwsim has as well, by the names of their author."""
+
+
 def covered(row: MeasuredKernel) -> bool:
-    """Whether a library kernel stands behind the row; hand-written ones are replayed elsewhere."""
+    """Whether a library kernel stands behind the row, or a hand-written one that hwsim has too."""
+    if row.record["op"] == "sgemm_ladder":
+        return row.record["impl"] in LADDER
     return row.record["op"] in _KERNELS and not row.host_bound
 
 
@@ -144,6 +162,11 @@ def _gemm(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:
     if row.record["impl"] in QUANTIZES:
         return model.quantize(shape.m, shape.k, "bf16", row.precision), product
     return (product,)
+
+
+def _ladder(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:
+    problem = Problem(row.size("m"), row.size("n"), row.size("k"))
+    return (program_cost(model.device, make_program(problem, LADDER[row.record["impl"]])).cost,)
 
 
 def _conv(model: GpuModel, row: MeasuredKernel) -> tuple[KernelCost, ...]:
@@ -220,4 +243,5 @@ _KERNELS: dict[str, Callable[[GpuModel, MeasuredKernel], tuple[KernelCost, ...]]
     "gelu": _elementwise,
     "softmax": _softmax,
     "layernorm": _layernorm,
+    "sgemm_ladder": _ladder,
 }
