@@ -13,10 +13,10 @@ from hwsim.errors import InputError
 from hwsim.hardware.counters import DramCounters, ScratchpadCounters
 from hwsim.hardware.grid import Grid, GridCost, gated_share
 from hwsim.hardware.row_stationary import ConvShape
-from hwsim.kernels.conv import Conv2d
-from hwsim.kernels.conv_shape import IMAGE_AXES
+from hwsim.kernels.conv.conv2d import Conv2d
+from hwsim.kernels.conv.shape import IMAGE_AXES
 from hwsim.kernels.kernel import Kernel
-from hwsim.kernels.matmul import Matmul
+from hwsim.kernels.matmul.matmul import Matmul
 from hwsim.kernels.operator import OperatorKernel
 from hwsim.numerics.format import Array
 from hwsim.spec.machine import MachineSpec

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from hwsim.errors import InputError
-from hwsim.kernels.attention import make_attention
-from hwsim.kernels.attention_backward import make_attention_backward
-from hwsim.kernels.chain import ChainKernel
-from hwsim.kernels.conv_kernel import make_batch_norm, make_conv, make_pool
+from hwsim.kernels.attention.attention import make_attention
+from hwsim.kernels.attention.backward import make_attention_backward
+from hwsim.kernels.attention.softmax import make_softmax
+from hwsim.kernels.chain.chain import ChainKernel
+from hwsim.kernels.conv.build import make_batch_norm, make_conv, make_pool
+from hwsim.kernels.course.elementwise import Elementwise
+from hwsim.kernels.course.formula import FormulaKernel
+from hwsim.kernels.course.pointer_chase import PointerChase
+from hwsim.kernels.course.stream_read import StreamRead
+from hwsim.kernels.course.sum2d import Sum2d
+from hwsim.kernels.course.views import ViewReader
 from hwsim.kernels.data import load_inputs
-from hwsim.kernels.elementwise import Elementwise
-from hwsim.kernels.formula import FormulaKernel
 from hwsim.kernels.kernel import Kernel, Numbers, Setting
-from hwsim.kernels.matmul import Matmul
+from hwsim.kernels.matmul.matmul import Matmul
 from hwsim.kernels.operator_build import OPERATORS, operator_kernel
 from hwsim.kernels.own import make_own_kernel
-from hwsim.kernels.pointer_chase import PointerChase
-from hwsim.kernels.softmax import make_softmax
-from hwsim.kernels.stream_read import StreamRead
-from hwsim.kernels.sum2d import Sum2d
-from hwsim.kernels.views import ViewReader
 from hwsim.numerics.format import Array
 from hwsim.spec.compute import CoreFormatSpec
 from hwsim.spec.ops.attention import AttentionBackwardWorkload, AttentionWorkload
@@ -80,8 +81,15 @@ def build_kernel(
     make = KERNELS.get(type(workload))
     if make is None:
         raise InputError(f"there is no kernel for op '{workload.op}'")
+    given: dict[str, Any] = {"seed": seed, "lanes": lanes, "cores": cores, "math": math, "line_bytes": line_bytes}
+    given |= {"compute": compute, "sums": sums}
     if inputs is None and workload.inputs:
         inputs = load_inputs(workload.inputs)
+    if workload.scale == "auto":
+        tried = workload.model_copy(update={"scale": "tensor"})
+        with suppress(InputError):
+            return build_kernel(tried, **given, inputs=inputs)
+        return build_kernel(workload.model_copy(update={"scale": "none"}), **given, inputs=inputs)
     own = Numbers(workload.accumulate, workload.chunk, workload.scale, workload.scale_block, workload.distribution)
     numbers = own
     if sums is not None:

@@ -36,8 +36,8 @@ def make_input(
     apart, `axis` is the one along which blocks with a common scale run.
 
     Random values are uniform in [-1, 1), or in [0, 1) where a sum must not cancel, if no other distribution is asked
-    for; integers lie between -8 and 7, or between -1 and 1 where they have fewer than 8 bits. Positions in a table are
-    whole numbers from 0 to `below`.
+    for; integers lie between -7 and 7, so that D + (A + B) * C fits 8 bits, or between -1 and 1 where they have fewer
+    than 8 bits. Positions in a table are whole numbers from 0 to `below`.
     """
     if given is not None:
         array = check_shape(name, given, shape)
@@ -93,7 +93,7 @@ def _whole_numbers(
     narrow, nonnegative = fmt.bits < 8, positive or fmt.low == 0
     if distribution == "uniform":
         random = np.random.default_rng([seed, number])
-        low, high = (-1, NARROW_RANGE) if narrow else (-INTEGER_RANGE, INTEGER_RANGE)
+        low, high = (-1, NARROW_RANGE) if narrow else (1 - INTEGER_RANGE, INTEGER_RANGE)
         return random.integers(0 if nonnegative else low, high, tuple(shape))
     values = random_values(seed, number, shape, nonnegative, distribution)
     return np.rint(values * (1 if narrow else INTEGER_RANGE / 4)).astype(np.int64)

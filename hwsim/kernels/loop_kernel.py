@@ -14,10 +14,10 @@ from math import ceil
 import numpy as np
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.kernels.grain import cut_steps, most_shares, split_work
 from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand, Range
-from hwsim.kernels.program import (
+from hwsim.kernels.loop.grain import cut_steps, most_shares, split_work
+from hwsim.kernels.loop.loops import LoopOperation, LoopPlan, Operand, Range
+from hwsim.kernels.loop.program import (
     Compute,
     Item,
     Loop,
@@ -29,8 +29,8 @@ from hwsim.kernels.program import (
     unit_of,
     walk,
 )
+from hwsim.kernels.loop.template import NOWHERE, Template, make_template, template_key
 from hwsim.kernels.step import Block, Instructions, Stage, Step
-from hwsim.kernels.template import NOWHERE, Template, make_template, template_key
 from hwsim.kernels.tensor_kernel import TensorKernel
 from hwsim.numerics.format import Array, Format
 from hwsim.spec.ops.common import ParallelSchedule

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hwsim.kernels.element import Element, Extra
-from hwsim.kernels.embedding import EmbeddingOperator
 from hwsim.kernels.kernel import Setting
-from hwsim.kernels.layout_operator import TransposeOperator
-from hwsim.kernels.losses import CrossEntropyOperator, MseOperator
-from hwsim.kernels.matmul_operator import MatmulOperator
-from hwsim.kernels.norm import LayerNormOperator, RMSNormOperator
-from hwsim.kernels.operator import Operator, OperatorKernel, run_of
-from hwsim.kernels.pointwise_operator import PointwiseOperator
-from hwsim.kernels.products import (
+from hwsim.kernels.matmul.operator import MatmulOperator
+from hwsim.kernels.matmul.products import (
     LowRankOperator,
     MatmulBackwardOperator,
     MatvecOperator,
     QkvMergedOperator,
     QkvSeparateOperator,
 )
-from hwsim.kernels.reduction import ReduceOperator
-from hwsim.kernels.strassen import StrassenOperator, strassen_levels
+from hwsim.kernels.matmul.strassen import StrassenOperator, strassen_levels
+from hwsim.kernels.operator import Operator, OperatorKernel, run_of
+from hwsim.kernels.tensor.element import Element, Extra
+from hwsim.kernels.tensor.embedding import EmbeddingOperator
+from hwsim.kernels.tensor.losses import CrossEntropyOperator, MseOperator
+from hwsim.kernels.tensor.norm import LayerNormOperator, RMSNormOperator
+from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
+from hwsim.kernels.tensor.reduction import ReduceOperator
+from hwsim.kernels.tensor.transpose import TransposeOperator
 from hwsim.numerics.format import Array
 from hwsim.spec.ops.pointwise import PointwiseWorkload, StageSpec
 from hwsim.spec.ops.product import (

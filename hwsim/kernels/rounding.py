@@ -13,8 +13,8 @@ from math import hypot, prod, sqrt
 
 import numpy as np
 
-from hwsim.kernels.grain import MOST_STEPS
-from hwsim.kernels.loops import LoopPlan
+from hwsim.kernels.loop.grain import MOST_STEPS
+from hwsim.kernels.loop.loops import LoopPlan
 from hwsim.numerics.block import BlockFormat
 from hwsim.numerics.format import Format
 from hwsim.numerics.scaled import ScaledFormat

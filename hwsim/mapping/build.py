@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from hwsim.errors import InputError
 from hwsim.kernels.kernel import Kernel
+from hwsim.kernels.loop.program import Item, Loop
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.program import Item, Loop
 from hwsim.mapping.chip import Chip
 from hwsim.mapping.fused import map_fused
 from hwsim.mapping.gemm import gemm_view

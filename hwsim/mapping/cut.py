@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from hwsim.kernels.loops import Range
+from hwsim.kernels.loop.loops import Range
 
 MOST_CUTS = 8
 """Sizes of a tile that are tried along each group."""

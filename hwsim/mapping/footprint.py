@@ -8,7 +8,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from hwsim.kernels.loops import Operand
+from hwsim.kernels.loop.loops import Operand
 from hwsim.trace.nest import Size
 
 Box = Mapping[str, int]

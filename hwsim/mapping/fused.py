@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import prod
 
 from hwsim.errors import CapacityError
-from hwsim.kernels.loops import Operand
-from hwsim.kernels.program import Loop, Ranges, TileLoop, walk
+from hwsim.kernels.loop.loops import Operand
+from hwsim.kernels.loop.program import Loop, Ranges, TileLoop, walk
 from hwsim.mapping.chip import Chip
 from hwsim.mapping.fold import fold_tile
 from hwsim.mapping.footprint import footprint

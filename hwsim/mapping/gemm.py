@@ -13,8 +13,8 @@ from fractions import Fraction
 from math import prod
 
 from hwsim.hardware.systolic import GemmShape
-from hwsim.kernels.loops import Operand
-from hwsim.kernels.program import Loop, Ranges
+from hwsim.kernels.loop.loops import Operand
+from hwsim.kernels.loop.program import Loop, Ranges
 from hwsim.trace.nest import Size
 from hwsim.trace.work import Instructions
 

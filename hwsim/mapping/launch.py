@@ -20,15 +20,15 @@ from hwsim.hardware.gpu.gemm import GemmBytes, GemmShape
 from hwsim.hardware.gpu.model import GpuModel
 from hwsim.hardware.gpu.program import ProgramCost, program_cost
 from hwsim.hardware.gpu.stream import elementwise
-from hwsim.kernels.attention import Attention
-from hwsim.kernels.chain import ChainKernel
+from hwsim.kernels.attention.attention import Attention
+from hwsim.kernels.chain.chain import ChainKernel
 from hwsim.kernels.kernel import Kernel
+from hwsim.kernels.loop.loops import Operand
+from hwsim.kernels.loop.program import Item, Loop, Phase, all_loops, walk
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.loops import Operand
-from hwsim.kernels.matmul import Matmul
+from hwsim.kernels.matmul.matmul import Matmul
+from hwsim.kernels.matmul.threads import Problem, find_tiles, make_program
 from hwsim.kernels.operator import Operator, OperatorKernel
-from hwsim.kernels.program import Item, Loop, Phase, all_loops, walk
-from hwsim.kernels.thread_matmul import Problem, find_tiles, make_program
 from hwsim.mapping.footprint import footprint
 from hwsim.mapping.gemm import GemmView, gemm_view
 from hwsim.spec.threads import ThreadSchedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hwsim.kernels.kernel import Kernel
-from hwsim.kernels.loops import Range
-from hwsim.kernels.program import Item, Loop, walk
+from hwsim.kernels.loop.loops import Range
+from hwsim.kernels.loop.program import Item, Loop, walk
 from hwsim.mapping.chip import Chip
 from hwsim.mapping.cut import cut_to
 from hwsim.mapping.gemm import GemmView, gemm_view

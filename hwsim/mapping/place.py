@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from hwsim.kernels.kernel import Kernel
-from hwsim.kernels.program import Item, Loop, all_loops
+from hwsim.kernels.loop.program import Item, Loop, all_loops
 from hwsim.mapping.chip import Chip
 from hwsim.mapping.gemm import gemm_view
 

@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 
 from hwsim.hardware.systolic import ALONG, GemmShape
-from hwsim.kernels.loops import Operand
+from hwsim.kernels.loop.loops import Operand
 from hwsim.mapping.chip import ROLES, Chip, Role
 from hwsim.mapping.choice import RELEVANT, ROW, TILE, WHOLE, Choice, Storage
 from hwsim.mapping.cut import Cut, cut_to

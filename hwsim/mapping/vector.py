@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import prod
 
 from hwsim.errors import CapacityError
-from hwsim.kernels.program import Loop
+from hwsim.kernels.loop.program import Loop
 from hwsim.mapping.chip import Chip
 from hwsim.mapping.footprint import footprint
 from hwsim.mapping.place import Places, room

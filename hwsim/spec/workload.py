@@ -37,10 +37,11 @@ class WorkloadSpec(Spec):
     chunk: int | None = Field(
         None, ge=1, description="Products that are summed before the sum is rounded to its format; all if not given."
     )
-    scale: Literal["none", "tensor", "row", "block"] = Field(
+    scale: Literal["none", "tensor", "row", "block", "auto"] = Field(
         "none",
         description="Numbers are stored over a scale, which brings the largest to the end of the range: one scale "
-        "for a tensor, for each row of the left and column of the right matrix, or for each block of those.",
+        "for a tensor, for each row of the left and column of the right matrix, or for each block of those. auto: one "
+        "for a tensor where the format has a short range and the operation can have scales.",
     )
     scale_block: int = Field(32, ge=2, description="Numbers in a block with a common scale; a power of two.")
     convert: bool = Field(

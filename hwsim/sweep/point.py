@@ -97,8 +97,11 @@ class Resolver:
     def job(self, coordinates: Coordinates) -> Job:
         settings = tuple(f"{name}={typed(value)}" for name, value in self._part(coordinates, "machine").items())
         machine, written, described = self._machine(str(coordinates[MACHINE]), settings)
-        workload = in_own_format(machine, self._with(coordinates, self._part(coordinates, "workload")))
-        return Job(written, described, _json(as_data(workload)), self.request.math)
+        asked = self._with(coordinates, self._part(coordinates, "workload"))
+        workload = as_data(asked)
+        if in_own_format(machine, asked).precision != asked.precision:
+            del workload["precision"]  # the run chooses the machine's own format, and says so
+        return Job(written, described, _json(workload), self.request.math)
 
     def unknown_names(self, coordinates: Coordinates) -> list[str]:
         """What is wrong with the names of the axes, for one machine and one workload."""

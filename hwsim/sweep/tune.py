@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from time import monotonic
 
+from hwsim.api import in_own_format
 from hwsim.errors import InputError
 from hwsim.results.metrics import about, full_name
 from hwsim.spec.machine import MachineSpec
@@ -279,4 +280,5 @@ def specs(job: Job) -> tuple[MachineSpec, WorkloadSpec]:
     from hwsim.sweep.worker import machine_of_job
 
     data = json.loads(job.workload)
-    return machine_of_job(job), workload_model(data.get("op")).model_validate(data, strict=False)
+    machine = machine_of_job(job)
+    return machine, in_own_format(machine, workload_model(data.get("op")).model_validate(data, strict=False))

@@ -16,8 +16,8 @@ from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.kernels.build import build_kernel
 from hwsim.kernels.kernel import Kernel, Setting
+from hwsim.kernels.loop.loops import LoopPlan
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at
-from hwsim.kernels.loops import LoopPlan
 from hwsim.kernels.step import Instructions
 from hwsim.mapping.chip import build_chip
 from hwsim.numerics.format import find_format

@@ -143,7 +143,7 @@ ALL_PARTS = frozenset(ORDER)
         ("hwsim.trace.nest", "from ..hardware import dram", "trace may not import hardware"),
         ("hwsim.trace.nest", "from hwsim import engine", "trace may not import engine"),
         ("hwsim.hardware.dram", "from hwsim.kernels import matmul", "hardware and kernels do not know"),
-        ("hwsim.kernels.matmul", "import hwsim.hardware.dram", "kernels may not import hardware"),
+        ("hwsim.kernels.matmul.matmul", "import hwsim.hardware.dram", "kernels may not import hardware"),
         ("hwsim.engine.run", "from hwsim import run", "outer face"),
         ("hwsim.results.report", "import simpy", "only hwsim.engine may import simpy"),
         ("hwsim.hardware.dram", "from simpy.events import Event", "only hwsim.engine may import simpy"),

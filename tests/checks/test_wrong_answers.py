@@ -7,8 +7,8 @@ import pytest
 
 from hwsim.errors import InputError
 from hwsim.kernels.build import build_kernel
+from hwsim.kernels.conv.pool import Pool, PoolShape
 from hwsim.kernels.kernel import Kernel
-from hwsim.kernels.pool import Pool, PoolShape
 from hwsim.kernels.rounding import make_rounding, storing_error
 from hwsim.numerics.format import find_format
 from hwsim.results.verify import verify

@@ -94,7 +94,7 @@ def test_without_math_the_screen_says_so() -> None:
 
 
 def test_a_wrong_answer_ends_with_1_and_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwsim.kernels.matmul import Matmul
+    from hwsim.kernels.matmul.matmul import Matmul
 
     monkeypatch.setattr(Matmul, "_output", lambda self: self.arrays["C"] + np.float32(1e-3))
     outcome = hwsim("run", "n=32")

@@ -12,7 +12,7 @@ import pytest
 from hwsim.catalog import load_machine
 from hwsim.hardware.gpu.device import Device
 from hwsim.hardware.gpu.program import program_cost
-from hwsim.kernels.thread_matmul import Problem, make_program
+from hwsim.kernels.matmul.threads import Problem, make_program
 from hwsim.spec.threads import ThreadSchedule
 
 MEASURED_MS = {

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import hwsim
-from hwsim.kernels.losses import CrossEntropyOperator, MseOperator
-from hwsim.kernels.matmul_operator import MatmulOperator
+from hwsim.kernels.matmul.operator import MatmulOperator
+from hwsim.kernels.matmul.products import MatmulBackwardOperator
 from hwsim.kernels.operator import Operator
-from hwsim.kernels.pointwise_operator import PointwiseOperator
-from hwsim.kernels.products import MatmulBackwardOperator
-from hwsim.kernels.element import Extra, Element
+from hwsim.kernels.tensor.element import Element, Extra
+from hwsim.kernels.tensor.losses import CrossEntropyOperator, MseOperator
+from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
 from hwsim.numerics.format import Array
 from tests.unit.kernels.operators import answers, ran
 

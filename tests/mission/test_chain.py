@@ -8,7 +8,7 @@ import pytest
 import hwsim
 from hwsim.catalog import load_workload
 from hwsim.kernels.build import build_kernel
-from hwsim.kernels.chain import ChainKernel
+from hwsim.kernels.chain.chain import ChainKernel
 from hwsim.results.edges import find_edges
 from hwsim.spec.parameters import with_parameters
 

@@ -10,8 +10,8 @@ import pytest
 import hwsim
 from hwsim import RunResult
 from hwsim.errors import InputError
-from hwsim.kernels.conv import Conv2d
-from hwsim.kernels.conv_shape import ConvShape
+from hwsim.kernels.conv.conv2d import Conv2d
+from hwsim.kernels.conv.shape import ConvShape
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.numerics.format import find_format

@@ -9,7 +9,7 @@ import pytest
 
 import hwsim
 from hwsim.errors import ShapeError
-from hwsim.kernels.matmul import Matmul
+from hwsim.kernels.matmul.matmul import Matmul
 from tests.cli.command_line import hwsim as command
 from tests.cli.command_line import hwsim_process
 from tests.unit.kernels.helpers import kernel

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hwsim.kernels.build import build_kernel
-from hwsim.kernels.conv_kernel import FoldedConv
+from hwsim.kernels.conv.build import FoldedConv
 from hwsim.kernels.operator import OperatorKernel
 from hwsim.spec.ops.conv import ConvWorkload, conv_problem
 from tests.unit.kernels.helpers import counts, steps, touches, workload

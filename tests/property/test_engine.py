@@ -16,8 +16,8 @@ from hwsim.api import resolve_machine, resolve_workload, run_all
 from hwsim.engine.engine import simulate
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
-from hwsim.kernels import grain
 from hwsim.kernels.build import build_kernel
+from hwsim.kernels.loop import grain
 from hwsim.kernels.loop_kernel import LoopKernel
 
 # Links ----------------------------------------------------------------------------------------------------------------

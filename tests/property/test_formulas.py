@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
-from hwsim.kernels.formula_text import FormulaText, Reference, parse_formula
+from hwsim.kernels.course.formula_text import FormulaText, Reference, parse_formula
 from tests.unit.kernels.helpers import kernel, steps
 
 INDICES = "abcd"

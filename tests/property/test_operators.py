@@ -8,16 +8,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwsim.kernels.embedding import EmbeddingOperator
-from hwsim.kernels.layout_operator import TransposeOperator
-from hwsim.kernels.losses import CrossEntropyOperator, MseOperator
-from hwsim.kernels.matmul_operator import MatmulOperator
-from hwsim.kernels.norm import LayerNormOperator, RMSNormOperator
-from hwsim.kernels.pointwise_operator import PointwiseOperator
-from hwsim.kernels.products import LowRankOperator, MatmulBackwardOperator, MatvecOperator, QkvSeparateOperator
-from hwsim.kernels.reduction import ReduceOperator
-from hwsim.kernels.element import Extra, Element
-from hwsim.kernels.strassen import StrassenOperator, strassen_additions, strassen_products
+from hwsim.kernels.matmul.operator import MatmulOperator
+from hwsim.kernels.matmul.products import LowRankOperator, MatmulBackwardOperator, MatvecOperator, QkvSeparateOperator
+from hwsim.kernels.matmul.strassen import StrassenOperator, strassen_additions, strassen_products
+from hwsim.kernels.tensor.element import Element, Extra
+from hwsim.kernels.tensor.embedding import EmbeddingOperator
+from hwsim.kernels.tensor.losses import CrossEntropyOperator, MseOperator
+from hwsim.kernels.tensor.norm import LayerNormOperator, RMSNormOperator
+from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
+from hwsim.kernels.tensor.reduction import ReduceOperator
+from hwsim.kernels.tensor.transpose import TransposeOperator
 from hwsim.spec.ops.matmul import ProductSchedule
 from tests.unit.kernels.operators import assert_right, inputs, ran
 

@@ -210,8 +210,8 @@ def test_halving_the_steps_of_cores_that_share_a_cache_changes_little(monkeypatc
         return hwsim.run("tinytorch_cpu", "matmul_parallel", n=256, cores=4, math=False, set=small)
 
     stock = shared()
-    monkeypatch.setattr("hwsim.kernels.grain.FEWEST_STEPS", 16)
-    monkeypatch.setattr("hwsim.kernels.grain.MOST_STEPS", 128)
+    monkeypatch.setattr("hwsim.kernels.loop.grain.FEWEST_STEPS", 16)
+    monkeypatch.setattr("hwsim.kernels.loop.grain.MOST_STEPS", 128)
     halved = shared()
     assert halved.memory["l2"].misses == stock.memory["l2"].misses
     assert halved.memory["l3"].misses == pytest.approx(stock.memory["l3"].misses, rel=0.1)

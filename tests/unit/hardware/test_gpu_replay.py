@@ -17,7 +17,7 @@ from hwsim.hardware.gpu.request import measure, wavefronts
 from hwsim.hardware.gpu.sector_cache import SectorCache
 from hwsim.hardware.gpu.traffic import replay
 from hwsim.hardware.scratchpad import Scratchpad
-from hwsim.kernels.thread_matmul import Problem, make_program
+from hwsim.kernels.matmul.threads import Problem, make_program
 from hwsim.spec.threads import ThreadSchedule
 from hwsim.trace.threads import WarpAccess
 

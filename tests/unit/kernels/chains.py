@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hwsim.kernels.build import build_kernel
-from hwsim.kernels.chain import ChainKernel
+from hwsim.kernels.chain.chain import ChainKernel
 from hwsim.spec.ops.chain import ChainWorkload
 from hwsim.spec.workload import WorkloadSpec
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from hwsim.errors import CapacityError, InputError, ShapeError
-from hwsim.kernels.attention import Attention
-from hwsim.kernels.attention_backward import AttentionBackward
-from hwsim.kernels.attention_room import Room
-from hwsim.kernels.attention_shape import AttentionShape
+from hwsim.kernels.attention.attention import Attention
+from hwsim.kernels.attention.backward import AttentionBackward
+from hwsim.kernels.attention.room import Room
+from hwsim.kernels.attention.shape import AttentionShape
+from hwsim.kernels.attention.softmax import Softmax
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.operator import Operator, OperatorKernel, OperatorRun
-from hwsim.kernels.softmax import Softmax
 from hwsim.numerics.format import Array, find_format
 from hwsim.spec.ops.attention import AttentionSchedule, BackwardSchedule
 from hwsim.spec.ops.common import ParallelSchedule

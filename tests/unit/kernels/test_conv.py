@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hwsim.errors import CapacityError, InputError, ShapeError
-from hwsim.kernels.batch_norm import folded_weights
-from hwsim.kernels.conv import Conv2d
-from hwsim.kernels.conv_plan import accesses
-from hwsim.kernels.conv_shape import ConvShape
+from hwsim.kernels.conv.batch_norm import folded_weights
+from hwsim.kernels.conv.conv2d import Conv2d
+from hwsim.kernels.conv.plan import accesses
+from hwsim.kernels.conv.shape import ConvShape
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.numerics.format import find_format

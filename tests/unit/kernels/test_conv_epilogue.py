@@ -10,10 +10,10 @@ import pytest
 
 from hwsim.errors import InputError
 from hwsim.kernels import conv_implicit
-from hwsim.kernels.conv import Conv2d
-from hwsim.kernels.conv_shape import ConvShape
-from hwsim.kernels.element import Element, Extra
-from hwsim.kernels.pointwise import POINTWISE
+from hwsim.kernels.conv.conv2d import Conv2d
+from hwsim.kernels.conv.shape import ConvShape
+from hwsim.kernels.tensor.element import Element, Extra
+from hwsim.kernels.tensor.pointwise import POINTWISE
 from hwsim.spec.ops.conv import ConvSchedule
 from tests.unit.kernels.helpers import counts, kernel, steps
 from tests.unit.kernels.operators import made, ran

@@ -145,3 +145,15 @@ def test_scales_keep_their_size_in_a_tiled_product_whatever_the_tiles() -> None:
         outputs.append(kernel.output)
     for other in outputs[1:]:
         np.testing.assert_allclose(other, outputs[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("op", ["fused_add_mul", "add", "mul", "triad"])
+def test_random_integers_leave_room_for_one_product_and_its_sums(op: str) -> None:
+    """(7 + 7) * 7 + 7 is 105, and an int8 goes to 127."""
+    spec = WorkloadSpec.model_validate(
+        {"format": 1, "name": "a", "description": "room", "op": op, "sizes": {"n": 4096}, "precision": "int8"}
+    )
+    made = build_kernel(spec)
+    for block in made.blocks():
+        list(block.steps())
+    np.testing.assert_array_equal(made.output, made.reference())

@@ -7,7 +7,7 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hwsim.errors import InputError
-from hwsim.kernels.formula_text import parse_formula
+from hwsim.kernels.course.formula_text import parse_formula
 from tests.unit.kernels.helpers import counts, kernel, steps
 
 

@@ -11,21 +11,21 @@ import pytest
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.hardware.pattern import is_stream
-from hwsim.kernels.element import Element, Extra
-from hwsim.kernels.embedding import EmbeddingOperator
 from hwsim.kernels.kernel import Setting
-from hwsim.kernels.layout_operator import TransposeOperator
+from hwsim.kernels.loop.program import flops_of
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.losses import CrossEntropyOperator, MseOperator
-from hwsim.kernels.matmul_operator import MatmulOperator
-from hwsim.kernels.norm import LayerNormOperator, RMSNormOperator
+from hwsim.kernels.matmul.operator import MatmulOperator
+from hwsim.kernels.matmul.products import LowRankOperator, MatmulBackwardOperator, MatvecOperator
+from hwsim.kernels.matmul.strassen import StrassenOperator, strassen_levels
 from hwsim.kernels.operator import Operator
-from hwsim.kernels.pointwise import POINTWISE
-from hwsim.kernels.pointwise_operator import PointwiseOperator
-from hwsim.kernels.products import LowRankOperator, MatmulBackwardOperator, MatvecOperator
-from hwsim.kernels.program import flops_of
-from hwsim.kernels.reduction import ReduceOperator
-from hwsim.kernels.strassen import StrassenOperator, strassen_levels
+from hwsim.kernels.tensor.element import Element, Extra
+from hwsim.kernels.tensor.embedding import EmbeddingOperator
+from hwsim.kernels.tensor.losses import CrossEntropyOperator, MseOperator
+from hwsim.kernels.tensor.norm import LayerNormOperator, RMSNormOperator
+from hwsim.kernels.tensor.pointwise import POINTWISE
+from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
+from hwsim.kernels.tensor.reduction import ReduceOperator
+from hwsim.kernels.tensor.transpose import TransposeOperator
 from hwsim.numerics.format import find_format
 from hwsim.spec.ops.common import ParallelSchedule
 from hwsim.spec.ops.matmul import ProductSchedule

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from hwsim.kernels.build import build_kernel
-from hwsim.kernels.element import Element, Extra
-from hwsim.kernels.pointwise_operator import PointwiseOperator
+from hwsim.kernels.tensor.element import Element, Extra
+from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
 from hwsim.spec.workload import WorkloadSpec
 from tests.unit.kernels.helpers import counts, steps
 from tests.unit.kernels.operators import made, ran

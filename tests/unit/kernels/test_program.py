@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hwsim.errors import ShapeError
 from hwsim.kernels.kernel import Setting
+from hwsim.kernels.loop.loops import LoopPlan
+from hwsim.kernels.loop.program import Loop, walk
+from hwsim.kernels.loop.template import make_template, template_key
 from hwsim.kernels.loop_kernel import LoopKernel, TileLoop, at, part
-from hwsim.kernels.loops import LoopPlan
-from hwsim.kernels.program import Loop, walk
 from hwsim.kernels.step import Instructions
-from hwsim.kernels.template import make_template, template_key
 from hwsim.numerics.format import find_format
 from hwsim.spec.ops.common import ParallelSchedule
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwsim.kernels import chain_operator
 from hwsim.kernels.build import build_kernel
-from hwsim.kernels.graph import make_graph
-from hwsim.kernels.rewrite import RULES, rewrite
+from hwsim.kernels.chain import operators as chain_operator
+from hwsim.kernels.chain.graph import make_graph
+from hwsim.kernels.chain.rewrite import RULES, rewrite
 from tests.unit.kernels.chains import LAYER, LAYER_TENSORS, chain, convolved, layer, run, step
 
 QKV = [
@@ -258,6 +258,27 @@ def test_operations_with_a_number_or_with_some_axes_run_in_a_convolution(behind:
     assert "conv" not in made.tensors
     plain = run(chain(steps, images | tensors))
     np.testing.assert_allclose(made.output, plain.output, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("head", "first", "shape", "room"),
+    [
+        (step("t0", "relu", "x"), {"x": [6, 8]}, [6, 8], 60),
+        (step("t0", "matmul", "x", "w"), {"x": [6, 8], "w": [8, 11]}, [6, 11], 13),
+        (step("t0", "conv2d", "x", "w"), {"x": [1, 2, 7, 7], "w": [5, 2, 3, 3]}, [1, 5, 5, 5], 13),
+    ],
+    ids=["relu", "matmul", "conv2d"],
+)
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_no_more_is_fused_than_a_loop_has_room_for(head: Any, first: Any, shape: Any, room: int, lanes: int) -> None:
+    """64 accesses: of a tile of four rows, an operand takes 4, the output 8 and the inputs 2."""
+    steps = [head, *(step(f"t{number}", "add", f"t{number - 1}", f"g{number}") for number in range(1, 64))]
+    tensors = first | {f"g{number}": shape for number in range(1, 64)}
+    made = run(chain(steps, tensors, schedule={"rewrite": ("fuse_pointwise",)}), lanes=lanes)
+    assert made.nodes[0].output == f"t{room}"
+    assert f"left t{room + 1} apart: {room + 1} operands are more than the {room}" in made.warnings()[0]
+    plain = run(chain(steps, tensors), lanes=lanes)
+    np.testing.assert_allclose(made.output, plain.output, rtol=1e-12, atol=1e-12)
 
 
 def test_a_fusion_that_computes_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

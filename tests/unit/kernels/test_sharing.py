@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hwsim.kernels.element import Element
+from hwsim.kernels.conv.pool import Pool, PoolShape
 from hwsim.kernels.kernel import Setting
+from hwsim.kernels.loop.loops import LoopOperation, LoopPlan, Operand
+from hwsim.kernels.loop.lower import lower
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.loops import LoopOperation, LoopPlan, Operand
-from hwsim.kernels.lower import lower
-from hwsim.kernels.pointwise_operator import PointwiseOperator
-from hwsim.kernels.pool import Pool, PoolShape
-from hwsim.kernels.reduction import ReduceOperator
+from hwsim.kernels.tensor.element import Element
+from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
+from hwsim.kernels.tensor.reduction import ReduceOperator
 from hwsim.numerics.format import find_format
 from hwsim.spec.ops.common import ParallelSchedule
 from tests.unit.kernels.helpers import counts, kernel

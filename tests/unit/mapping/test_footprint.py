@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwsim.kernels.loops import Operand
+from hwsim.kernels.loop.loops import Operand
 from hwsim.mapping.footprint import distinct, footprint, slides
 
 

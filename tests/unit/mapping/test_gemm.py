@@ -6,8 +6,8 @@ import pytest
 
 from hwsim.api import prepare, resolve_machine, resolve_workload
 from hwsim.hardware.systolic import GemmShape
+from hwsim.kernels.loop.program import Loop
 from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.program import Loop
 from hwsim.mapping.gemm import GemmView, gemm_view
 from hwsim.spec.workload import WorkloadSpec
 

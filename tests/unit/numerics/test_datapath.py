@@ -82,11 +82,12 @@ def test_the_strict_error_grows_with_the_root_of_the_length() -> None:
     assert errors[1] / errors[0] == pytest.approx(4, rel=0.25)
 
 
-@pytest.mark.parametrize("inner", [1, 7, 1024, 1025, 5000])
+@pytest.mark.parametrize("inner", [1, 7, 1024, 1025, 2047, 5000])
 def test_products_of_int8_are_exact_also_at_the_ends_of_the_range(inner: int) -> None:
     random = np.random.default_rng(inner)
     a, b = random.integers(-128, 128, (9, inner), np.int8), random.integers(-128, 128, (inner, 5), np.int8)
     a[0], b[:, 0] = -128, -128
+    a[1], b[:, 1] = 127, 127  # odd products: their sums need every bit
     expected = a.astype(np.int64) @ b.astype(np.int64)
     np.testing.assert_array_equal(find_datapath("int8").dot(a, b), expected)
     assert expected[0, 0] == inner * 2**14

@@ -126,6 +126,18 @@ def test_caches_see_the_lines_that_the_bytes_lie_on(
     assert traffic.levels["l1"].bytes_written == 40 * 67 * 4
 
 
+@pytest.mark.parametrize("bits", [4, 6, Fraction(17, 4)])
+def test_warping_a_packed_nest_changes_no_count(bits: int | Fraction) -> None:
+    """Long rows, one after the other: most periods are skipped, and every count is that of the plain walk."""
+    a = TensorView.row_major("A", 4096, (3000, 128), bits)
+    nest = Nest(a.shape, (a.access(0, 1),))
+    specs = [cache("l1", size=512, ways=2, line=32), cache("l2", size=2048, ways=2, line=32)]
+    warped = Hierarchy(specs, warp_from=1).replay(nest)
+    plain = Hierarchy(specs, warp=False, compress=False).replay(nest)
+    assert warped.skipped > 0
+    assert (warped.levels, warped.dram) == (plain.levels, plain.dram)
+
+
 def test_a_packed_stream_is_a_stream() -> None:
     nest = Nest((4096,), (make_access(0, (Fraction(1, 2),), Fraction(1, 2)),))
     assert is_stream(nest, nest.accesses[0], 64)

@@ -1,0 +1,181 @@
+"""A chain of operations: each reads what earlier ones left in memory, and frees what nobody reads any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from hwsim.errors import InputError
+from hwsim.kernels.chain.graph import Node, make_graph
+from hwsim.kernels.chain.rewrite import rewrite
+from hwsim.kernels.data import make_input
+from hwsim.kernels.kernel import Setting
+from hwsim.kernels.loop_kernel import LoopKernel
+from hwsim.kernels.rounding import MOST, Rounding, joined, make_rounding, storing_error
+from hwsim.numerics.error import measure
+from hwsim.numerics.format import FORMATS, Array, find_format
+from hwsim.spec.ops.chain import ChainWorkload
+
+
+class ChainKernel(LoopKernel):
+    """One phase for each node. Given tensors stay in memory throughout; others from where they are made to where they
+    are read last."""
+
+    def __init__(self, workload: ChainWorkload, setting: Setting, given: Mapping[str, Array] | None = None) -> None:
+        super().__init__(workload.name, find_format(workload.precision), setting, workload.schedule, given)
+        if self.fmt.is_integer:
+            usable = ", ".join(fmt.name for fmt in FORMATS.values() if not fmt.is_integer)
+            raise InputError(f"a chain rounds between its operations: precision must be one of {usable}")
+        self.original = make_graph(workload)
+        self._values = self._draw()
+        self.graph = rewrite(self.original, self._values if setting.math else None)
+        self._freed: set[str] = set()
+        self.nodes = self.graph.nodes()
+        self.results = self.graph.results
+        self.registers_needed = max(node.operator.registers_needed for node in self.nodes)
+        self.reads = frozenset(name for node in self.nodes for name in node.operator.reads)
+        self._halo = _halos(self.nodes)
+        self._place_inputs()
+        for number, node in enumerate(self.nodes):
+            self._emit(node, number)
+
+    @property
+    def tolerance(self) -> float:
+        """All tensors are stored in one format, sums too; what a rewrite makes of given ones is stored once more.
+
+        Later operations may enlarge what earlier ones have rounded: by how much, a run in float64 shows in which
+        nothing but the stored tensors is rounded.
+        """
+        rounding = self.rounding
+        errors = [node.operator.tolerance(rounding) + rounding.stored for node in self.nodes]
+        here = joined([*errors, *(rounding.stored for _ in self.graph.derived)])
+        return min(MOST, here + 4 * self._enlarged)
+
+    @property
+    def rounding(self) -> Rounding:
+        sums = self.find_sum_format() if self.setting.numbers.asked() else self.fmt
+        kept = max(self.fmt, sums, key=storing_error)
+        return make_rounding(self.fmt, kept, self.setting.numbers.chunk)
+
+    @cached_property
+    def _enlarged(self) -> float:
+        """The largest error that rounding each stored tensor alone makes of any result."""
+        if not self.setting.math:
+            return 0.0
+        exact = self._exact()
+        rounded = self.original.with_groups(()).evaluate(self._values, self.fmt.store)
+        errors = (measure(rounded[name], exact[name]).max_rel for name in self.results)
+        return max((error for error in errors if error < MOST), default=0.0)
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        return tuple(self.original.given)
+
+    def warnings(self) -> tuple[str, ...]:
+        return (*super().warnings(), *self.graph.notes)
+
+    def answers(self) -> Iterator[tuple[str, Array, Array]]:
+        """Every tensor that nobody reads, against the chain as the file says it."""
+        self._need_math("answer")
+        exact = self._exact()
+        for name in self.results:
+            yield name, self.arrays[name], exact[name]
+
+    def _reference(self) -> Array:
+        return self._exact()[self.result]
+
+    def _exact(self) -> dict[str, Array]:
+        """Every tensor of the file in float64, operation by operation, whatever was fused or rewritten."""
+        return self.original.with_groups(()).evaluate(self._values)
+
+    def _draw(self) -> dict[str, Array]:
+        """The values of the given tensors; variances are positive."""
+        if not self.setting.math:
+            return {}
+        operators = self.original.operators()
+        positive = {
+            name
+            for step in self.original.steps
+            for port, name in zip(operators[step.name].inputs, step.inputs, strict=True)
+            if port.positive
+        }
+        return {
+            name: make_input(
+                self.setting.seed,
+                number,
+                name,
+                shape,
+                self.fmt,
+                self._given.get(name),
+                name in positive,
+                distribution=self.setting.numbers.distribution,
+            )
+            for number, (name, shape) in enumerate(self.original.given.items())
+        }
+
+    def _place_inputs(self) -> None:
+        """Memory for what the chain is given, and for what a rewrite made of it."""
+        needed = {name for node in self.nodes for name in node.inputs}
+        for name, shape in self.graph.given.items():
+            if name in needed:
+                self._allocate(name, shape, self.fmt, self._halo.get(name, ()))
+                if self.setting.math:
+                    self.arrays[name][...] = self._values[name]
+            elif self.setting.math:
+                self.arrays[name] = self._values[name]
+        exact = {name: values.astype(np.float64) for name, values in self._values.items()}
+        for name, derived in self.graph.derived.items():
+            if name in needed:
+                self._allocate(name, derived.shape, self.fmt)
+            if self.setting.math:
+                exact[name] = derived.make(*(exact[source] for source in derived.sources))
+                if name in needed:
+                    self.arrays[name][...] = self.fmt.store(exact[name])
+
+    def _emit(self, node: Node, number: int) -> None:
+        shape = node.operator.outputs[-1].shape
+        self._allocate(node.output, shape, self.fmt, self._halo.get(node.output, ()))
+        for name, columns in self.graph.columns.items():
+            if columns.of == node.output:
+                self._add_columns(name, columns.of, slice(columns.first, columns.first + columns.count))
+        self.begin_phase(node.title)
+        phases, tensors = len(self.program) - 1, set(self.tensors)
+        node.operator.alone = False
+        node.operator.emit(self, node.names)
+        for phase in self.program[phases:]:
+            phase.name = node.title
+        for scratch in self.tensors.keys() - tensors:
+            self.space.free(scratch)
+        self._free_after(number)
+
+    def _add_columns(self, name: str, of: str, cut: slice) -> None:
+        view = self.tensor(of)
+        whole = [slice(None)] * (len(view.shape) - 1)
+        self.add_view(name, view.slice(*whole, cut), self.arrays[of][..., cut] if self.setting.math else None)
+
+    def _free_after(self, number: int) -> None:
+        """Give back what no later operation reads, and nobody asked for."""
+        later = [name for node in self.nodes[number + 1 :] for name in node.inputs]
+        kept = {self._owner(name) for name in (*later, *self.results)} | self._freed
+        for node in self.nodes[: number + 1]:
+            if node.output not in kept:
+                self.space.free(node.output)
+                self._freed.add(node.output)
+
+    def _owner(self, name: str) -> str:
+        """The tensor whose memory a name stands for."""
+        columns = self.graph.columns.get(name)
+        return name if columns is None else columns.of
+
+
+def _halos(nodes: list[Node]) -> dict[str, tuple[int, ...]]:
+    """The widest halo that any reader of a tensor asks for, axis by axis."""
+    halos: dict[str, tuple[int, ...]] = {}
+    for node in nodes:
+        for port, name in zip(node.operator.inputs, node.inputs, strict=True):
+            if port.halo:
+                known = halos.get(name, (0,) * len(port.halo))
+                halos[name] = tuple(map(max, zip(known, port.halo, strict=True)))
+    return halos

@@ -1,0 +1,1 @@
+"""Convolutions of images, and what follows them."""

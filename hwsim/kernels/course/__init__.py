@@ -1,0 +1,1 @@
+"""Small kernels: vectors, sums, views, probes of memory, and formulas."""

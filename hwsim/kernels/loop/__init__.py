@@ -1,0 +1,1 @@
+"""Loops: how they are cut, lowered to nests of accesses, and counted."""

@@ -1,0 +1,1 @@
+"""Operations on whole tensors: element by element, row by row, along an axis."""
