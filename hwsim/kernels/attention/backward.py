@@ -86,9 +86,9 @@ class AttentionBackward(Operator):
         """S, P, dP and dS are stored, and dP - D cancels; sums along d, keys and queries, the last two in pieces."""
         shape, schedule = self.shape, self.schedule
         longest = max(-(-shape.keys // schedule.bc), -(-shape.queries // schedule.br))
-        matrices = 6 * storing_error(matrix_format(rounding.fmt))
+        matrices = 12 * storing_error(matrix_format(rounding.fmt))
         sums = rounding.sum(shape.d) + rounding.sum(shape.keys) + rounding.sum(shape.queries * shape.repeat)
-        return 3 * rounding.stored + matrices + rounding.kept_sum(longest) + 2 * sums
+        return 8 * rounding.stored + matrices + rounding.kept_sum(longest) + 2 * sums
 
     def _row_sums(self, kernel: LoopKernel, loops: NaiveLoops, p: str, dp: str, drop: str) -> Loop:
         """D: the sum of P * dP along each row."""

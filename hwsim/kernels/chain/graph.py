@@ -117,8 +117,11 @@ class Graph:
             operator = make_operator(self.workload, step, [shapes[name] for name in step.inputs])
             yield from note(step.name, operator.outputs[-1].shape, operator)
 
-    def evaluate(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Every tensor that is stored, in float64; groups go through the operator that runs them."""
+    def evaluate(self, inputs: Mapping[str, Array], stored: Callable[[Array], Array] | None = None) -> dict[str, Array]:
+        """Every tensor that is stored, in float64; groups go through the operator that runs them.
+
+        With `stored`, what an operation makes is rounded by it before the next one reads it.
+        """
         values = {name: np.asarray(array, np.float64) for name, array in inputs.items()}
 
         def note(name: str, value: Array) -> None:
@@ -131,7 +134,8 @@ class Graph:
             note(name, derived.make(*(values[source] for source in derived.sources)))
         for node in self.nodes():
             ports = {port.name: values[name] for port, name in zip(node.operator.inputs, node.inputs, strict=True)}
-            note(node.output, node.operator.reference(ports)[node.operator.outputs[-1].name])
+            value = node.operator.reference(ports)[node.operator.outputs[-1].name]
+            note(node.output, value if stored is None else np.asarray(stored(value), np.float64))
         return values
 
     def nodes(self) -> list[Node]:

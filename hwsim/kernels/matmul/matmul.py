@@ -14,7 +14,7 @@ from hwsim.kernels.loop.loops import Operand
 from hwsim.kernels.loop_kernel import LoopKernel, Ranges, part
 from hwsim.kernels.matmul.formula import matmul_formulas
 from hwsim.kernels.matmul.plan import count_matmul_registers, cut_sums, make_matmul_plan
-from hwsim.kernels.rounding import MOST, make_rounding, sum_pieces
+from hwsim.kernels.rounding import MOST, make_rounding, storing_error, sum_pieces
 from hwsim.kernels.step import Instructions
 from hwsim.numerics.datapath import Operand as Factor
 from hwsim.numerics.datapath import find_datapath
@@ -61,9 +61,10 @@ class Matmul(LoopKernel):
     def tolerance(self) -> float:
         """The sum, which is kept at each tile of k; weights that are turned into another format are rounded by that."""
         path = self.datapath
-        rounding = make_rounding(path.a, path.accumulator if path.chunk else path.result, path.chunk)
+        computed = path.result if path.scaled else path.a  # integers are brought to their size as real numbers
+        rounding = make_rounding(computed, path.accumulator if path.chunk else path.result, path.chunk)
         kept = rounding.kept_sum(sum_pieces(self.plan, self.extents, "k"))
-        turned = rounding.stored if path.converts else 0.0
+        turned = storing_error(path.a) if path.converts else 0.0
         return min(MOST, rounding.sum(self.extents["k"]) + kept + turned)
 
     @property

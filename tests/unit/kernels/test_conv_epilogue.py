@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.kernels import conv_implicit
+from hwsim.kernels.conv import implicit
 from hwsim.kernels.conv.conv2d import Conv2d
 from hwsim.kernels.conv.shape import ConvShape
 from hwsim.kernels.tensor.element import Element, Extra
@@ -133,7 +133,7 @@ def test_the_reference_of_an_epilogue_is_computed_by_another_formula(
     """A mistake in what runs is not in the reference, too."""
     operator = Conv2d(ConvShape(2, 3, (5, 5), (2, 2)), None, (name,))
     rule = POINTWISE[name]
-    monkeypatch.setattr("hwsim.kernels.element.POINTWISE", {**POINTWISE, name: _broken(rule)})
+    monkeypatch.setattr("hwsim.kernels.tensor.element.POINTWISE", {**POINTWISE, name: _broken(rule)})
     done = ran(operator)
     assert np.abs(done.output - done.reference()).max() > 0.05
 
@@ -155,14 +155,14 @@ def test_implicit_multiplies_what_lies_in_its_block(layout: Any, w_layout: Any, 
 @pytest.mark.parametrize("wrong", ["copy", "product"])
 def test_a_wrong_address_in_the_block_is_a_wrong_answer(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy and product have to agree where each element of a window lies."""
-    original = conv_implicit._BlockMemory.operand
+    original = implicit._BlockMemory.operand
 
     def shifted(self: Any, flat: bool) -> Any:
         operand = original(self, flat)
         swapped = {**operand.strides, "h": operand.strides["w"], "w": operand.strides["h"]}
         return replace(operand, strides=swapped) if flat == (wrong == "product") else operand
 
-    monkeypatch.setattr(conv_implicit._BlockMemory, "operand", shifted)
+    monkeypatch.setattr(implicit._BlockMemory, "operand", shifted)
     shape = ConvShape(2, 3, (6, 6), (2, 2))
     done = made(Conv2d(shape, ConvSchedule(algorithm="implicit", tile={"h": 5, "w": 5})))
     steps(done)
