@@ -123,16 +123,20 @@ def test_s11_a_contiguous_copy_pays_if_it_is_read_often_enough() -> None:
 
 
 def test_s12_column_order_fetches_sixteen_times_the_lines() -> None:
-    """S12: M*N/16 lines by rows; M*N by columns, where a column of 1,024 lines does not stay in 512."""
+    """S12: M*N/16 lines by rows; M*N by columns, where a column of 1,024 lines does not stay in 512.
+
+    In vectors: one scalar sum of everything waits for its own additions in either order.
+    """
     rows, columns = (
-        hwsim.run("course_cpu", name, n=64, m=1024, precision="int32") for name in ("sum_rows", "sum_columns")
+        hwsim.run("course_cpu", name, n=64, m=1024, precision="int32", vector=True)
+        for name in ("sum_rows", "sum_columns")
     )
     assert rows.verified
     assert columns.verified
     assert rows.memory["l1"].misses == 1024 * 64 // 16
     assert columns.memory["l1"].misses == 1024 * 64
     assert rows.output == columns.output
-    assert columns.time_s > rows.time_s
+    assert columns.time_s > 4 * rows.time_s
 
 
 def test_s13_memory_is_flat_and_labels_are_added() -> None:
