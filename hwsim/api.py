@@ -31,6 +31,7 @@ from hwsim.spec.machine import MachineSpec
 from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec
 from hwsim.spec.ops.attention import AttentionWorkload
+from hwsim.spec.ops.chain import AttentionStep, ChainWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.units import format_bytes
@@ -137,6 +138,8 @@ def in_own_format(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
     unit = machine.compute[0]
     if isinstance(unit, GpuSpec):
         fused = isinstance(workload, AttentionWorkload) and workload.schedule.variant == "fused"
+        if isinstance(workload, ChainWorkload):
+            fused = any(isinstance(step, AttentionStep) and step.variant == "fused" for step in workload.operations)
         halves = [name for name in ("fp16", "bf16") if name in unit.tensor]
         return with_parameters(workload, {"precision": halves[0]}) if fused and halves else workload
     array = find_array(machine)

@@ -26,6 +26,7 @@ from hwsim.kernels.loop.program import (
     TileLoop,
     all_loops,
     extent_of,
+    summed,
     unit_of,
     walk,
 )
@@ -86,7 +87,7 @@ class LoopKernel(TensorKernel):
 
     @property
     def useful_flops(self) -> int:
-        return sum(loop.flops(ranges) for phase in self.program for loop, ranges, _ in walk(phase.items, {}))
+        return sum(summed(phase.items, {}, Loop.flops) for phase in self.program)
 
     def bytes_of(self, tensor: str) -> int | None:
         return ceil(self._private.get(tensor, 0)) or super().bytes_of(tensor)

@@ -24,7 +24,7 @@ from hwsim.kernels.attention.attention import Attention
 from hwsim.kernels.chain.chain import ChainKernel
 from hwsim.kernels.kernel import Kernel
 from hwsim.kernels.loop.loops import Operand
-from hwsim.kernels.loop.program import Item, Loop, Phase, all_loops, walk
+from hwsim.kernels.loop.program import Item, Loop, Phase, all_loops, summed, walk
 from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.kernels.matmul.matmul import Matmul
 from hwsim.kernels.matmul.threads import Problem, find_tiles, make_program
@@ -187,10 +187,9 @@ def _attention(
     own = operator.shape
     shape = AttentionShape(own.batch, own.heads, own.kv_heads, own.queries, own.keys, own.d, own.causal)
     loops = list(all_loops(items))
-    flops = sum(loop.flops(ranges) for loop, ranges, _ in walk(items, {}))
-    macs = sum(loop.macs(ranges) for loop, ranges, _ in walk(items, {}))
+    flops, macs = summed(items, {}, Loop.flops), summed(items, {}, Loop.macs)
     fmt = kernel.fmt.name
-    if operator.variant == "naive":
+    if operator.variant == "naive" or not model.device.sm.library.attention:
         costs = model.attention_unfused(shape, fmt)
         shares = (0.5, 0.0, 0.5)
         names = ("scores", "softmax", "weigh")

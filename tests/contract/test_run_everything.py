@@ -28,7 +28,7 @@ OTHERS = [
     name for name in MACHINES if KINDS[name] in ("systolic", "gpu")
 ]  # a grid computes convolutions and products alone
 ONE_OF_EACH_OTHER_KIND = list({KINDS[name]: name for name in reversed(OTHERS)}.values())
-SOMETIMES_REFUSED = ("pointer_chase", "sum_rows", "sum_columns")
+SOMETIMES_REFUSED = ("pointer_chase", "sum_rows", "sum_columns", "gpu_matmul_tensor")
 TYPICAL = ("matmul", "conv2d_3x3", "attention_fused", "softmax", "resnet_block")
 
 SMALL: dict[str, object] = {

@@ -93,8 +93,10 @@ def test_a_model_that_is_wrong_misses_its_bar() -> None:
     assert wrong.gemm(GemmShape(4096, 4096, 4096), "bf16").seconds > 2 * 548.9e-6  # measured: 548.9 us
 
 
-def test_rows_without_a_library_kernel_are_named_and_left_out() -> None:
+def test_rows_of_kernels_that_hwsim_does_not_have_are_named_and_left_out() -> None:
+    """Of the ladder on the A6000, the eight rungs that hwsim has as well are compared; the others are not."""
     report = shipped_report()
-    assert not any(row.group.startswith("sgemm_ladder") for row in report.results if isinstance(row, Row))
+    rungs = [row for row in report.results if isinstance(row, Row) and row.group.startswith("sgemm_ladder")]
+    assert len(rungs) == 8
     assert any("hand-written" in note for note in report.notes)
     assert any("below 0.3 ms" in note for note in report.notes)

@@ -121,6 +121,36 @@ def _walk(items: Sequence[Item], around: Ranges, tiled: bool) -> Iterator[tuple[
             yield from _walk(item.body, {**around, item.index: tile}, True)
 
 
+def summed(items: Sequence[Item], around: Ranges, value: Callable[[Loop, Ranges], int]) -> int:
+    """A number of each run of each loop, added up; tiles of one size are counted and not run through one by one.
+
+    The number must depend on the extents of a range alone, not on where it begins.
+    """
+    total = 0
+    for item in items:
+        if isinstance(item, Loop):
+            ranges = item.ranges(around)
+            if all(extent > 0 for _, extent in ranges.values()):
+                total += value(item, ranges)
+            continue
+        tiles = list(item.tiles(around))
+        if _has_span(item.body):
+            total += sum(summed(item.body, {**around, item.index: tile}, value) for tile in tiles)
+            continue
+        alike: dict[int, tuple[Range, int]] = {}
+        for tile in tiles[:-1]:
+            first, count = alike.get(tile[1], (tile, 0))
+            alike[tile[1]] = (first, count + 1)
+        for tile, count in (*alike.values(), *((last, 1) for last in tiles[-1:])):
+            total += count * summed(item.body, {**around, item.index: tile}, value)
+    return total
+
+
+def _has_span(items: Sequence[Item]) -> bool:
+    """Whether how far a loop over tiles runs depends on the tiles around it."""
+    return any(isinstance(item, TileLoop) and (item.span is not None or _has_span(item.body)) for item in items)
+
+
 def all_loops(items: Sequence[Item]) -> Iterator[Loop]:
     """Every loop once, in program order."""
     for item in items:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hwsim.errors import ShapeError
 from hwsim.kernels.kernel import Setting
 from hwsim.kernels.loop.loops import LoopPlan
-from hwsim.kernels.loop.program import Loop, walk
+from hwsim.kernels.loop.program import Loop, summed, walk
 from hwsim.kernels.loop.template import make_template, template_key
 from hwsim.kernels.loop_kernel import LoopKernel, TileLoop, at, part
 from hwsim.kernels.step import Instructions
@@ -187,3 +187,19 @@ def test_a_given_tensor_must_be_one_that_the_kernel_has() -> None:
     made.add_loop("read", {"i": 3}, [at(made.add_input("A", 3), "i")], None, Instructions(), nothing)
     with pytest.raises(ShapeError, match="no input Z"):
         made.blocks()
+
+
+@given(st.tuples(*[st.integers(1, 9)] * 2), st.tuples(*[st.integers(1, 4)] * 2), st.booleans(), st.integers(1, 3))
+def test_a_sum_over_all_tiles_is_that_of_running_through_them(
+    sizes: tuple[int, int], tiles: tuple[int, int], causal: bool, factor: int
+) -> None:
+    made = kernel(math=False)
+    a, c = made.add_input("A", *sizes), made.add_result("C", sizes[0])
+    reads = made.make_loop("row", {"i": sizes[0], "j": sizes[1]}, [at(a, "i", "j")], None, Instructions(add=1), nothing)
+    after = made.make_loop("done", {"i": sizes[0]}, [], at(c, "i"), Instructions(mul=1), nothing)
+    wide = made.make_loop(
+        "wide", {"h": factor * sizes[0] - 1 or 1}, [], None, Instructions(mul=1), nothing, follows={"h": ("i", factor)}
+    )
+    inner = TileLoop("j", sizes[1], tiles[1], (reads,), span=(lambda around: (0, sum(around["i"]))) if causal else None)
+    items = [TileLoop("i", sizes[0], tiles[0], (inner, after, wide))]
+    assert summed(items, {}, Loop.flops) == sum(loop.flops(ranges) for loop, ranges, _ in walk(items, {}))
