@@ -52,7 +52,8 @@ def array_bound(result: RunResult) -> Bound:
     dram = next(level for level in machine["memory"] if level["kind"] == "dram")
     size = f"{result.work['array']['rows']} x {result.work['array']['columns']}"
     source = f"{dram['name']} ({dram['bandwidth'] or 'no limit'})"
-    filled = "Only a larger or faster array would help."
+    pipelined = machine["compute"][0].get("folding") == "pipelined"
+    filled = "What it still waits for is in the table; beyond that, only a larger or faster array would help."
     if used.mapping < FILLED:
         filled = "Tiles that fill the array, or a smaller array, would use it better."
     sentences = {
@@ -69,7 +70,7 @@ def array_bound(result: RunResult) -> Bound:
         "fill and drain": (
             "fill",
             f"Bound by filling and draining the array: the tiles are short for {size} cells. Longer streams (a larger "
-            "batch), a smaller array, or pipelined folding would help.",
+            f"batch) or a smaller array{'' if pipelined else ', or pipelined folding,'} would help.",
         ),
         "scratchpad": (
             "scratchpad",

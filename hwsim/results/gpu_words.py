@@ -47,6 +47,9 @@ def gpu_bound(result: RunResult) -> Bound:
     share = launch["seconds"] / result.time_s if result.time_s else 0.0
     which = "" if len(launches) == 1 else f" ({launch['name']}, {percent(share, 1)} of the time)"
     words = f"Bound by {launch['bound_in_words']}{which}. {HELP.get(launch['bound'], '')}".strip()
+    if launch["waves"] < 1:
+        whole = result.work["gpu"]["count"]
+        words += f" Its {launch['blocks']:,} blocks leave room on the {whole} SMs: a larger problem would use it."
     if launch["power_limited"]:
         words += f" It runs at {launch['clock_hz'] / 1e9:.2f} GHz and {launch['watts']:.0f} W."
     return Bound(launch["bound"], KINDS.get(launch["bound"], launch["bound"]), share, words)
@@ -63,6 +66,9 @@ def advise_gpu(result: RunResult, bound: Bound) -> Advice:
     unit = machine["compute"][0]
     precision = result.resolved["workload"]["precision"]
     faster = [name for name in unit["tensor"] if name in ("bf16", "fp16") and name != precision]
+    launch = longest_launch(result)
+    if launch["waves"] < 1 and bound.kind != LAUNCH and not launch["power_limited"]:
+        return Advice((), (f"{unit['name']}.count={max(1, unit['count'] // 2)}",), _idle(launch, unit))
     if bound.kind == "compute" and precision in ("fp32", "fp64") and faster:
         return Advice((("precision", faster[-1]),), (), "the same on the tensor cores")
     if bound.kind == "bandwidth":
@@ -72,6 +78,11 @@ def advise_gpu(result: RunResult, bound: Bound) -> Advice:
     if bound.part == "power":
         return Advice((), (f"{unit['name']}.power_limit={2 * _watts(unit['power_limit'])} W",), "with twice the power")
     return Advice((), (f"{unit['name']}.count={2 * unit['count']}",), f"the same with twice as many {unit['name']}")
+
+
+def _idle(launch: dict[str, Any], unit: dict[str, Any]) -> str:
+    whole = f"{unit['count']} {unit['name']}"
+    return f"its {launch['blocks']:,} blocks do not fill {whole}: see whether half as many do as well"
 
 
 def _watts(text: object) -> int:
