@@ -74,6 +74,8 @@ def _cost(tuner: _Tuner, choice: Choice) -> float:
     if point.job is None or broken_rule(*specs(point.job)) is not None:
         return float("inf")
     if point.key not in tuner.simulated:
+        if len(tuner.simulated) >= _trials(tuner):
+            return float("inf")
         tuner.simulate([point])
     return tuner.cost(tuner.simulated.get(point.key))
 
