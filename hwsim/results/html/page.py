@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
+from math import isfinite
 from typing import Any
 
 from hwsim.results.plot.style import LOOKS
@@ -99,7 +100,7 @@ def _data(page: Page) -> str:
         "told": told,
         "colours": {name: look.colour if look.colour != "#F0E442" else "#B8A800" for name, look in LOOKS.items()},
     }
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("</", "<\\/")
 
 
@@ -128,3 +129,14 @@ def html_bars(shares: Mapping[str, tuple[float, str, str]]) -> str:
 
 def html_details(title: str, text: str) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+
+
+def _finite(data: Any) -> Any:
+    """The same data with null for what is no number: JSON has no infinity, and an error may be one."""
+    if isinstance(data, float):
+        return data if isfinite(data) else None
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
