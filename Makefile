@@ -5,13 +5,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS   ?= 2
+LOWEST_TESTS := tests/cli tests/unit/test_units.py tests/unit/spec tests/contract/test_caches.py tests/property/test_formulas.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check extras format lint types docs bench clean
+.PHONY: help demo test check golden golden-update extras fuzz lowest format lint types docs bench clean
 
 help:  ## list what make can do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready  ## set up, then show what hwsim does
 	@$(BIN)/python examples/demo.py
@@ -22,8 +23,20 @@ test: $(VENV)/.ready-dev  ## set up, then run every test
 check: $(VENV)/.ready-dev lint types  ## before you push: format, lint, types, fast tests
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
+golden: $(VENV)/.ready-dev  ## compare every machine with every workload against the golden rows (some minutes)
+	@$(BIN)/python -m pytest -n $(JOBS) tests/golden/test_runs.py --golden-all
+
+golden-update: $(VENV)/.ready-dev  ## write the golden rows and screens again; then look at git diff
+	@$(BIN)/python -m pytest -n $(JOBS) tests/golden/test_runs.py --update-golden
+
 extras: $(VENV)/.ready-extras  ## the tests that need Dask, pandas, Optuna or a browser
 	@$(BIN)/python -m pytest -rs tests/unit/sweep tests/browser
+
+fuzz: $(VENV)/.ready-dev  ## 20,000 mutated files, command lines, traces, results and stores; none may break hwsim
+	@$(BIN)/python -m tests.fuzz --cases 20000 --jobs $(JOBS)
+
+lowest: .venv-lowest/.ready  ## a quick part of the tests with the oldest versions that pyproject.toml allows
+	@.venv-lowest/bin/python -m pytest -m "not slow" $(LOWEST_TESTS)
 
 format: $(VENV)/.ready-dev  ## rewrite the code in the common format
 	@$(BIN)/ruff format .
@@ -43,7 +56,7 @@ bench: $(VENV)/.ready-bench  ## measure speed, beside other simulators
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean:  ## remove what make and the tools made
-	@rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-lowest build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than pyproject.toml exactly when there is something to install.
@@ -69,6 +82,13 @@ $(VENV)/.ready-extras: pyproject.toml | $(BIN)/python
 	@echo "Installing hwsim, its test tools and its extras ..."
 	@$(PIP) install --editable '.[dev,dask,frames,optuna]'
 	@touch $(VENV)/.ready $(VENV)/.ready-dev $@
+
+.venv-lowest/.ready: pyproject.toml tests/lowest.py
+	@echo "Installing the oldest versions of what hwsim needs ..."
+	@$(PYTHON) -m venv --clear .venv-lowest
+	@$(PYTHON) tests/lowest.py pyproject.toml > .venv-lowest/lowest.txt
+	@.venv-lowest/bin/python -m pip --disable-pip-version-check --quiet install --editable . -r .venv-lowest/lowest.txt
+	@touch $@
 
 $(VENV)/.ready-bench: pyproject.toml | $(BIN)/python
 	@echo "Installing hwsim and what it is compared with ..."

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hwsim.api import run
-    from hwsim.results.result import RunResult
-    from hwsim.sweep.api import sweep
+    from hwsim.ops.own import operation
+    from hwsim.result import RunResult
     from hwsim.sweep.result_set import ResultSet
+    from hwsim.sweep.runner import sweep
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
-__all__ = ["ResultSet", "RunResult", "__version__", "run", "sweep"]
+__all__ = ["ResultSet", "RunResult", "__version__", "operation", "run", "sweep"]
 
 _HOMES = {
+    "operation": "hwsim.ops.own",
     "run": "hwsim.api",
-    "RunResult": "hwsim.results.result",
-    "sweep": "hwsim.sweep.api",
+    "RunResult": "hwsim.result",
+    "sweep": "hwsim.sweep.runner",
     "ResultSet": "hwsim.sweep.result_set",
 }
 """Loaded when they are first asked for, so that `import hwsim` and `hwsim --help` stay quick."""

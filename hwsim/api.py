@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hwsim.catalog import load_machine, load_workload
-from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
+from hwsim.engine.play import play
 from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, InputError, ShapeError
-from hwsim.hardware.formats import choose_format, lanes_of
-from hwsim.hardware.gpu.device import Device
-from hwsim.hardware.reuse_distance import ReuseHistogram, measure_reuse
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.kernel import Kernel
-from hwsim.mapping.chip import build_chip, find_array
-from hwsim.numerics.datapath import find_datapath
-from hwsim.numerics.format import FORMATS
+from hwsim.files import note_input
+from hwsim.host import LONG_S, check_memory, math_seconds
+from hwsim.program.kernel import Kernel
+from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.assemble import assemble
-from hwsim.results.pressure import Pressure, look_at_sets
-from hwsim.results.resolved import machine_of, workload_of
-from hwsim.results.result import RunResult
-from hwsim.spec.compute import CoreFormatSpec
-from hwsim.spec.gpu import GpuSpec
-from hwsim.spec.grid import GridSpec
+from hwsim.results.explanation import explain
+from hwsim.spec.choices import MappingSpec
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.mapping import MappingSpec
 from hwsim.spec.memory import DramSpec
-from hwsim.spec.ops.attention import AttentionWorkload
-from hwsim.spec.ops.chain import AttentionStep, ChainWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.target import check_choices, find_target, written_choices
 from hwsim.units import format_bytes
+
+if TYPE_CHECKING:
+    from hwsim.memory.reuse_distance import ReuseHistogram
+    from hwsim.memory.set_pressure import Pressure
 
 DEFAULT_MACHINE, DEFAULT_WORKLOAD = "course_cpu", "matmul_tiled"
 
@@ -78,23 +73,30 @@ def run_all(
     math: bool = True,
     timeline: bool = False,
     parameters: Mapping[str, object] | None = None,
+    warn: Callable[[float], None] | None = None,
 ) -> Run:
-    """As `run`, with the engine's outcome beside the result; ``timeline`` records spans in it."""
-    target = resolve_machine(machine, set)
+    """As `run`, with the engine's outcome beside the result; ``timeline`` records spans in it.
+
+    ``warn`` is told the seconds of a run whose arithmetic takes long, before it begins.
+    """
+    computer = resolve_machine(machine, set)
     asked = resolve_workload(workload, parameters or {}, seed)
+    target = find_target(computer)
+    for file in asked.inputs.values():
+        note_input(file)
     with _errors_name(workload):
-        task = in_own_tiles(target, in_own_format(target, asked))
-        kernel = prepare(target, task, math=math)
-    outcome = simulate(target, kernel, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
+        check_choices(target, asked, {**written_choices(workload, asked), **(parameters or {})})
+        task = target.defaults(asked)
+        kernel = prepare(computer, task, math=math, careful=True, warn=warn)
+    outcome = simulate(computer, kernel, task, seed=task.seed, timeline=timeline)
 
     def again(slowed: MachineSpec) -> Outcome:
-        plain = prepare(slowed, task, math=False)
-        return simulate(slowed, plain, seed=task.seed, timeline=timeline, mapping=task.mapping, threads=task.threads)
+        return simulate(slowed, prepare(slowed, task, math=False), task, seed=task.seed, timeline=timeline)
 
-    target, outcome, throttle = keep_within_limit(target, outcome, again)
-    result = assemble(target, task, kernel, outcome, seed=task.seed, throttle=throttle)
+    computer, outcome, throttle = keep_within_limit(computer, outcome, again)
+    result = assemble(computer, task, kernel, outcome, seed=task.seed, throttle=throttle)
     if task.precision != asked.precision:
-        note = f"the workload names no precision: {kernel.fmt.name}, which {target.name} computes in"
+        note = f"the workload names no precision: {kernel.fmt.name}, which {computer.name} computes in"
         result = replace(result, warnings=(*result.warnings, note))
     return Run(result, outcome)
 
@@ -128,56 +130,32 @@ def resolve_workload(
     return with_parameters(spec, {**parameters} if seed is None else {**parameters, "seed": seed})
 
 
-def in_own_format(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
-    """A workload that names no precision, in the first format of the machine's array that the kernel can have.
+def prepare(
+    machine: MachineSpec,
+    workload: WorkloadSpec,
+    *,
+    math: bool = True,
+    careful: bool = False,
+    warn: Callable[[float], None] | None = None,
+) -> Kernel:
+    """The kernel of a workload for a machine, in the shape that the machine's class asks for.
 
-    On a GPU it stays as it is, but for fused attention, which the library has on tensor cores alone.
+    ``careful``: before any tensor is made, see whether they fit the memory of this computer, and ``warn`` of long runs.
     """
-    if "precision" in workload.model_fields_set:
-        return workload
-    unit = machine.compute[0]
-    if isinstance(unit, GpuSpec):
-        fused = isinstance(workload, AttentionWorkload) and workload.schedule.variant == "fused"
-        if isinstance(workload, ChainWorkload):
-            fused = any(isinstance(step, AttentionStep) and step.variant == "fused" for step in workload.operations)
-        halves = [name for name in ("fp16", "bf16") if name in unit.tensor]
-        return with_parameters(workload, {"precision": halves[0]}) if fused and halves else workload
-    array = find_array(machine)
-    if isinstance(unit, GridSpec):
-        return with_parameters(workload, {"precision": "int16" if "int16" in FORMATS else "int8"})
-    if array is None:
-        return workload
-    for name in array.formats:
-        chosen = with_parameters(workload, {"precision": name})
-        with suppress(InputError):  # a chain that rounds between its operations takes no integers
-            build_kernel(chosen, math=False)
-            return chosen
-    return with_parameters(workload, {"precision": next(iter(array.formats))})
-
-
-def in_own_tiles(machine: MachineSpec, workload: WorkloadSpec) -> WorkloadSpec:
-    """Fused attention that names no tiles, with tiles as large as the machine's array."""
-    array = find_array(machine)
-    if array is None or not isinstance(workload, AttentionWorkload) or workload.schedule.variant != "fused":
-        return workload
-    named = workload.schedule.model_fields_set
-    sizes = {
-        "br": min(array.rows, workload.sizes.queries or workload.sizes.n),
-        "bc": min(array.columns, workload.sizes.n),
-    }
-    return with_parameters(workload, {name: size for name, size in sizes.items() if name not in named})
-
-
-def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) -> Kernel:
-    """The kernel of a workload for a machine: with the lanes of its vectors, its cores and its lines."""
     cores = sum(each.count for each in machine.compute)
     asked = getattr(getattr(workload, "schedule", None), "cores", None)
     if asked is not None and asked > cores:
         raise InputError(f"cores={asked}: {machine.name} has {cores}")
-    if find_array(machine) is None and workload.mapping != MappingSpec():
+    target = find_target(machine)
+    if "mapping" not in target.groups and workload.mapping != MappingSpec():
         raise InputError(f"mapping is for machines with systolic arrays; {machine.name} has none")
     try:
-        kernel = _build(machine, workload, cores, math)
+        if math and careful:
+            empty = target.prepare(workload, math=False)
+            check_memory(empty, workload.name)
+            if warn is not None and (seconds := math_seconds(empty)) > LONG_S:
+                warn(seconds)
+        kernel = target.prepare(workload, math=math)
     except MemoryError:
         raise CapacityError(
             f"the tensors of {workload.name} do not fit the memory of this computer; choose smaller sizes, or leave "
@@ -187,46 +165,26 @@ def prepare(machine: MachineSpec, workload: WorkloadSpec, *, math: bool = True) 
     return kernel
 
 
+def simulate(
+    machine: MachineSpec, kernel: Kernel, work: WorkloadSpec | None = None, *, seed: int = 0, timeline: bool = False
+) -> Outcome:
+    """Play a kernel on a machine, laid out as its workload asks; every run starts with cold caches."""
+    return play(find_target(machine).crew(kernel, work, seed=seed), timeline=timeline)
+
+
 def set_pressure(result: RunResult) -> Pressure | None:
     """The misses of a stored run by set of its first cache: its accesses once more. None where sets mean nothing."""
-    machine, workload = machine_of(result), workload_of(result)
-    if workload.op == "python" or not machine.caches:
-        return None
-    first = machine.caches[0].name
-    misses = {name: facts["misses"].get(first, 0) for name, facts in result.tensors.items()}
-    return look_at_sets(machine, prepare(machine, workload, math=False), misses)
+    return explain(result).details.pressure
 
 
 def reuse_histogram(result: RunResult) -> ReuseHistogram:
     """How far apart the uses of a line are in a stored run: its accesses once more, as far as some seconds allow."""
+    from hwsim.memory.reuse_distance import measure_reuse  # compiled: only where it is asked for
+
     machine, workload = machine_of(result), workload_of(result)
     line = machine.caches[0].line if machine.caches else 64
     steps = prepare(machine, workload, math=False).blocks()[0].steps()
-    return measure_reuse((nest for step in steps for _ in range(step.repeat) for nest in step.nests), line)
-
-
-def _build(machine: MachineSpec, workload: WorkloadSpec, cores: int, math: bool) -> Kernel:
-    if find_array(machine) is not None:
-        build_chip(machine, find_datapath(workload.precision).a.name)  # refuses a format that the array does not have
-        return build_kernel(workload, seed=workload.seed, math=math)
-    if isinstance(machine.compute[0], GridSpec):
-        return build_kernel(workload, seed=workload.seed, math=math)
-    if isinstance(machine.compute[0], GpuSpec):
-        Device.of(machine).unit_for(find_datapath(workload.precision).a.name)  # refuses a format that it does not have
-        return build_kernel(workload, seed=workload.seed, math=math)
-    unit = machine.cpu
-    compute = choose_format(unit, find_datapath(workload.precision).a, convert=workload.convert)
-    declared = unit.formats.get(compute.name)
-    return build_kernel(
-        workload,
-        seed=workload.seed,
-        lanes=lanes_of(unit, compute),
-        cores=cores,
-        math=math,
-        line_bytes=machine.caches[0].line if machine.caches else 64,
-        compute=compute.name,
-        sums=declared if isinstance(declared, CoreFormatSpec) else None,
-    )
+    return measure_reuse((nest for step in steps for nest in step.nests), line)
 
 
 def _check_room(machine: MachineSpec, kernel: Kernel) -> None:

@@ -1,22 +1,24 @@
 """Machines and workloads by name, from any folder.
 
 A name is looked up in ``./machines`` (or ``./workloads``) first, then among those that come with hwsim.
-Anything with a path separator, or ending in ``.yaml`` or ``.yml``, is a path.
+Anything with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operation
+that a Python
+file declares.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hwsim.errors import CatalogError
 
 if TYPE_CHECKING:
-    from hwsim.spec.energy_table import EnergyTableSpec
-    from hwsim.spec.extends import Finder
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
+    from hwsim.spec.prices import EnergyTableSpec
+    from hwsim.spec.variant import Finder
 
 Kind = Literal["machine", "workload"]
 
@@ -66,7 +68,7 @@ def load_energy_table(name: str) -> EnergyTableSpec:
 
     for folder in folders("machine"):
         file = folder / ENERGY_TABLES / f"{name}{_SUFFIX}"
-        if file.is_file():
+        if is_file(file):
             return load_energy_table_file(file)
     known = energy_table_names()
     listed = ", ".join(known) if known else "none"
@@ -75,15 +77,15 @@ def load_energy_table(name: str) -> EnergyTableSpec:
 
 def load_energy_table_file(file: Path) -> EnergyTableSpec:
     """An energy table by the path of its file."""
-    from hwsim.spec.energy_table import EnergyTableSpec
     from hwsim.spec.load import load_spec_file
+    from hwsim.spec.prices import EnergyTableSpec
 
     return load_spec_file(EnergyTableSpec, file, shown(file))
 
 
 def energy_table_names() -> tuple[str, ...]:
     """The names of all energy tables that can be found from this folder, in alphabetical order."""
-    files = [file for folder in folders("machine") for file in (folder / ENERGY_TABLES).glob(f"*{_SUFFIX}")]
+    files = [file for folder in folders("machine") for file in _files_in(folder / ENERGY_TABLES)]
     return tuple(sorted({file.stem for file in files}))
 
 
@@ -91,11 +93,46 @@ def load_workload(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Lo
     """A workload, checked and filled in; ``overrides`` are ``path=value`` texts, as for ``--set``."""
     from hwsim.spec.load import load_workload_file
 
+    if (declared := declared_in(name_or_path)) is not None:
+        return load_declared(*declared, overrides)
     return load_workload_file(find("workload", name_or_path), _finder("workload"), overrides)
 
 
+def declared_in(name: str | Path) -> tuple[Path, str] | None:
+    """The Python file and the operation that ``my_kernels.py:name`` means; None for anything else."""
+    file, mark, operation = str(name).rpartition(":")
+    return (Path(file).expanduser(), operation) if mark and file.endswith(".py") else None
+
+
+def load_declared(file: Path, operation: str, overrides: Sequence[str] = ()) -> LoadedWorkload:
+    """An operation that a Python file declares, with its default sizes; the file is run for it, once."""
+    from hwsim.ops.own import import_operations_of
+    from hwsim.spec.load import Loaded
+
+    if overrides:
+        raise CatalogError(f"{file}:{operation}: give its sizes and parameters as key=value")
+    found = import_operations_of(file, shown(file))
+    if operation not in found:
+        from hwsim.spec.fields import did_you_mean
+
+        listed = ", ".join(found) or "none"
+        raise CatalogError(
+            f"{shown(file)} declares no operation '{operation}'{did_you_mean(operation, found)}; it has: {listed}"
+        )
+    made = found[operation]
+    data = {"format": 1, "name": operation, "description": made.summary.split("\n")[0], "op": operation}
+    return Loaded(spec=made.workload.model_validate(data), files=(file,), places={}, sources={})
+
+
 def names(kind: Kind) -> tuple[str, ...]:
-    return tuple(sorted({file.stem for folder in folders(kind) for file in folder.glob(f"*{_SUFFIX}")}))
+    return tuple(sorted({file.stem for folder in folders(kind) for file in _files_in(folder)}))
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """What is meant to be found by name: not what editors put beside a file that is open (`.#x.yaml`), nor folders."""
+    for file in folder.glob(f"*{_SUFFIX}"):
+        if not file.name.startswith((".", "#", "~")) and file.is_file():
+            yield file
 
 
 def folders(kind: Kind) -> tuple[Path, ...]:
@@ -120,19 +157,39 @@ def is_path(name: str | Path) -> bool:
     return isinstance(name, Path) or text.endswith((".yaml", ".yml")) or any(mark in text for mark in separators)
 
 
+def expand(name: str | Path) -> Path:
+    """A path with the home of a user for its ``~``; raises CatalogError where there is no such user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise CatalogError(f"'{name}': there is no user whose home this could be in") from error
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file; a name that no file can have (too long, with a zero byte) is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def find(kind: Kind, name: str | Path, relative_to: Path = Path()) -> Path:
     """The file that a name or a path means. That a path exists is checked when it is read."""
+    if (declared := declared_in(name)) is not None:
+        return relative_to / declared[0]
     if is_path(name):
-        return relative_to / Path(name).expanduser()
+        return relative_to / expand(name)
     for folder in folders(kind):
         file = folder / f"{name}{_SUFFIX}"
-        if file.is_file():
+        if is_file(file):
             return file
     raise CatalogError(_unknown(kind, str(name)))
 
 
 def find_any(name: str) -> tuple[Kind, Path]:
     """A machine or a workload, whichever has the name; a file by path is what its content says."""
+    if declared_in(name) is not None:
+        return "workload", Path(name)
     if is_path(name):
         path = find("machine", name)
         return kind_of_file(path), path
@@ -173,11 +230,11 @@ def shown(path: Path) -> str:
 
 
 def _finder(kind: Kind) -> Finder:
-    from hwsim.spec.extends import Finder
+    from hwsim.spec.variant import Finder
 
     def find_parent(name: str, folder: Path) -> Path:
         file = find(kind, name, folder)
-        if not file.is_file():
+        if not is_file(file):
             raise CatalogError(f"there is no file '{name}' in {shown(folder)}")
         return file
 

@@ -8,13 +8,13 @@ error.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import fsum
 
 from hwsim.errors import InputError
-from hwsim.spec.energy import EnergySpec, PriceSpec
+from hwsim.spec.machine import EnergySpec, PriceSpec
 from hwsim.units import EnergyPrice
 
 ARITHMETIC, OPERANDS, CONTROL, MEMORY, STATIC = "arithmetic", "operand supply", "control", "memory", "static"
@@ -56,6 +56,20 @@ class Ledger:
             self._bits[component, action] += bits
             self._causes[component, action] = cause
 
+    def split(self, weights: Sequence[int], components: Set[str] | None = None) -> list[Ledger]:
+        """In proportion to some weights, with nothing lost in rounding; of some components alone if they are named."""
+        parts = [Ledger() for _ in weights]
+        whole, before = sum(weights), 0
+        for part, weight in zip(parts, weights, strict=True):
+            after = before + weight
+            for key, count in self._actions.items():
+                if components is None or key[0] in components:
+                    first, last = count * before // whole, count * after // whole
+                    bits = self._bits[key] * last // count - self._bits[key] * first // count
+                    part.post(*key, last - first, bits=bits, cause=self._causes[key])
+            before = after
+        return parts
+
     def counts(self) -> dict[str, int]:
         return {f"{component}.{action}": count for (component, action), count in sorted(self._actions.items())}
 
@@ -77,6 +91,9 @@ class Ledger:
         yield self._line(key, action, price.energy, price, machine)
         if price.controller is not None:
             yield self._line(key, f"{action}.{CONTROLLER}", price.controller, price, machine)
+        if price.control is not None:
+            line = self._line(key, f"{action}.{CONTROL}", price.control, price, machine)
+            yield replace(line, cause=CONTROL)
 
     def _line(self, key: tuple[str, str], action: str, energy: EnergyPrice, price: PriceSpec, machine: str) -> Entry:
         if energy.per == "bit" and not self._bits[key]:

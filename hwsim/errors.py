@@ -7,7 +7,10 @@
     │   ├── OverrideError   a --set or key=value that does not fit
     │   ├── TraceError      an access trace that cannot be read
     │   ├── ShapeError      operands whose shapes do not fit together (also a ValueError)
-    │   └── CapacityError   something that does not fit a memory or a register file
+    │   ├── CapacityError   something that does not fit a memory or a register file
+    │   ├── OutputError     a file that cannot be written, or that was read and would be replaced
+    │   └── PassingError    what is missing now and may be there later: a file, a worker, room on a disk
+    │       └── HostMemoryError   memory of this computer, for a run that needs more
     └── CheckFailedError    a comparison, or a run's own verification, failed   exit code 1
 
 Every class passes all its constructor arguments on to ``super().__init__``, so that an error survives
@@ -74,6 +77,18 @@ class ShapeError(InputError, ValueError):
 
 class CapacityError(InputError):
     """Something that does not fit into a memory or a register file."""
+
+
+class OutputError(InputError):
+    """A file that cannot be written, or that was read and would be replaced."""
+
+
+class PassingError(InputError):
+    """What is missing now and may be there later: it says nothing about the model, and is tried again."""
+
+
+class HostMemoryError(PassingError):
+    """A run that this computer has too little memory for; another one, or the same one later, may have enough."""
 
 
 class CheckFailedError(HwsimError):

@@ -20,6 +20,11 @@ INFINITE_BYTES = 1 << 62
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?)\s*(\S.*?)?\s*$")
 
+_MOST_DIGITS, _MOST_SHOWN = 40, 50
+_NO_LATENCY = "nothing in a machine takes less or more"
+_NO_BANDWIDTH = "no memory is slower or faster; inf is without limit"
+_NO_ENERGY = "less is lost in the noise of a warm chip, and more would melt it"
+
 _BYTE_UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -133,18 +138,19 @@ def parse_bytes(value: object) -> int:
         return INFINITE_BYTES
     amount = _parse(value, _as_fractions(_BYTE_UNITS), "a size", "32 KiB")
     if amount.denominator != 1:
-        raise ValueError(f"{value!r} is not a whole number of bytes")
+        raise ValueError(f"{_cut(value)} is not a whole number of bytes")
     if amount <= 0:
-        raise ValueError(f"{value!r} must be more than 0")
+        raise ValueError(f"{_cut(value)} must be more than 0")
     if amount >= INFINITE_BYTES:
-        raise ValueError(f"{value!r} is more than can be addressed; write inf for no limit")
+        raise ValueError(f"{_cut(value)} is more than can be addressed; write inf for no limit")
     return amount.numerator
 
 
 def parse_frequency(value: object) -> int:
     amount = _parse(value, _as_fractions(_FREQUENCY_UNITS), "a frequency", "1.41 GHz")
     if amount.denominator != 1 or amount <= 0:
-        raise ValueError(f"{value!r} must be a whole, positive number of Hz")
+        raise ValueError(f"{_cut(value)} must be a whole, positive number of Hz")
+    _check_range(value, amount, 1000, 10**12, "1 kHz", "1 THz", "no clock of a machine is slower or faster")
     return amount.numerator
 
 
@@ -154,10 +160,13 @@ def parse_latency(value: object) -> Latency:
     units = dict(_TIME_UNITS) | dict.fromkeys(_CYCLE_UNITS, Fraction(1))
     number, unit = _split(value, units, "a latency", "4 cycles' or '0.5 ns")
     if number < 0:
-        raise ValueError(f"{value!r} must not be negative")
+        raise ValueError(f"{_cut(value)} must not be negative")
     if unit in _CYCLE_UNITS:
+        _check_range(value, number, Fraction(1, 10**6), 10**9, "0.000001 cycles", "1000000000 cycles", _NO_LATENCY)
         return Latency(number, "cycles")
-    return Latency(number * _TIME_UNITS[unit], "seconds")
+    seconds = number * _TIME_UNITS[unit]
+    _check_range(value, seconds, Fraction(1, 10**15), 1, "1 fs", "1 s", _NO_LATENCY)
+    return Latency(seconds, "seconds")
 
 
 def parse_bandwidth(value: object) -> Bandwidth:
@@ -168,10 +177,13 @@ def parse_bandwidth(value: object) -> Bandwidth:
     units = {f"{name}/s": Fraction(size) for name, size in _BYTE_UNITS.items()} | {"B/cycle": Fraction(1)}
     number, unit = _split(value, units, "a bandwidth", "64 B/cycle' or '25.6 GB/s")
     if number <= 0:
-        raise ValueError(f"{value!r} must be more than 0")
+        raise ValueError(f"{_cut(value)} must be more than 0")
     if unit == "B/cycle":
+        _check_range(value, number, Fraction(1, 10**6), 10**9, "0.000001 B/cycle", "1000000000 B/cycle", _NO_BANDWIDTH)
         return Bandwidth(number, "cycle")
-    return Bandwidth(number * units[unit], "second")
+    rate = number * units[unit]
+    _check_range(value, rate, 1000, 10**18, "1 kB/s", "1000000 TB/s", _NO_BANDWIDTH)
+    return Bandwidth(rate, "second")
 
 
 def parse_energy(value: object) -> EnergyPrice:
@@ -182,14 +194,17 @@ def parse_energy(value: object) -> EnergyPrice:
     units |= {f"{name}/B": factor / 8 for name, factor in _ENERGY_UNITS.items()}
     number, unit = _split(value, units, "an energy", "10 pJ' or '4 pJ/bit")
     if number < 0:
-        raise ValueError(f"{value!r} must not be negative")
-    return EnergyPrice(number * units[unit], "bit" if "/" in unit else "action")
+        raise ValueError(f"{_cut(value)} must not be negative")
+    picojoules = number * units[unit]
+    _check_range(value, picojoules, Fraction(1, 10**9), 10**12, "1e-9 pJ", "1 J", _NO_ENERGY)
+    return EnergyPrice(picojoules, "bit" if "/" in unit else "action")
 
 
 def parse_power(value: object) -> Fraction:
     amount = _parse(value, _POWER_UNITS, "a power", "75 W")
     if amount < 0:
-        raise ValueError(f"{value!r} must not be negative")
+        raise ValueError(f"{_cut(value)} must not be negative")
+    _check_range(value, amount, Fraction(1, 10**12), 10**6, "1e-6 uW", "1000 kW", "no chip draws less or more")
     return amount
 
 
@@ -197,8 +212,22 @@ def parse_length(value: object) -> Fraction:
     """A technology node, in nanometres."""
     amount = _parse(value, {"nm": Fraction(1)}, "a technology node", "45 nm")
     if amount <= 0:
-        raise ValueError(f"{value!r} must be more than 0")
+        raise ValueError(f"{_cut(value)} must be more than 0")
+    _check_range(value, amount, Fraction(1, 10), 10**5, "0.1 nm", "100000 nm", "atoms are as small, wires as large")
     return amount
+
+
+def _check_range(
+    value: object, amount: Fraction, least: Fraction | int, most: int, low: str, high: str, why: str
+) -> None:
+    """Zero is a matter of its own: whoever may have it has asked before."""
+    if amount and not least <= amount <= most:
+        raise ValueError(f"{_cut(value)} is not from {low} to {high}: {why}")
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…'"
 
 
 def _parse(value: object, units: Mapping[str, Fraction], what: str, example: str) -> Fraction:
@@ -210,12 +239,14 @@ def _split(value: object, units: Mapping[str, Fraction], what: str, example: str
     """The number and the unit of a text such as ``1.5 GB/s``; each way to get it wrong has its sentence."""
     match = _NUMBER.match(value) if isinstance(value, str) else None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise ValueError(f"{value!r} has no unit; write {what} such as '{example}'")
+        raise ValueError(f"{_cut(value)} has no unit; write {what} such as '{example}'")
     if match is None:
-        raise ValueError(f"{value!r} is not {what}; write it as '{example}'")
+        raise ValueError(f"{_cut(value)} is not {what}; write it as '{example}'")
+    if len(match[1]) > _MOST_DIGITS:
+        raise ValueError(f"{_cut(value)} has {len(match[1])} digits; {_MOST_DIGITS} are more than anything is known to")
     number, unit = Fraction(match[1].replace("_", "")), match[2]
     if unit is None:
-        raise ValueError(f"{value!r} has no unit; write {what} such as '{example}'")
+        raise ValueError(f"{_cut(value)} has no unit; write {what} such as '{example}'")
     if unit in units:
         return number, unit
     stem, slash, per = unit.partition("/")
@@ -224,8 +255,8 @@ def _split(value: object, units: Mapping[str, Fraction], what: str, example: str
             readings = " or ".join(
                 f"'{match[1]} {name}{slash}{per}' ({plain(number * _BYTE_UNITS[name])} B)" for name in (binary, decimal)
             )
-            raise ValueError(f"{value!r} is ambiguous; write {readings}")
-    raise ValueError(f"{value!r} has the unknown unit {unit!r}; known: {', '.join(units)}{_nearest(unit, units)}")
+            raise ValueError(f"{_cut(value)} is ambiguous; write {readings}")
+    raise ValueError(f"{_cut(value)} has the unknown unit {unit!r}; known: {', '.join(units)}{_nearest(unit, units)}")
 
 
 def _nearest(unit: str, units: Mapping[str, Fraction]) -> str:

@@ -1,6 +1,6 @@
 """A plain-Python cache hierarchy, written for reading and not for speed: what the compiled models are compared with.
 
-One object per level, one recursive call per transfer, lines as objects. It shares nothing with hwsim.hardware but the
+One object per level, one recursive call per transfer, lines as objects. It shares nothing with hwsim.memory but the
 way random numbers are drawn, which is part of the machine's definition (xorshift64, `number % ways`).
 """
 

@@ -2,61 +2,84 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
 from hwsim import __version__
-from hwsim.cli import (
-    check,
-    compare,
-    explain,
-    export,
-    ladder,
-    replay,
-    report,
-    roofline,
-    run,
-    schema,
-    show,
-    sweep,
-    tune,
-    validate,
-    welcome,
-)
-from hwsim.cli import list as list_
-from hwsim.cli.console import print_error
+from hwsim.cli.arguments import with_plot_name
+from hwsim.cli.console import err, make_safe, out, print_error, styled
 from hwsim.errors import HwsimError, InputError
+from hwsim.files import forget_inputs
+from hwsim.text import HIDDEN, visible
 
 INTERRUPTED = 130
+_MOST_SAID = 200
+"""Letters of an error that was not foreseen."""
+_COMPLETION = "_HWSIM_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
 
-app = typer.Typer(
-    name="hwsim",
-    help="What would this kernel cost on that machine, and why?",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {
+    "run": "Simulate a workload on a machine: what it costs, and why.",
+    "explain": "Explain a run: conflicts by set, reuse, stalls, miss penalties, formulas, energy.",
+    "sweep": "Simulate every combination; the same command goes on where it was interrupted.",
+    "tune": "Find the best schedule for a machine by its own cost model, and tell what it gains over the default, "
+    "and why.",
+    "compare": "Compare machines and workloads: every combination, with speed-ups against the first.",
+    "ladder": "Climb a ladder: the same computation in steps, with what each step brings.",
+    "roofline": "Show one roof per memory level and per number format, with runs where their simulated traffic puts "
+    "them.",
+    "report": "Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its "
+    "sources.",
+    "export": "Write the points of a sweep as CSV, JSON or Parquet.",
+    "list": "List machines and workloads, with one line on each.",
+    "show": "Show a machine or workload.",
+    "check": "Check machine and workload files: all problems, with file and line.",
+    "replay": "Replay an access trace through a machine's caches.",
+    "schema": "Print the JSON Schema of machine or workload files.",
+    "validate": "Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed.",
+}
+"""What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""
 
-app.command("run", epilog=run.EXAMPLE)(run.run_command)
-app.command("explain", epilog=explain.EXAMPLE)(explain.explain_command)
-app.command("sweep", epilog=sweep.EXAMPLE)(sweep.sweep_command)
-app.command("tune", epilog=tune.EXAMPLE)(tune.tune_command)
-app.command("compare", epilog=compare.EXAMPLE)(compare.compare_command)
-app.command("ladder", epilog=ladder.EXAMPLE)(ladder.ladder_command)
-app.command("roofline", epilog=roofline.EXAMPLE)(roofline.roofline_command)
-app.command("report", epilog=report.EXAMPLE)(report.report_command)
-app.command("export", epilog=export.EXAMPLE)(export.export_command)
-app.command("list", epilog=list_.EXAMPLE)(list_.list_command)
-app.command("show", epilog=show.EXAMPLE)(show.show_command)
-app.command("check", epilog=check.EXAMPLE)(check.check_command)
-app.command("replay", epilog=replay.EXAMPLE)(replay.replay_command)
-app.command("schema", epilog=schema.EXAMPLE)(schema.schema_command)
-app.command("validate", epilog=validate.EXAMPLE)(validate.validate_command)
+_HOMES = {"ladder": "compare", "schema": "check"}
+"""Commands that share the module of another one; the others have one of their own name."""
+
+
+def make_app(used: Container[str]) -> typer.Typer:
+    """The program, with the arguments and options of the commands that are used; of all others only what they are."""
+    app = typer.Typer(
+        name="hwsim",
+        help="What would this kernel cost on that machine, and why?",
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_start)
+    for name, text in COMMANDS.items():
+        if name in used:
+            module = command_module(name)
+            app.command(name, epilog=getattr(module, f"{name.upper()}_EXAMPLE"))(getattr(module, f"{name}_command"))
+        else:
+            app.command(name, help=text)(_unused)
+    return app
+
+
+def command_module(name: str) -> ModuleType:
+    """The module of a command, imported."""
+    return import_module(f"hwsim.cli.{_HOMES.get(name, name)}")
+
+
+def _unused() -> None:
+    """Stands for a command that the command line does not name."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -65,29 +88,33 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _start(
     context: typer.Context,
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True)
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show Python tracebacks; allowed anywhere (or HWSIM_DEBUG=1).")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
-        welcome.print_welcome()
+        print_welcome()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; gives its exit code: 0 fine, 1 a run or a check failed, 2 the input is wrong."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it reads the metadata of all installed packages
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or os.environ.get("HWSIM_DEBUG", "") not in ("", "0")
-    words = [word for word in given if word != "--debug"]
+    words = with_plot_name([word for word in given if word != "--debug"])
+    make_safe(sys.stdout)
+    make_safe(sys.stderr)
+    forget_inputs()
     try:
-        app(args=words, prog_name="hwsim")
+        _check_words(words)
+        make_app(COMMANDS if _COMPLETION in os.environ else words)(args=words, prog_name="hwsim")
     except SystemExit as stop:
+        _tell_of_compiling()
         return _finish(_exit_code(stop))
     except HwsimError as error:
         if debug:
@@ -108,9 +135,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         _silence_stdout()
-        print_error(f"cannot write the output: {error.strerror}")
+        where = f" {error.filename}" if error.filename else ""
+        print_error(f"cannot read or write{where}: {error.strerror or error}")
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        print_error(our_fault(error))
         return 1
     return 0
+
+
+def our_fault(error: Exception) -> str:
+    """What to tell a user about a mistake that is not theirs."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" at {Path(last[0].filename).name}:{last[0].lineno}" if last else ""
+    said = str(error).partition("\n")[0][:_MOST_SAID]
+    return (
+        f"this is a mistake in hwsim {__version__}, not in what you gave it ({type(error).__name__}{where}"
+        f"{f': {said}' if said else ''}). Please report it, with this command and its files; "
+        "the same command with --debug shows where it happened"
+    )
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """A name with control characters is a slip or a trick; either way nobody can see what is meant."""
+    for word in words:
+        found = HIDDEN.search(word)
+        if found is not None and not word.isprintable():
+            raise InputError(
+                f"'{visible(word)}': a word of a command line cannot have the character U+{ord(found[0]):04X}"
+            )
+
+
+def _tell_of_compiling() -> None:
+    """Whoever waits for the compiler in every run is told why."""
+    jit = sys.modules.get("hwsim.jit")
+    reason = jit.why_not_kept() if jit is not None else ""
+    if reason:
+        note = (
+            f"compiled code is not kept ({reason}): each run compiles again; name a folder of yours in XDG_CACHE_HOME"
+        )
+        err().print(note, style="dim", soft_wrap=True, markup=False)
 
 
 def _exit_code(stop: SystemExit) -> int:
@@ -129,8 +195,33 @@ def _finish(code: int) -> int:
 
 def _silence_stdout() -> None:
     """Whoever read our output has gone: Python must not complain about it at exit either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(io.UnsupportedOperation):  # a stream in memory has no reader that could go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+FIRST_COMMANDS = (
+    ("hwsim run", "a tiled matrix product on the course's CPU: what it costs, and why"),
+    ("hwsim run zen3 matmul_naive n=512", "another machine, another workload, another size"),
+    ("hwsim explain", "more about the last run: conflicts, reuse, stalls, energy"),
+    ("hwsim sweep course_cpu matmul_tiled tile=4..256:x2 --plot t.png", "many runs, kept and drawn"),
+    ("hwsim ladder matmul", "naive, vectorised, tiled, parallel: what each step brings"),
+    ("hwsim list", "machines and workloads that are here"),
+    ("hwsim show course_cpu", "one of them, at a glance"),
+    ("hwsim show course_cpu --set l1.size='64 KiB' --resolved", "a variant, with every default filled in"),
+    ("hwsim check machines/my.yaml", "what is wrong with a file of yours"),
+    ("hwsim schema machine > machine.schema.json", "completion and hints in your editor"),
+    ("hwsim --help", "all commands"),
+)
+
+
+def print_welcome() -> None:
+    console = out()
+    console.print(styled((f"hwsim {__version__}", "bold"), ": what would this kernel cost on that machine, and why?\n"))
+    console.print("Try:\n")
+    width = max(len(command) for command, _ in FIRST_COMMANDS)
+    for command, meaning in FIRST_COMMANDS:
+        console.print(styled("  ", (f"{command:<{width}}", "cyan"), f"  {meaning}"))

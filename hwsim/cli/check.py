@@ -1,8 +1,9 @@
-"""`hwsim check`: all that is wrong with files, and the numbers that do not say where they come from."""
+"""`hwsim check`: all that is wrong with files; `hwsim schema`: the rules that they keep, for editors."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +12,12 @@ import typer
 from hwsim.cli.console import err, out, print_error, print_json
 from hwsim.errors import HwsimError, InputError, Problem, SpecError
 
-EXAMPLE = "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]"
+CHECK_EXAMPLE = "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found about one file."""
+    """FileKind was found about one file."""
 
     name: str
     kind: str | None
@@ -26,8 +27,7 @@ class Verdict:
 
 def check_command(
     files: Annotated[
-        list[str] | None,
-        typer.Argument(help="Files or names; everything that comes with hwsim if none is given."),
+        list[str] | None, typer.Argument(help="Files or names; everything that comes with hwsim if none is given.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Numbers without a source fail the check, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -71,7 +71,7 @@ def _check(name: str) -> Verdict:
 
 def _check_table(path: Path) -> Verdict:
     from hwsim.catalog import load_energy_table, load_energy_table_file, shown
-    from hwsim.spec.energy_table import resolve_table
+    from hwsim.spec.prices import resolve_table
 
     resolve_table(load_energy_table_file(path), load_energy_table)
     return Verdict(shown(path), "table of energy prices", (), ())
@@ -85,8 +85,25 @@ def _print(verdict: Verdict) -> None:
     if verdict.unsourced:
         count = len(verdict.unsourced)
         err().print(
-            f"{verdict.name}: {count} {'number has' if count == 1 else 'numbers have'} no source:",
-            soft_wrap=True,
+            f"{verdict.name}: {count} {'number has' if count == 1 else 'numbers have'} no source:", soft_wrap=True
         )
         for path in verdict.unsourced:
             err().print(f"  {path}", soft_wrap=True)
+
+
+SCHEMA_EXAMPLE = "Example: [cyan]hwsim schema machine > machine.schema.json[/cyan]"
+
+
+class FileKind(Enum):
+    MACHINE = "machine"
+    WORKLOAD = "workload"
+
+
+def schema_command(what: Annotated[FileKind, typer.Argument(help="Which kind of file.")]) -> None:
+    """Print the JSON Schema of machine or workload files."""
+    from hwsim.spec.fields import json_schema
+    from hwsim.spec.machine import MachineSpec
+    from hwsim.spec.workload import any_workload
+
+    declared = MachineSpec if what is FileKind.MACHINE else any_workload()
+    print_json(json_schema(f"hwsim {what.value}", declared))

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.console import print_json
+from hwsim.cli.arguments import check_output, spinner
+from hwsim.cli.console import make_table, print_body, print_json, screen, wrapped
+from hwsim.cli.run import formula_table, print_head, stage_table, why_table
 from hwsim.errors import InputError
+from hwsim.text import bar, data, digits, joules, percent, seconds
 
 if TYPE_CHECKING:
-    from hwsim.results.pressure import Pressure
-    from hwsim.results.result import RunResult
+    from rich.console import Console
+    from rich.table import Table
 
-EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_naive n=256[/cyan], then [cyan]hwsim explain[/cyan]"
+    from hwsim.memory.set_pressure import Pressure
+    from hwsim.result import RunResult
+    from hwsim.target import Why
+
+
+EXPLAIN_EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_naive n=256[/cyan], then [cyan]hwsim explain[/cyan]"
 
 
 def explain_command(
@@ -32,36 +40,34 @@ def explain_command(
     ] = None,
 ) -> None:
     """Explain a run: conflicts by set, reuse, stalls, miss penalties, formulas, energy."""
-    from hwsim.cli.explain_screen import print_explanation
-    from hwsim.cli.last_run import recall
-    from hwsim.cli.run import check_place, spinner
-    from hwsim.results.plot.file import check_plot_file
+    from hwsim.cli.run import blaming, recall
+    from hwsim.results.explanation import explain
 
-    check_place("--plot", plot)
-    check_plot_file(plot)
+    check_output(None, plot, (result_file,))
     result = recall(result_file)
-    with spinner("looking at the sets"):
-        pressure, loaded = _look(result)
+    with blaming(result_file):
+        why = explain(result)
+        with spinner("looking at the sets"):
+            pressure = why.details.pressure
     if plot is not None:
         if pressure is None:
             raise InputError(f"{result.machine} has no cache whose sets could be drawn")
         result.plot.sets(pressure, plot)
-    if as_json:
-        print_json({**result.to_dict(), "explanation": _findings(result, pressure, loaded)})
-        return
-    print_explanation(result, pressure, loaded)
+    with blaming(result_file):
+        if as_json:
+            print_json({**result.to_dict(), "explanation": _findings(why)})
+        else:
+            print_explanation(result, why)
 
 
-def _findings(result: RunResult, pressure: Pressure | None, loaded: dict[str, float]) -> dict[str, Any]:
+def _findings(why: Why) -> dict[str, Any]:
     """What the explanation adds to the result."""
-    from hwsim.results.words import explain_bound, explain_bounds
-
-    bound = explain_bound(result)
+    bound, details = why.bound, why.details
     return {
         "bound": {"part": bound.part, "kind": bound.kind, "share": bound.share, "words": bound.words},
-        "bounds": explain_bounds(result),
-        "elements_loaded": loaded,
-        "sets": None if pressure is None else _sets(pressure),
+        "bounds": why.bounds,
+        "elements_loaded": dict(details.loaded),
+        "sets": None if details.pressure is None else _sets(details.pressure),
     }
 
 
@@ -84,13 +90,104 @@ def _sets(pressure: Pressure) -> dict[str, Any]:
     }
 
 
-def _look(result: RunResult) -> tuple[Pressure | None, dict[str, float]]:
-    """The accesses once more; a kernel that lives in somebody's Python program cannot be built here."""
-    from hwsim.api import prepare, set_pressure
-    from hwsim.results.resolved import machine_of, workload_of
-    from hwsim.results.reuse import elements_loaded
+def print_explanation(result: RunResult, why: Why) -> None:
+    """Section by section."""
+    console = screen()
+    print_head(console, result, why)
+    _section(console, "What it is bound by")
+    wrapped(console, "", why.bound.words, style="bold")
+    wrapped(console, "", "Its time lies between two bounds: " + why.bounds + ".", style="")
+    console.print(_part_table(result))
+    _section(console, "Where the cycles went")
+    for name, table in _stall_tables(result, why):
+        if name:
+            console.print(name, style="dim")
+        console.print(table)
+    if len(result.stages) > 1:
+        _section(console, "What each operation took")
+        console.print(stage_table(result))
+        _print_edges(console, result)
+    for section in why.details.sections:
+        _section(console, section.title)
+        print_body(console, section.body)
+    if result.formulas:
+        _section(console, "Predicted and simulated")
+        console.print(formula_table(result.formulas))
+        for row in result.formulas:
+            if row.reason:
+                wrapped(console, f"  {row.name.partition(',')[0]}: ", row.reason, style="dim")
+    _section(console, "Operations per byte")
+    _print_intensity(console, result)
+    if result.energy_by_cause:
+        _section(console, "Energy, by cause and action")
+        console.print(_energy_table(result))
 
-    machine, workload = machine_of(result), workload_of(result)
-    if workload.op == "python" or "array" in result.work:
-        return None, {}
-    return set_pressure(result), elements_loaded(prepare(machine, workload, math=False))
+
+def _section(console: Console, title: str) -> None:
+    console.print(f"\n{title}", style="bold underline")
+
+
+def _part_table(result: RunResult) -> Table:
+    table = make_table("part", "alone", "of the time", "", left=(0, 3))
+    parts = sorted(result.bounds.parts.items(), key=lambda item: (-item[1], item[0]))
+    for name, alone in parts:
+        if alone:
+            share = alone / result.time_s
+            table.add_row(name, seconds(alone), percent(share, 1), bar(share, 24))
+    return table
+
+
+def _stall_tables(result: RunResult, why: Why) -> list[tuple[str, Table]]:
+    """All cores together; each by itself where they differ."""
+    tables = [("", why_table(result, why))]
+    agents = result.attribution
+    if len({str(parts) for parts in agents.values()}) > 1:
+        table = make_table("core", "cycles", "busy", "waits most for", left=(0, 3))
+        for name, parts in agents.items():
+            cycles = sum(sum(group.values()) for group in parts.values())
+            waiting = parts["waiting"]
+            longest = max(sorted(waiting), key=lambda n: waiting[n]) if waiting else ""
+            most = f"{longest} ({percent(waiting[longest], cycles)})" if longest else ""
+            table.add_row(name, f"{cycles:,}", percent(sum(parts["busy"].values()), cycles), most)
+        tables.append(("core by core", table))
+    return tables
+
+
+def _print_edges(console: Console, result: RunResult) -> None:
+    """What operations leave in memory for each other."""
+    from hwsim.results.explanation import find_edges
+
+    edges = find_edges(result)
+    if not edges:
+        return
+    _section(console, "What operations leave in memory for each other")
+    table = make_table(
+        "tensor", "made by", "read by", "size", "loads", *(f"{name} misses" for name in result.caches), left=(0, 1, 2)
+    )
+    for edge in edges:
+        misses = [f"{edge.misses.get(name, 0):,}" for name in result.caches]
+        table.add_row(edge.tensor, edge.producer, edge.consumer, data(edge.bytes), f"{edge.loads:,}", *misses)
+    console.print(table)
+    wrapped(
+        console, "", "Fusing two operations takes the tensor between them out of memory (schedule.fuse).", style="dim"
+    )
+
+
+def _print_intensity(console: Console, result: RunResult) -> None:
+    """Per element and per byte are different numbers: say which is which."""
+    element, byte = result.intensity.element, result.intensity.byte
+    if element is not None and byte is not None:
+        console.print(f"program: {digits(element)} per element accessed, {digits(byte)} per byte accessed")
+    for name, value in result.intensity.levels.items():
+        if value is not None:
+            console.print(f"{name}: {digits(value)} per byte that it exchanges with the level above")
+
+
+def _energy_table(result: RunResult) -> Table:
+    table = make_table("cause", "action", "count", "energy", "share", left=(0, 1))
+    for cause, actions in (result.energy_by_cause or {}).items():
+        for action, line in actions.items():
+            count = f"{int(line.count):,}" if line.count else ""
+            table.add_row(cause, action, count, joules(line.joules), percent(line.joules, result.energy_j or 0))
+            cause = ""
+    return table

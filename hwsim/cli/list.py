@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwsim.cli.console import out, print_json
+from hwsim.cli.console import out, print_json, titled_table
 
 if TYPE_CHECKING:
     from hwsim.catalog import Kind
 
-EXAMPLE = "Example: [cyan]hwsim list machines[/cyan]"
+LIST_EXAMPLE = "Example: [cyan]hwsim list machines[/cyan]"
 
 
-class What(Enum):
+class Listed(Enum):
     MACHINES = "machines"
     WORKLOADS = "workloads"
 
 
 def list_command(
-    what: Annotated[What | None, typer.Argument(help="Only these.", show_default=False)] = None,
+    what: Annotated[Listed | None, typer.Argument(help="Only these.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List machines and workloads, with one line on each."""
     kinds: list[Kind] = []
-    if what in (None, What.MACHINES):
+    if what in (None, Listed.MACHINES):
         kinds.append("machine")
-    if what in (None, What.WORKLOADS):
+    if what in (None, Listed.WORKLOADS):
         kinds.append("workload")
     found = {f"{kind}s": _entries(kind) for kind in kinds}
     if as_json:
@@ -62,14 +62,10 @@ def _description(kind: Kind, name: str) -> str:
 
 
 def _print_table(title: str, entries: list[dict[str, str]]) -> None:
-    from rich import box
-    from rich.table import Table
-
     if not entries:
         out().print(f"{title}: none here; they are looked up in ./{title}")
         return
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    table.add_column("name", style="cyan", no_wrap=True)
+    table = titled_table(title, "name")
     table.add_column("description")
     table.add_column("from", no_wrap=True)
     for entry in entries:

@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.console import err, print_json, write_json
-from hwsim.cli.show import Settings
+from hwsim.cli.arguments import Settings, check_output
+from hwsim.cli.console import err, out, styled, titled_table
 from hwsim.errors import InputError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+    from rich.table import Table
 
-    from hwsim.hardware.hierarchy import Hierarchy
+    from hwsim.memory.counters import CacheCounters
+    from hwsim.memory.hierarchy import Hierarchy
     from hwsim.spec.machine import MachineSpec
-    from hwsim.trace.readers.accesses import Accesses, TraceReader
+    from hwsim.trace.text_trace import AccessBlock, TraceReader
 
-EXAMPLE = "Example: [cyan]hwsim replay course_cpu trace.din.gz --set l1.size='64 KiB' --json counts.json[/cyan]"
+
+REPLAY_EXAMPLE = "Example: [cyan]hwsim replay course_cpu trace.din.gz --set l1.size='64 KiB' --json counts.json[/cyan]"
 
 _FEED_BYTES = 1 << 22
 """How much is fed at a time, in bytes accessed: keeps the buffers small where accesses span many lines."""
 _INTERRUPTED = 130
 
 
-class Format(Enum):
+class TraceFormat(Enum):
     DIN = "din"
     LACKEY = "lackey"
     NPZ = "npz"
@@ -41,16 +43,14 @@ class Format(Enum):
 def replay_command(
     machine: Annotated[str, typer.Argument(help="A machine: its name, or the path of a file.")],
     trace: Annotated[
-        str,
-        typer.Argument(help="din or Valgrind lackey text, plain or gzip, or .npz; - is standard input."),
+        str, typer.Argument(help="din or Valgrind lackey text, plain or gzip, or .npz; - is standard input.")
     ],
     settings: Settings = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="What the trace is, if not found out from its content.")
+        TraceFormat | None, typer.Option("--format", help="What the trace is, if not found out from its content.")
     ] = None,
     access_bytes: Annotated[
-        int,
-        typer.Option(min=1, max=4096, metavar="N", help="Bytes of an access whose size the trace does not tell."),
+        int, typer.Option(min=1, max=4096, metavar="N", help="Bytes of an access whose size the trace does not tell.")
     ] = 4,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Stop after N accesses.", show_default=False)
@@ -68,19 +68,13 @@ def replay_command(
     hexadecimal size. Instruction fetches are counted and left out. An access that crosses a line is split.
     """
     from hwsim.catalog import load_machine
-    from hwsim.cli.replay_report import as_data, print_report
 
     spec = load_machine(machine, settings or ()).spec
     _check_core(spec, core)
-    target = _json_target(json_file)
+    output = check_output(json_file, None, (machine, trace))
     replay = _replay(spec, trace, form, access_bytes, limit, core, seed)
     data = as_data(replay, spec, trace, tuple(settings or ()), seed)
-    if json_file == "-":
-        print_json(data)
-    else:
-        print_report(data)
-    if target is not None:
-        write_json(target, data)
+    output.show(lambda: data, lambda: print_report(data))
     if not replay.complete:
         err().print(f"stopped early: these counts are of the first {replay.accesses:,} accesses only")
         raise typer.Exit(_INTERRUPTED)
@@ -99,18 +93,12 @@ class Replay:
 
 
 def _replay(
-    spec: MachineSpec,
-    trace: str,
-    form: Format | None,
-    access_bytes: int,
-    limit: int | None,
-    core: int,
-    seed: int,
+    spec: MachineSpec, trace: str, form: TraceFormat | None, access_bytes: int, limit: int | None, core: int, seed: int
 ) -> Replay:
-    from hwsim.hardware.build import build_hierarchy
+    from hwsim.memory.hierarchy import build_hierarchy
     from hwsim.trace.event import address_limit
     from hwsim.trace.reader import open_trace
-    from hwsim.trace.readers.accesses import MAX_ACCESS_BYTES, ReadOptions
+    from hwsim.trace.text_trace import MAX_ACCESS_BYTES, ReadOptions
 
     hierarchy = build_hierarchy(spec, cores=None if core else 1, seed=seed)
     options = ReadOptions(access_bytes, address_limit(hierarchy.topology.grain) - MAX_ACCESS_BYTES)
@@ -131,7 +119,7 @@ def _replay(
         return Replay(hierarchy, reader.format, accesses, reader.instructions, complete)
 
 
-def _parts(chunk: Accesses, limit: int | None) -> Iterator[Accesses]:
+def _parts(chunk: AccessBlock, limit: int | None) -> Iterator[AccessBlock]:
     """The first `limit` accesses of a chunk, in parts that touch a bounded number of lines."""
     length = len(chunk.addresses) if limit is None else min(limit, len(chunk.addresses))
     step = max(1, _FEED_BYTES // max(16, int(chunk.sizes.max())))
@@ -196,13 +184,81 @@ def _check_core(spec: MachineSpec, core: int) -> None:
         raise InputError(f"--core {core}: {spec.name} has cores 0 to {count - 1}")
 
 
-def _json_target(json_file: str | None) -> Path | None:
-    """Where the JSON goes; a place that cannot be written is found out before the work, not after it."""
-    if json_file in (None, "-"):
-        return None
-    target = Path(str(json_file)).expanduser()
-    if target.is_dir():
-        raise InputError(f"--json {target}: this is a folder")
-    if not target.parent.is_dir():
-        raise InputError(f"--json {target}: there is no folder {target.parent}")
-    return target
+def as_data(replay: Replay, spec: MachineSpec, trace: str, settings: Sequence[str], seed: int) -> dict[str, Any]:
+    """All counts, for JSON: the same inputs give the same bytes."""
+    levels = replay.hierarchy.level_counters()
+    return {
+        "machine": spec.name,
+        "settings": list(settings),
+        "trace": trace,
+        "format": replay.format,
+        "seed": seed,
+        "complete": replay.complete,
+        "accesses": replay.accesses,
+        "instructions": replay.instructions,
+        "levels": {name: _level(counters) for name, counters in levels.items()},
+        "dram": replay.hierarchy.dram.counters.to_dict(),
+        "links": _links(spec, levels, replay),
+    }
+
+
+def _level(counters: CacheCounters) -> dict[str, int | float]:
+    rate = counters.misses / counters.accesses if counters.accesses else 0.0
+    return {**counters.to_dict(), "miss_rate": rate}
+
+
+def _links(spec: MachineSpec, levels: dict[str, CacheCounters], replay: Replay) -> dict[str, int]:
+    """Bytes over each link, in both directions, from the compute unit outwards."""
+    from hwsim.spec.memory import DramSpec, RegistersSpec
+
+    inner = next((level.name for level in spec.memory if isinstance(level, RegistersSpec)), spec.compute[0].name)
+    memory = next((level.name for level in spec.memory if isinstance(level, DramSpec)), "memory")
+    links: dict[str, int] = {}
+    for name, counters in levels.items():
+        links |= {f"{name}→{inner}": counters.bytes_read, f"{inner}→{name}": counters.bytes_written}
+        inner = name
+    dram = replay.hierarchy.dram.counters
+    return links | {f"{memory}→{inner}": dram.bytes_read, f"{inner}→{memory}": dram.bytes_written}
+
+
+def print_report(data: dict[str, Any]) -> None:
+    """Tables for people."""
+    console = out()
+    fetches = data["instructions"]
+    noun = "fetch" if fetches == 1 else "fetches"
+    left_out = f", {fetches:,} instruction {noun} left out" if fetches else ""
+    console.print(
+        styled(
+            (data["machine"], "bold"),
+            f" replayed {data['trace']} ({data['format']}): {data['accesses']:,} accesses{left_out}",
+        ),
+        soft_wrap=True,
+    )
+    if data["levels"]:
+        columns = ("reads", "read_misses", "writes", "write_misses", "writebacks")
+        console.print(_count_table("caches", data["levels"], columns, "miss rate"))
+    if any(level["prefetches"] or level["prefetch_reads"] for level in data["levels"].values()):
+        console.print(_count_table("prefetches", data["levels"], ("prefetches", "prefetch_hits", "prefetch_reads")))
+    rows = ("reads", "writes", "row_hits", "row_misses", "row_conflicts")
+    console.print(_count_table("main memory", {"dram": data["dram"]}, rows))
+    console.print(_link_table(data["links"]))
+
+
+def _count_table(title: str, rows: dict[str, dict[str, Any]], columns: Sequence[str], rate: str | None = None) -> Table:
+    table = titled_table(title, "level")
+    for column in columns:
+        table.add_column(column.replace("writebacks", "write-backs").replace("_", " "), justify="right")
+    if rate:
+        table.add_column(rate, justify="right")
+    for name, counts in rows.items():
+        last = [f"{counts['miss_rate']:.2%}"] if rate else []
+        table.add_row(name, *(f"{counts[column]:,}" for column in columns), *last)
+    return table
+
+
+def _link_table(links: dict[str, int]) -> Table:
+    table = titled_table("links", "from → to")
+    table.add_column("bytes", justify="right")
+    for name, moved in links.items():
+        table.add_row(name.replace("→", " → "), f"{moved:,}")
+    return table

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hwsim.catalog import is_file
+from hwsim.cli.arguments import check_place, spinner, store_files
 from hwsim.cli.console import err
 from hwsim.errors import InputError
+from hwsim.files import write_text
 
 if TYPE_CHECKING:
     from hwsim.engine.outcome import Span
+    from hwsim.result import RunResult
     from hwsim.results.html.page import Page
-    from hwsim.results.result import RunResult
 
-EXAMPLE = "Example: [cyan]hwsim report sweep.db -o report.html[/cyan]"
+REPORT_EXAMPLE = "Example: [cyan]hwsim report sweep.db -o report.html[/cyan]"
 
 
 def report_command(
@@ -36,40 +39,39 @@ def report_command(
     title: Annotated[str, typer.Option("--title", help="What the page is called.")] = "",
 ) -> None:
     """Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its sources."""
-    from hwsim.cli.run import check_place, spinner
     from hwsim.results.html.page import render_page
 
-    check_place("--output", output)
+    check_place("--output", output, store_files(source))
     with spinner("writing the report"):
         text = render_page(_page(source, number, title))
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{output} cannot be written: {error.strerror}") from error
+    write_text(output, text)
     err().print(f"written: {output}", style="dim", soft_wrap=True)
 
 
 def _page(source: Path | None, number: int | None, title: str) -> Page:
     from hwsim.cli.export import choose_sweep
-    from hwsim.cli.last_run import recall
-    from hwsim.results.html.of_run import run_page
+    from hwsim.cli.run import blaming, recall
+    from hwsim.results.html.page import run_page
     from hwsim.sweep.report import sweep_page
-    from hwsim.sweep.store import Store
+    from hwsim.sweep.store import ResultStore
 
     if source is None or not _is_store(source):
         if number is not None:
             raise InputError("--sweep is for stores; this is the result of a single run")
         result = recall(source)
-        page = run_page(result, _spans(result))
+        with blaming(source):
+            page = run_page(result, _spans(result))
         return page if not title else _titled(page, title)
-    with Store(source, write=False) as store:
+    with ResultStore(source, write=False) as store:
         results = choose_sweep(store, number)
         spans = _spans(results.result(results.best("time"))) if results.done else ()
         return sweep_page(results, spans, title)
 
 
 def _is_store(path: Path) -> bool:
-    """SQLite files begin with their name."""
+    """SQLite files begin with their name. What is no file is none, and is not opened: a pipe would wait for ever."""
+    if not is_file(path):
+        return path.suffix == ".db"
     try:
         with path.open("rb") as file:
             return file.read(15) == b"SQLite format 3"
@@ -86,8 +88,8 @@ def _titled(page: Page, title: str) -> Page:
 def _spans(result: RunResult) -> tuple[Span, ...]:
     """The timeline of a stored run: simulated once more, without its math."""
     from hwsim.api import run_all
-    from hwsim.results.resolved import machine_of, workload_of
+    from hwsim.result import machine_of, workload_of
 
-    if result.resolved["workload"].get("op") == "python":
+    if result.resolved.workload.get("op") == "python":
         return ()
     return run_all(machine_of(result), workload_of(result), math=False, timeline=True).outcome.spans

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwsim.cli.console import print_json, write_json
-from hwsim.cli.show import Settings
-from hwsim.cli.sweep_words import JsonFile, PlotFile
+from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, spinner
+from hwsim.cli.console import make_table, screen, styled
 from hwsim.errors import InputError
+from hwsim.text import counted, digits, percent, rate
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hwsim.results.result import RunResult
-    from hwsim.results.roofline import Roofline
+    from hwsim.result import RunResult
+    from hwsim.results.plot.roofline import Roofline
     from hwsim.spec.machine import MachineSpec
 
-EXAMPLE = (
+ROOFLINE_EXAMPLE = (
     "Example: [cyan]hwsim roofline course_cpu add,matmul_naive,matmul_simd,matmul_parallel --plot roofline.png[/cyan]"
 )
 
@@ -41,32 +40,20 @@ def roofline_command(
 ) -> None:
     """Show one roof per memory level and per number format, with runs where their simulated traffic puts them."""
     from hwsim.api import resolve_machine
-    from hwsim.cli.run import check_place, spinner
-    from hwsim.cli.sweep_words import pairs
-    from hwsim.results.plot.file import check_plot_file
-    from hwsim.results.plot.roofline import plot_roofline
-    from hwsim.results.roofline import make_roofline
-    from hwsim.sweep.batch import Task, run_tasks
+    from hwsim.results.plot.roofline import make_roofline, plot_roofline
+    from hwsim.sweep.ladder import NamedRun, run_named
 
-    target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
-    for option, path in (("--json", target), ("--plot", plot)):
-        check_place(option, path)
-    check_plot_file(plot)
+    output = check_output(json_file, plot, words)
     names = [name for word in words if "=" not in word for name in word.split(",") if name]
     if not names:
         raise InputError("give a machine first, such as hwsim roofline course_cpu matmul_tiled")
     parameters = pairs([word for word in words if "=" in word], "write a parameter as name=value, such as n=256")
     machine = resolve_machine(names[0], settings or ())
-    tasks = [Task(name, names[0], name, parameters, tuple(settings or ())) for name in dict.fromkeys(names[1:])]
+    tasks = [NamedRun(name, names[0], name, parameters, tuple(settings or ())) for name in dict.fromkeys(names[1:])]
     with spinner("simulating"):
-        runs = run_tasks(tasks, math=False)
+        runs = run_named(tasks, math=False)
         roofline = make_roofline(machine, runs, _probes(names[0], tuple(settings or ())))
-    if json_file == "-":
-        print_json(_data(roofline))
-    else:
-        _print(machine, roofline, runs)
-    if target is not None:
-        write_json(target, _data(roofline))
+    output.show(lambda: _data(roofline), lambda: _print(machine, roofline, runs))
     if plot is not None:
         plot_roofline(roofline, plot)
 
@@ -89,12 +76,9 @@ def _probes(machine: str, settings: tuple[str, ...]) -> dict[str, RunResult]:
 
 
 def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> None:
-    from hwsim.cli.run_screen import screen
-    from hwsim.cli.table import make_table
-    from hwsim.results.text import counted, digits, rate
 
     console = screen()
-    console.print(f"[bold]{roofline.machine}[/bold], roofs for {counted(roofline.units, 'compute unit')}")
+    console.print(styled((roofline.machine, "bold"), f", roofs for {counted(roofline.units, 'compute unit')}"))
     together: dict[float, list[str]] = {}
     for form, peak in roofline.ceilings.items():
         together.setdefault(peak, []).append(form)
@@ -114,9 +98,7 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
 
 def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> Table:
     """Each run against the roofs of the units that it uses."""
-    from hwsim.cli.table import make_table
-    from hwsim.results.roofline import level_bandwidths, units_used
-    from hwsim.results.text import digits, percent, rate
+    from hwsim.results.plot.roofline import level_bandwidths, units_used
 
     levels = list(roofline.roofs)
     heads = ("workload", "speed", *(f"per {level} byte" for level in levels), "attainable", "of it", "under")
@@ -124,11 +106,11 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
     table.columns[0].no_wrap = True
     for name, result in runs.items():
         own = {spot.level: spot.intensity for spot in roofline.spots if spot.name == name}
-        roofs = level_bandwidths(machine, units_used(machine, result))
+        roofs = level_bandwidths(machine, units_used(result))
         limits = {level: own[level] * roofs[level] for level in own if level in roofs}
-        limits[str(result.resolved["workload"]["precision"])] = float(result.work["peak_flops_per_s"])
+        limits[str(result.resolved.workload["precision"])] = float(result.work.peak_flops_per_s)
         roof = min(limits, key=lambda limit: limits[limit])
-        speed = float(result.work["flops_per_s"])
+        speed = float(result.work.flops_per_s)
         cells = [digits(own[level]) if level in own else "–" for level in levels]
         table.add_row(name, rate(speed, "FLOP"), *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof)
     return table

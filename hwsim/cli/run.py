@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.console import err, print_plain
-from hwsim.cli.show import Settings
-from hwsim.errors import CheckFailedError, InputError
+from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_completion
+from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
+from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
+from hwsim.files import note_input, write_text
+from hwsim.input_file import read_file
+from hwsim.private import private_folders, why_none
+from hwsim.results.metrics import shown, write
+from hwsim.text import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     from hwsim.api import Run
-    from hwsim.results.result import RunResult
+    from hwsim.result import FormulaCheck, RunResult
+    from hwsim.target import Advice, Why
 
-EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_tiled n=256 tile=32 --set l1.size='64 KiB'[/cyan]"
 
-_SPINNER_AFTER_S = 1.0
+RUN_EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_tiled n=256 tile=32 --set l1.size='64 KiB'[/cyan]"
 
 
 def run_command(
@@ -31,6 +40,7 @@ def run_command(
             metavar="[MACHINE] [WORKLOAD] [KEY=VALUE]...",
             help="A machine and a workload, by name or path, and the workload's parameters, such as n=256; "
             "without any, matmul_tiled on course_cpu.",
+            autocompletion=word_completion,
             show_default=False,
         ),
     ] = None,
@@ -62,38 +72,27 @@ def run_command(
     ] = None,
 ) -> None:
     """Simulate a workload on a machine: what it costs, and why."""
-    from hwsim.cli.last_run import remember
-    from hwsim.cli.run_screen import print_screen
-    from hwsim.results.plot.file import check_plot_file, is_plot_file
+    from hwsim.results.plot.style import is_plot_file
 
     given = parse_words(words or ())
-    target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
-    for option, path in (("--json", target), ("--timeline", timeline), ("--energy-csv", energy_csv), ("--plot", plot)):
-        check_place(option, path)
-    check_plot_file(plot)
+    output = check_output(json_file, plot, words or (), timeline=timeline, energy_csv=energy_csv)
     with spinner("simulating"):
         run = _run(given, settings or (), seed, not no_math, timeline is not None)
     result = run.result
     remember(result)
-    if json_file == "-":
-        print_plain(result.to_json())
-    else:
-        print_screen(result, given.words(), tuple(settings or ()))
-    if target is not None:
-        _write(target, result.to_json())
+    output.show(result.to_dict, lambda: print_screen(result, given.words(), tuple(settings or ())))
     if timeline is not None and is_plot_file(timeline):
         result.plot.timeline(run.outcome.spans, timeline)
     elif timeline is not None:
-        from hwsim.results.power import power_over_time
-        from hwsim.results.resolved import machine_of
-        from hwsim.results.timeline import timeline_json
+        from hwsim.result import machine_of
+        from hwsim.results.plot.timeline import power_over_time, timeline_json
 
         power = power_over_time(machine_of(result), run.outcome)
-        _write(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
+        write_text(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
     if energy_csv is not None:
         _write_energy(energy_csv, result)
     if plot is not None:
-        from hwsim.results.plot.split import plot_split
+        from hwsim.results.plot.run import plot_split
 
         plot_split(result, plot)
     if result.verified is False:
@@ -101,54 +100,11 @@ def run_command(
 
 
 def _write_energy(path: Path, result: RunResult) -> None:
-    from hwsim.results.energy_report import energy_csv
+    from hwsim.results.energy import energy_csv
 
     if result.energy_j is None:
         raise InputError(f"--energy-csv {path}: {result.machine} has no energy prices")
-    _write(path, energy_csv(result))
-
-
-@dataclass(frozen=True)
-class Words:
-    """A command line, sorted: machine, workload, parameters."""
-
-    machine: str
-    workload: str
-    parameters: dict[str, str]
-
-    def words(self) -> tuple[str, ...]:
-        return (self.machine, self.workload, *(f"{name}={value}" for name, value in self.parameters.items()))
-
-
-def parse_words(words: Sequence[str]) -> Words:
-    """A word with ``=`` is a parameter; of the others the first is the machine, the second the workload."""
-    from hwsim.api import DEFAULT_MACHINE, DEFAULT_WORKLOAD
-
-    names = [word for word in words if "=" not in word]
-    parameters: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            continue
-        if not name.strip() or not value.strip():
-            raise InputError(f"'{word}': write a parameter as key=value, such as n=256")
-        if name in parameters:
-            raise InputError(f"'{word}': {name} is given twice")
-        parameters[name.strip()] = value.strip()
-    if len(names) > 2:
-        raise InputError(f"'{names[2]}': only a machine and a workload are expected; parameters are key=value")
-    if len(names) == 2:
-        return Words(names[0], names[1], parameters)
-    if not names:
-        return Words(DEFAULT_MACHINE, DEFAULT_WORKLOAD, parameters)
-    return _one_name(names[0], parameters, DEFAULT_MACHINE, DEFAULT_WORKLOAD)
-
-
-def _one_name(name: str, parameters: dict[str, str], machine: str, workload: str) -> Words:
-    from hwsim.catalog import find_any
-
-    kind, _ = find_any(name)
-    return Words(name, workload, parameters) if kind == "machine" else Words(machine, name, parameters)
+    write_text(path, energy_csv(result))
 
 
 def _run(given: Words, settings: Sequence[str], seed: int | None, math: bool, timeline: bool) -> Run:
@@ -162,40 +118,329 @@ def _run(given: Words, settings: Sequence[str], seed: int | None, math: bool, ti
         raise InputError(f"{word}: this belongs to the machine; write --set {word!r}")
     if seed is not None and "seed" in given.parameters:
         raise InputError("give the seed once: as --seed or as seed=")
-    return run_all(machine, given.workload, seed=seed, math=math, timeline=timeline, parameters=given.parameters)
+    return run_all(
+        machine, given.workload, seed=seed, math=math, timeline=timeline, parameters=given.parameters, warn=_warn
+    )
 
 
-def check_place(option: str, path: Path | None) -> None:
-    """A place that cannot be written is found out before the work, not after it."""
-    if path is None:
+def _warn(seconds: float) -> None:
+    """A long run says so before it begins, also where no bar can turn."""
+    note = f"the arithmetic of this run takes some {_duration(seconds)} here; --no-math leaves it out"
+    err().print(note, style="dim", soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return (
+        f"{seconds:.0f} seconds"
+        if minutes < 2
+        else f"{minutes:.0f} minutes"
+        if minutes < 120
+        else f"{minutes / 60:.0f} hours"
+    )
+
+
+_BAR = 24
+_INDENT = " " * 17
+_MOST_CAUSES = 6
+_MOST_FORMULAS = 4
+_MOST_STAGES = 14
+_FROM = 0.001
+"""Shares below this are left out of the tables."""
+
+_OFF: tuple[Any, ...] = (None, False, "none", 1, {}, [])
+_USUAL = (("split", "static"), ("accumulate", "register"), ("b_layout", "kj"))
+"""Choices that need no mention."""
+
+
+def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str]) -> None:
+    """About forty lines, a hundred columns wide."""
+    from hwsim.results.explanation import explain
+
+    console = screen()
+    why = explain(result)
+    print_head(console, result, why)
+    _print_costs(console, result, why)
+    console.print()
+    console.print(draw_table(why.levels))
+    if why.body:
+        console.print()
+        print_body(console, why.body)
+    if len(result.stages) > 1:
+        console.print()
+        console.print(stage_table(result))
+    console.print()
+    console.print(why_table(result, why))
+    console.print()
+    wrapped(console, "", why.bound.words, style="bold")
+    wrapped(console, "bounds  ", why.bounds, style="dim")
+    rows = [row for row in result.formulas if _worth_showing(row)] or list(result.formulas)
+    if rows:
+        console.print()
+        console.print(formula_table(rows[:_MOST_FORMULAS]))
+        _print_reasons(console, rows[:_MOST_FORMULAS])
+    for warning in result.warnings:
+        wrapped(console, "warning  ", warning, style="yellow")
+    console.print(styled("\nnext  ", (next_command(words, settings, why.advice), "cyan")), soft_wrap=True)
+    wrapped(console, "      ", f"{why.advice.why}; or: hwsim explain", style="dim")
+
+
+def print_head(console: Console, result: RunResult, why: Why) -> None:
+    from hwsim.results.explanation import accuracy, verdict
+
+    chosen = _choices(result.resolved.workload, why.schedule)
+    console.print(styled((result.workload, "bold"), " on ", (result.machine, "bold"), f": {chosen}, {why.used}"))
+    good = {True: ("green", "✓"), False: ("bold red", "✗"), None: ("yellow", "–")}
+    style, mark = good[result.verified]
+    console.print(f"{mark} {verdict(result)}", style=style)
+    if words := accuracy(result):
+        console.print(f"  {words}")
+
+
+def stage_table(result: RunResult) -> Table:
+    """The operations of a chain: what each took, and the lines that it brought from main memory."""
+    cache = list(result.caches)[-1] if result.caches else None
+    table = make_table(
+        "operation", "time", "share", "", "operations", *([f"{cache} misses"] if cache else []), left=(0, 3)
+    )
+    for stage in result.stages[:_MOST_STAGES]:
+        share = stage.time_s / result.time_s if result.time_s else 0.0
+        far = [f"{sum(moved.misses.get(cache, 0) for moved in stage.tensors.values()):,}"] if cache else []
+        table.add_row(
+            stage.name, seconds(stage.time_s), percent(share, 1), _bar(share, "cyan"), f"{stage.flops:,}", *far
+        )
+    rest = result.stages[_MOST_STAGES:]
+    if rest:
+        time_s = sum(stage.time_s for stage in rest)
+        share = time_s / result.time_s if result.time_s else 0.0
+        flops = sum(stage.flops for stage in rest)
+        table.add_row(f"{len(rest)} more", seconds(time_s), percent(share, 1), _bar(share, "cyan"), f"{flops:,}", "")
+    return table
+
+
+def why_table(result: RunResult, why: Why) -> Table:
+    """Where the cycles went: all units together, the largest first."""
+    from hwsim.engine.attribution import BUSY, summed
+
+    together = summed(result.attribution)
+    whole = sum(together.values())
+    table = make_table(f"why: cycles of {why.whole}", "", "share", "", left=(0, 3))
+    rows = [(kind, name, cycles) for (kind, name), cycles in together.items() if cycles >= _FROM * whole]
+    for kind, name, cycles in rows[:_MOST_CAUSES]:
+        style = "green" if kind == BUSY else "yellow"
+        share = cycles / whole if whole else 0.0
+        table.add_row(why.part(name), f"{cycles:,}", percent(cycles, whole), _bar(share, style))
+    rest = whole - sum(cycles for _, _, cycles in rows[:_MOST_CAUSES])
+    if rest > 0:
+        table.add_row("everything else", f"{rest:,}", percent(rest, whole), "")
+    return table
+
+
+def formula_table(rows: Sequence[FormulaCheck]) -> Table:
+    table = make_table("formula", "says", "simulated", "ratio", left=(0,))
+    for row in rows:
+        name = f"{row.name}: {row.expression}"
+        same = row.ratio is not None and not row.reason
+        table.add_row(
+            name,
+            _amount(row.predicted),
+            f"{_amount(row.simulated)} {row.unit}",
+            "exact" if row.predicted == row.simulated else "same" if same else ratio(row.ratio or 0.0),
+        )
+    return table
+
+
+def next_command(words: Sequence[str], settings: Sequence[str], advice: Advice) -> str:
+    """The command that was given, with what the advice changes."""
+    changed = dict(advice.parameters)
+    kept = [word for word in words if word.partition("=")[0] not in changed]
+    kept += [f"{name}={value}" for name, value in changed.items()]
+    paths = {setting.partition("=")[0] for setting in advice.settings}
+    asked = [setting for setting in settings if setting.partition("=")[0] not in paths]
+    options = [word for setting in (*asked, *advice.settings) for word in ("--set", setting)]
+    return shlex.join(["hwsim", "run", *kept, *options])
+
+
+def _print_costs(console: Console, result: RunResult, why: Why) -> None:
+    """A line for each metric of the first screen; time and energy have more to say."""
+    console.print()
+    for metric in shown("run"):
+        if metric.name == "time_s":
+            _print_time(console, result, why)
+        elif metric.name == "energy_j":
+            _print_energy(console, result)
+        elif (value := metric.of(result)) is not None:
+            console.print(styled((metric.title, "bold"), "  ", (write(metric.name, value), "bold cyan")))
+
+
+def _print_time(console: Console, result: RunResult, why: Why) -> None:
+    from hwsim.results.explanation import peak_words
+
+    speed = peak_words(result)
+    time = f"{seconds(result.time_s):<8}"
+    console.print(styled(("time", "bold"), "    ", (time, "bold cyan"), f" {result.cycles:,} cycles"))
+    if speed:
+        console.print(f"{_INDENT}{speed}")
+    for line in why.lines:
+        console.print(f"{_INDENT}{line.text}", style=STYLES[line.weight])
+
+
+def _print_energy(console: Console, result: RunResult) -> None:
+    from rich.text import Text
+
+    from hwsim.results.energy import energy_split
+
+    if result.energy_j is None or result.power_w is None:
+        console.print(styled(("energy", "bold"), "  this machine has no energy prices"), style="dim")
         return
-    if path.is_dir():
-        raise InputError(f"{option} {path}: this is a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}")
+    flops = result.work.flops
+    each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
+    each += f", energy × delay {joule_seconds(result.edp_js)}" if result.edp_js else ""
+    amount = f"{joules(result.energy_j):<8}"
+    words = f" {watts(result.power_w)} on average{each}"
+    console.print(styled(("energy", "bold"), "  ", (amount, "bold cyan"), words))
+    shares = {name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j}
+    shown = {name: share for name, share in shares.items() if share >= _FROM}
+    console.print(Text(_INDENT) + _split_bar(shown, console.width))
+    wrapped(console, _INDENT, ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items()), style="dim")
 
 
-def _write(path: Path, text: str) -> None:
+def _split_bar(shares: dict[str, float], room: int) -> Text:
+    """One bar for the whole, a shade of its own for each share."""
+    from rich.text import Text
+
+    width = max(10, min(60, room - len(_INDENT) - len(shares)))
+    text = Text()
+    styles = ("cyan", "magenta", "yellow", "green", "blue", "red", "white")
+    shades = "█▓▒░"
+    for number, share in enumerate(shares.values()):
+        length = max(1, round(width * share))
+        text.append(shades[number % len(shades)] * length, style=styles[number % len(styles)])
+    return text
+
+
+def _print_reasons(console: Console, rows: Sequence[FormulaCheck]) -> None:
+    for row in rows:
+        if row.reason:
+            wrapped(console, f"  {row.name.partition(',')[0]}: ", row.reason, style="dim")
+
+
+def _worth_showing(row: FormulaCheck) -> bool:
+    """Totals rather than single tensors."""
+    return "." not in row.compare or not row.compare.startswith(("loads.", "stores."))
+
+
+def _choices(workload: Mapping[str, Any], schedule: Mapping[str, object]) -> str:
+    """Sizes and schedule as they would be typed, without what is off or left alone."""
+    chosen = {**workload.get("sizes", {}), **schedule}
+    shown = [
+        _typed(name, value)
+        for name, value in chosen.items()
+        if value is True or (value not in _OFF and (name, value) not in _USUAL)
+    ]
+    return " ".join([*shown, *_number_choices(workload)])
+
+
+def _typed(name: str, value: Any) -> str:
+    """A choice as the command line takes it."""
+    if isinstance(value, bool):
+        return f"{name}={str(value).lower()}"
+    if isinstance(value, dict):
+        return " ".join(f"{name}.{key}={entry}" for key, entry in value.items())
+    if isinstance(value, list):
+        parts = ["+".join(part) if isinstance(part, list) else str(part) for part in value]
+        return f"{name}={','.join(parts)}"
+    return f"{name}={value}"
+
+
+def _number_choices(workload: Mapping[str, Any]) -> list[str]:
+    """The precision, and what else is said about numbers."""
+    names = {
+        field: format_title(workload[field]) for field in ("precision", "accumulate") if workload[field] is not None
+    }
+    usual = {"chunk": None, "scale": "none", "distribution": "uniform"}
+    others = {name: workload[name] for name, default in usual.items() if workload.get(name, default) != default}
+    said = {**{name: text for name, text in names.items() if name != "precision"}, **others}
+    return [names["precision"], *(f"{name}={value}" for name, value in said.items())]
+
+
+def _amount(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else short(value) if value >= 1e4 else digits(value)
+
+
+def _bar(share: float, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(bar(share, _BAR), style=style)
+
+
+_MOST_RESULT_BYTES = 200_000_000
+
+
+def last_run_files() -> list[Path]:
+    """Where the last run may be kept: in folders of the user's own, the usual one first."""
+    return [folder / "last-run.json" for folder in private_folders()]
+
+
+def remember(result: RunResult) -> None:
+    """Keep a result for `hwsim explain`. Where it cannot be kept, older ones go: they would be explained instead."""
+    kept, reason = None, why_none()
+    for file in last_run_files():
+        if kept is None:
+            try:
+                file.parent.mkdir(exist_ok=True)
+                write_text(file, result.to_json())
+                kept = file
+            except (OSError, OutputError) as error:
+                reason = str(error)
+        if file != kept:
+            _remove(file)
+    if kept is None:
+        err().print(f"this run is not kept for hwsim explain: {reason}", style="dim", soft_wrap=True, markup=False)
+
+
+def _remove(file: Path) -> None:
+    """Away with an older run; emptied where even that fails."""
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+        file.unlink(missing_ok=True)
+    except OSError:
+        with suppress(OSError):
+            os.truncate(file, 0)
+
+
+def recall(path: Path | None) -> RunResult:
+    """A stored result, or the last one."""
+    from hwsim.result import RunResult
+
+    kept = [file for file in last_run_files() if file.exists()]
+    source = path or max(kept, key=lambda file: file.stat().st_mtime_ns, default=None)
+    if source is None:
+        raise InputError("there is no last run to explain; try: hwsim run")
+    if path is not None:
+        note_input(path)
+    try:
+        text = read_file(source, _MOST_RESULT_BYTES).decode("utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {source}") from error
+    except InputError as error:
+        raise InputError(f"{source}: {error}{_AGAIN if path is None else ''}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source} cannot be read: {error}{_AGAIN if path is None else ''}") from error
+    try:
+        return RunResult.from_json(text)
+    except InputError as error:
+        raise InputError(f"{source}: {error}{_AGAIN if path is None else ''}") from error
 
 
 @contextmanager
-def spinner(doing: str) -> Iterator[None]:
-    """Something that turns while one waits: on a terminal, and only after a second."""
-    console = err()
-    if not console.is_terminal:
-        yield
-        return
-    status = console.status(f"{doing} (the first run on a computer also compiles, for some seconds)")
-    timer = threading.Timer(_SPINNER_AFTER_S, status.start)
-    timer.daemon = True
-    timer.start()
+def blaming(path: Path | None) -> Iterator[None]:
+    """What a class of machines tells of its runs has no declared form: where it does not fit, the file is to blame."""
     try:
         yield
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if path is None or isinstance(error, HwsimError):
+            raise
+        raise InputError(f"{path}: damaged, it cannot be explained ({type(error).__name__}: {error})") from error
+
+
+_AGAIN = "; the last run was not kept whole: give its command again"

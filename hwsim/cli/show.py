@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.console import out, print_json, print_plain
+from hwsim.cli.arguments import Settings, check_output, machine_completion
+from hwsim.cli.console import out, print_json, print_plain, styled, titled_table
 from hwsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import WorkloadSpec
 
-EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
-
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a field, such as l1.size='64 KiB'; repeatable."),
-]
+SHOW_EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
 
 
 def show_command(
@@ -31,15 +27,27 @@ def show_command(
     resolved: Annotated[bool, typer.Option("--resolved", help="Print full YAML with every default.")] = False,
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the resolved description as JSON.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="MACHINE",
+            help="List the choices of a workload's schedule that mean something on a machine.",
+            autocompletion=machine_completion,
+        ),
+    ] = None,
     diagram: Annotated[bool, typer.Option("--diagram", help="Draw a machine: units, levels, links.")] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the machine into a file: png, svg or pdf.")
     ] = None,
 ) -> None:
     """Show a machine or workload."""
+    from hwsim.spec.fields import as_data, as_yaml
     from hwsim.spec.machine import MachineSpec
-    from hwsim.spec.render import as_data, as_yaml
 
+    if on is not None:
+        print_knobs(name, on, settings or (), as_json)
+        return
     loaded = load_any(name, settings or ())
     if diagram or plot is not None:
         _draw(loaded.spec, diagram, plot)
@@ -51,18 +59,41 @@ def show_command(
         _print_machine(loaded) if isinstance(loaded.spec, MachineSpec) else _print_workload(loaded)
 
 
+def print_knobs(workload: str, machine: str, settings: Sequence[str], as_json: bool) -> None:
+    """What a machine reads of the schedule of a workload: names, defaults, allowed values."""
+    from dataclasses import asdict
+
+    from hwsim.api import resolve_machine, resolve_workload
+    from hwsim.target import find_target
+
+    target, work = find_target(resolve_machine(machine, settings)), resolve_workload(workload, {})
+    knobs = target.reads(work)
+    if as_json:
+        print_json([{key: value for key, value in asdict(knob).items() if key != "group"} for knob in knobs.values()])
+        return
+    if not knobs:
+        out().print(f"{target.machine.name} reads nothing of the schedule of {work.name}")
+        return
+    table = titled_table(f"choices of {work.name} on {target.machine.name}", "choice")
+    for column in ("also", "default", "allowed", "meaning"):
+        table.add_column(column, no_wrap=column == "default")
+    for knob in knobs.values():
+        table.add_row(knob.name, ", ".join(knob.also), knob.default, knob.allowed.replace(",", ", "), knob.meaning)
+    out().print(table)
+    tried = {name: knob.tries for name, knob in knobs.items() if knob.tries}
+    if tried:
+        words = " ".join(f"{name}={values}" for name, values in tried.items())
+        out().print(f"hwsim tune {target.machine.name} {work.name} tries {words}", style="dim", soft_wrap=True)
+
+
 def _draw(spec: MachineSpec | WorkloadSpec, diagram: bool, plot: Path | None) -> None:
     """A machine in boxes: on the screen, and into a file."""
-    from hwsim.cli.run import check_place
-    from hwsim.results.diagram import as_text, draw_machine
-    from hwsim.results.plot.diagram import plot_diagram
-    from hwsim.results.plot.file import check_plot_file
+    from hwsim.results.plot.diagram import as_text, draw_machine, plot_diagram
     from hwsim.spec.machine import MachineSpec
 
     if not isinstance(spec, MachineSpec):
         raise InputError(f"{spec.name} is a workload; only a machine can be drawn")
-    check_place("--plot", plot)
-    check_plot_file(plot)
+    check_output(None, plot)
     if diagram:
         print_plain(as_text(spec))
     if plot is not None:
@@ -78,16 +109,12 @@ def load_any(name: str, settings: Sequence[str]) -> LoadedMachine | LoadedWorklo
 
 
 def _print_machine(loaded: LoadedMachine) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from hwsim.spec.render import as_data
+    from hwsim.spec.fields import as_data
 
     console = out()
     machine = as_data(loaded.spec)
     _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
-    clocks = Table(box=box.SIMPLE_HEAD, title="clocks", title_justify="left", title_style="bold")
-    clocks.add_column("name", style="cyan")
+    clocks = titled_table("clocks", "name")
     clocks.add_column("frequency")
     for clock in machine["clocks"]:
         clocks.add_row(clock["name"], clock["frequency"])
@@ -107,12 +134,9 @@ def _print_machine(loaded: LoadedMachine) -> None:
 
 def _part_table(title: str, parts: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
     """The common fields as columns, and whatever else a part has in one line."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    for column in columns:
-        table.add_column(column.replace("_", " "), style="cyan" if column == "name" else None, no_wrap=True)
+    table = titled_table(title, columns[0])
+    for column in columns[1:]:
+        table.add_column(column.replace("_", " "), no_wrap=True)
     table.add_column("more")
     for part in parts:
         rest = {key: value for key, value in part.items() if key not in (*columns, "source", "clock")}
@@ -137,7 +161,7 @@ def _cell(value: Any) -> str:
 
 
 def _print_workload(loaded: LoadedWorkload) -> None:
-    from hwsim.spec.render import as_data
+    from hwsim.spec.fields import as_data
 
     _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
     for key, value in as_data(loaded.spec).items():
@@ -152,5 +176,5 @@ def _print_head(name: str, description: str, files: Sequence[Path]) -> None:
     from hwsim.catalog import shown
 
     console = out()
-    console.print(f"[bold]{name}[/bold]: {' '.join(description.split())}")
+    console.print(styled((name, "bold"), f": {' '.join(description.split())}"))
     console.print(f"from {' ← '.join(shown(file) for file in files)}", style="dim", soft_wrap=True)

@@ -9,14 +9,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwsim.cli.console import err, print_json, write_json
-from hwsim.cli.sweep_words import AxisSettings, ExecutorName, Jobs, JsonFile, PlotFile, Scheduler, follow, make_request
+from hwsim.cli.arguments import (
+    AxisSettings,
+    ExecutorName,
+    Jobs,
+    JsonFile,
+    PlotFile,
+    Scheduler,
+    check_output,
+    follow,
+    make_request,
+    store_files,
+    word_completion,
+)
+from hwsim.cli.console import err, make_table, screen, styled
+from hwsim.errors import InputError
+from hwsim.results.metrics import TRAFFIC, about, shown, write
+from hwsim.text import ratio
 
 if TYPE_CHECKING:
-    from hwsim.sweep.request import Request
-    from hwsim.sweep.store import Store
+    from rich.table import Table
 
-EXAMPLE = (
+    from hwsim.sweep.executor import Tls
+    from hwsim.sweep.grid import SweepRequest
+    from hwsim.sweep.result_set import ResultSet, Row
+    from hwsim.sweep.runner import SweepTally
+    from hwsim.sweep.store import ResultStore
+
+
+SWEEP_EXAMPLE = (
     "Example: [cyan]hwsim sweep course_cpu matmul_tiled tile=4..256:x2 precision=fp32,bf16,int8 --plot tiles.png[/cyan]"
 )
 
@@ -30,6 +51,7 @@ def sweep_command(
             metavar="[MACHINES] [WORKLOADS] [NAME=VALUES]... | FILE.yaml",
             help="Machines and workloads, with commas between several; axes as lists (8,16,32), ranges (1..9:2) or "
             "geometric ranges (8..256:x2); or a file that says the same.",
+            autocompletion=word_completion,
             show_default=False,
         ),
     ] = None,
@@ -40,6 +62,21 @@ def sweep_command(
     jobs: Jobs = None,
     executor: ExecutorName = "auto",
     scheduler: Scheduler = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option("--tls-ca", metavar="FILE", help="Who signs the Dask cluster's certificates (PEM).")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Your certificate for the Dask cluster (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate (PEM).")
+    ] = None,
+    retry: Annotated[
+        bool,
+        typer.Option(
+            "--retry", help="Try points again that the model refused; those lost to passing faults are in any case."
+        ),
+    ] = False,
     plot: PlotFile = None,
     kind: Annotated[
         str,
@@ -62,32 +99,22 @@ def sweep_command(
     ] = False,
 ) -> None:
     """Simulate every combination; the same command goes on where it was interrupted."""
-    from hwsim.cli.run import check_place
-    from hwsim.cli.sweep_screen import print_sweep
-    from hwsim.results.plot.file import check_plot_file
-    from hwsim.sweep.api import run_request
-    from hwsim.sweep.picture import check_picture
+    from hwsim.sweep.report import check_picture
     from hwsim.sweep.result_set import load_results
-    from hwsim.sweep.store import Store
+    from hwsim.sweep.runner import run_request
+    from hwsim.sweep.store import ResultStore
 
     request = make_request(words or (), settings, seed, not no_math)
-    target = None if json_file in (None, "-") else Path(str(json_file)).expanduser()
-    for option, path in (("--json", target), ("--plot", plot)):
-        check_place(option, path)
-    check_plot_file(plot)
+    tls = _tls(tls_ca, tls_cert, tls_key)
+    output = check_output(json_file, plot, (*(words or ()), *store_files(out)))
     check_picture(request, kind, x)
     _confirm(request, yes)
-    with Store(out) as store:
+    with ResultStore(out) as store:
         with _kept(store):
-            news = run_request(request, store, executor, jobs, scheduler, _tell)
+            news = run_request(request, store, executor, jobs, scheduler, _tell, retry=retry, tls=tls)
             tally = follow(news, request.count, "sweeping")
         results = load_results(store, store.begin(request), request)
-        if json_file == "-":
-            print_json(results.to_dicts())
-        else:
-            print_sweep(results, tally, f"kept in {out}")
-        if target is not None:
-            write_json(target, results.to_dicts())
+        output.show(results.to_dicts, lambda: print_sweep(results, tally, f"kept in {out}"))
         if plot is not None:
             results.plot(kind, plot, x=x, metrics=metric or ())
             _tell(f"drawn: {plot}")
@@ -95,13 +122,28 @@ def sweep_command(
         raise typer.Exit(1)
 
 
+def _tls(*files: Path | None) -> Tls | None:
+    """The certificates, where they are given: all of them, each a file that is there."""
+    from hwsim.sweep.executor import Tls
+
+    given = [str(file) for file in files if file is not None]
+    if not given:
+        return None
+    if len(given) < len(files):
+        raise InputError("give --tls-ca, --tls-cert and --tls-key together")
+    for file in given:
+        if not Path(file).is_file():
+            raise InputError(f"there is no file {file}")
+    return Tls(*given)
+
+
 def _tell(words: str) -> None:
     err().print(words, style="dim", soft_wrap=True)
 
 
-def _confirm(request: Request, yes: bool) -> None:
+def _confirm(request: SweepRequest, yes: bool) -> None:
     """On a terminal one is asked; elsewhere --yes has to be said."""
-    from hwsim.sweep.request import CONFIRM_FROM
+    from hwsim.sweep.grid import CONFIRM_FROM
 
     if request.count >= CONFIRM_FROM and not yes and err().is_terminal:
         yes = typer.confirm(f"{request.count:,} points ({request.size_words()}). Run them all?", err=True)
@@ -109,10 +151,97 @@ def _confirm(request: Request, yes: bool) -> None:
 
 
 @contextmanager
-def _kept(store: Store) -> Iterator[None]:
+def _kept(store: ResultStore) -> Iterator[None]:
     """Whoever interrupts a sweep is told that nothing is lost."""
     try:
         yield
     except KeyboardInterrupt:
         _tell(f"{store.count():,} points are kept in {store.name}; the same command goes on from there")
         raise
+
+
+_FEW = 30
+_REASONS = 5
+
+
+def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
+    console = screen()
+    names = columns(results)
+    if len(results) <= _FEW:
+        console.print(point_table(results, narrow(names)))
+    if results.done:
+        console.print(best_table(results, names))
+    console.print(_how_it_went(results, tally, kept), style="dim", soft_wrap=True)
+    for reason, count in tally.errors.most_common(_REASONS):
+        console.print(styled((f"{count} failed", "red"), f": {reason}"), soft_wrap=True)
+
+
+def columns(results: ResultSet) -> list[str]:
+    """The metrics worth a column: those that some point has, and the bytes of each level."""
+    traffic = [name for name in results.metric_names if name.endswith((".fills", "dram.bytes"))]
+    near = [metric.name for metric in shown("sweep") if metric.column < TRAFFIC]
+    wanted = [*near, *traffic, *(metric.name for metric in shown("sweep") if metric.name not in near)]
+    return [name for name in wanted if any(row.metrics.get(name) is not None for row in results.done)]
+
+
+def narrow(names: list[str]) -> list[str]:
+    """What fits beside the axes: the first level's lines and the furthest level's bytes stand for all."""
+    fills = [name for name in names if name.endswith(".fills")][:1]
+    far = [name for name in names if name.endswith(".bytes")][-1:]
+    own = [metric.name for metric in shown("point")]
+    return [name for name in names if name in (*own, *fills, *far)]
+
+
+def point_table(results: ResultSet, names: list[str], axes: tuple[str, ...] | None = None) -> Table:
+    from hwsim.sweep.grid import typed
+
+    best = {name: results.best(name).position for name in names} if results.done else {}
+    axes = axes or results.axis_names
+    table = make_table(*axes, *(about(name).title for name in names), left=tuple(range(len(axes))))
+    table.columns[0].no_wrap = True
+    for row in results:
+        where = [typed(row[axis]) for axis in axes]
+        if row.status != "done":
+            table.add_row(*where, styled(("failed", "red")))
+            continue
+        cells = [write(name, row.metrics.get(name)) for name in names]
+        marked = [styled((c, "bold cyan")) if best[n] == row.position else c for n, c in zip(names, cells, strict=True)]
+        table.add_row(*where, *marked)
+    return table
+
+
+def best_table(results: ResultSet, names: list[str]) -> Table:
+    """The best of each metric, where it is, and how much worse the worst is."""
+    table = make_table("best", "value", "at", "the worst is", left=(0, 2))
+    for name in names:
+        rows = [row for row in results.done if isinstance(row.metrics.get(name), int | float)]
+        best = results.best(name)
+        worst = (min if about(name).higher_is_better else max)(rows, key=lambda row: float(row.metrics[name] or 0.0))
+        table.add_row(
+            about(name).title, write(name, best.metrics[name]), where(results, best), _times(name, best, worst)
+        )
+    return table
+
+
+def where(results: ResultSet, row: Row) -> str:
+    from hwsim.sweep.grid import typed
+
+    return " ".join(f"{axis}={typed(row[axis])}" for axis in results.axis_names)
+
+
+def _times(name: str, best: Row, worst: Row) -> str:
+    a, b = best.metrics[name], worst.metrics[name]
+    if not isinstance(a, int | float) or not isinstance(b, int | float) or not a or not b:
+        return ""
+    factor = b / a if b > a else a / b
+    return "the same" if factor == 1 else f"{ratio(factor)} {'less' if about(name).higher_is_better else 'more'}"
+
+
+def _how_it_went(results: ResultSet, tally: SweepTally, kept: str) -> str:
+    parts = [f"{tally.computed:,} computed"]
+    if tally.reused:
+        parts.append(f"{tally.reused:,} were here already")
+    if tally.failed:
+        again = f" ({tally.lost:,} of them by chance: the same command tries again)" if tally.lost else ""
+        parts.append(f"{tally.failed:,} failed{again}")
+    return f"{len(results):,} points: {', '.join(parts)}; {kept}"

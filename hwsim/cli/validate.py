@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwsim.cli.console import err, out, print_json, write_json
+from hwsim.cli.arguments import check_output
+from hwsim.cli.console import err, out, styled
 
 if TYPE_CHECKING:
-    from hwsim.validation.family import Progress
-    from hwsim.validation.report import Report, Statistics
+    from hwsim.validation.report import Progress, Report, Statistics
 
-EXAMPLE = "Example: [cyan]hwsim validate cache[/cyan]   [cyan]hwsim validate cache --data mine.csv --json -[/cyan]"
+VALIDATE_EXAMPLE = (
+    "Example: [cyan]hwsim validate cache[/cyan]   [cyan]hwsim validate cache --data mine.csv --json -[/cyan]"
+)
 
 
 def validate_command(
@@ -26,19 +28,15 @@ def validate_command(
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write JSON; - is stdout.")] = None,
 ) -> None:
     """Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed."""
-    from hwsim.validation.family import FAMILIES, start
+    from hwsim.validation.report import FAMILIES, start
 
     if family is None:
         for name, what in FAMILIES.items():
-            out().print(f"  [cyan]hwsim validate {name}[/cyan]  {what}")
+            out().print(styled("  ", (f"hwsim validate {name}", "cyan"), f"  {what}"))
         return
+    output = check_output(json_file, None, (data,))
     report = _follow(start(family, data, sample, seed))
-    if json_file != "-":
-        _print_report(report)
-    if json_file == "-":
-        print_json(report.to_dict())
-    elif json_file is not None:
-        write_json(Path(json_file), report.to_dict())
+    output.show(report.to_dict, lambda: _print_report(report))
     if not report.passed:
         raise typer.Exit(1)
 
@@ -69,10 +67,7 @@ def _print_report(report: Report) -> None:
 
     console = out()
     table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"validate {report.family}: {report.what}",
-        title_justify="left",
-        title_style="bold",
+        box=box.SIMPLE_HEAD, title=f"validate {report.family}: {report.what}", title_justify="left", title_style="bold"
     )
     for name in ("group", "rows", "matched", "mean error", "median error"):
         table.add_column(name, justify="left" if name == "group" else "right")
@@ -86,8 +81,8 @@ def _print_report(report: Report) -> None:
     for note in report.notes:
         console.print(f"  {note}")
     for bar in report.bars:
-        mark = "[green]holds[/green]" if bar.met else "[red]missed[/red]"
-        console.print(f"  {mark}: {bar.name}: {bar.value} (bar: {bar.limit})")
+        mark = ("holds", "green") if bar.met else ("missed", "red")
+        console.print(styled("  ", mark, f": {bar.name}: {bar.value} (bar: {bar.limit})"))
 
 
 def _cells(statistics: Statistics) -> tuple[str, ...]:

@@ -1,14 +1,19 @@
-"""What a simulation leaves behind: plain data, before it becomes a result for people."""
+"""What a simulation leaves behind: plain data, before it becomes a result for people.
+
+Time is an integer: femtoseconds between clock domains, cycles inside one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from hwsim.energy import Ledger
-from hwsim.hardware.counters import CacheCounters, DramCounters, ScratchpadCounters
-from hwsim.trace.work import Instructions
+from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
+from hwsim.record import Record
+from hwsim.trace.nest import Instructions
 
 FEMTOSECONDS = 10**15
 
@@ -43,7 +48,7 @@ class Pulse:
 
 
 @dataclass(frozen=True)
-class TensorTraffic:
+class TensorTraffic(Record):
     """Elements of one tensor that were loaded and stored, and its misses in each level."""
 
     loads: int = 0
@@ -90,37 +95,39 @@ class Outcome:
     clock_hz: int
     agents: tuple[AgentTime, ...]
     parts: dict[str, int]
-    """Femtoseconds that each part of the work would take alone, the busiest core's: units, ports, chain, each link."""
+    """Femtoseconds that each part of the work would take alone, the busiest agent's: units, ports, chain, each link."""
     levels: Mapping[str, CacheCounters | ScratchpadCounters]
     dram: DramCounters
     tensors: dict[str, TensorTraffic]
     stages: tuple[StageOutcome, ...]
-    instructions: Instructions
     flops: int
     macs: int
     loads: int
     stores: int
-    """Elements that went from memory to registers and back."""
+    """Elements that went from memory to registers, or to the chip, and back."""
     ledger: Ledger
-    spans: tuple[Span, ...]
-    events: int
-    """SimPy events that the run took."""
-    spilled: int
-    """Values of the innermost loops that found no register."""
+    peak_flops_per_s: float
+    """What the units at work could have done."""
     model: str
-    """Which model replayed the accesses: `stream` or `coupled`."""
-    accesses: int
-    skipped: int
+    """Which model replayed the accesses: `stream` or `coupled` for caches, or the class of an accelerator."""
+    reached: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """For each level, how much of each tensor got there: its energy is shared out in this proportion."""
+    instructions: Instructions = field(default_factory=Instructions)
+    warnings: tuple[str, ...] = ()
+    """What the machine made of the schedule and a user should know."""
+    use: Mapping[str, Any] = field(default_factory=dict)
+    """What only this class of machines has to tell: launches of a GPU, passes of an array."""
+    accesses: int = 0
+    skipped: int = 0
     """Accesses replayed, and how many of them warping did not have to walk."""
-    walk_seconds: float
-    math_seconds: float
-    """Wall time of the replay and of the real math; for benchmarks, never part of a result."""
-    array: dict[str, Any] | None = None
-    """How a systolic array was used: its cycles and tiles; None for other machines."""
+    walk_seconds: float = 0.0
+    math_seconds: float = 0.0
+    """Wall time of the replay or the mapping, and of the real math; for benchmarks, never part of a result."""
+    events: int = 0
+    """Events that the run took; filled in by the engine, as are those below."""
+    spans: tuple[Span, ...] = ()
     pulses: tuple[Pulse, ...] = ()
-    """What each step of a core did, in order of time; like `spans` only where a timeline was asked for."""
-    gpu: dict[str, Any] | None = None
-    """The launches of a GPU and how they fill it; None for other machines."""
+    """What each step did, in order of time; like `spans` only where a timeline was asked for."""
 
     @property
     def cycles(self) -> int:
@@ -135,3 +142,13 @@ class Outcome:
     def upper_fs(self) -> int:
         """Nothing overlaps: the sum of all parts."""
         return sum(self.parts.values())
+
+
+def cycles_to_fs(cycles: Fraction | int, clock_hz: int) -> int:
+    """Femtoseconds that so many cycles take; a part of a femtosecond counts as a whole one."""
+    return -(-cycles.numerator * FEMTOSECONDS // (cycles.denominator * clock_hz))
+
+
+def seconds_to_fs(seconds: Fraction) -> int:
+    exact = seconds * FEMTOSECONDS
+    return -(-exact.numerator // exact.denominator)

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from hwsim.energy import dynamic_joules, static_watts
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
+from hwsim.record import Record
 from hwsim.spec.machine import MachineSpec
 
 _TRIES = 8
@@ -23,7 +24,7 @@ _STEP = 0.998
 
 
 @dataclass(frozen=True)
-class Throttle:
+class Throttle(Record):
     """What the power limit did to a run."""
 
     limit_w: float

@@ -19,14 +19,88 @@ from fractions import Fraction
 import numpy as np
 
 from hwsim.errors import InputError
-from hwsim.numerics.block import BlockFormat
-from hwsim.numerics.dot import accumulate, dot
-from hwsim.numerics.format import Array, Format, find_format
-from hwsim.numerics.quantize import QuantizedArray, Scaling, quantize
-from hwsim.numerics.scaled import scaled_bits
-from hwsim.spec.number import FormatSpec
+from hwsim.numerics.format import Array, BlockFormat, Format, find_format
+from hwsim.numerics.quantize import QuantizedArray, Scaling, quantize, scaled_bits
+from hwsim.numerics.representation import IntFormat
+from hwsim.spec.base import FormatSpec
+
+_EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53
+"""Whole numbers up to here are exact."""
+_SHORTEST = 256
+"""Products summed in one go from which float32 is faster than float64."""
+
+
+def dot(a: Array, b: Array, fmt: Format) -> Array:
+    """``a @ b`` of stored values, in the type that a sum is kept in while it is computed; BLAS does the work.
+
+    Products of two numbers of at most 12 significant bits are exact in float32; only their sum is rounded.
+    """
+    if fmt.is_integer:
+        return integer_dot(a, b)
+    return np.asarray(fmt.load(a) @ fmt.load(b))
+
+
+def integer_dot(a: Array, b: Array) -> Array:
+    """``a @ b`` of integers, exact (modulo 2**64), in int64.
+
+    NumPy's integer product is slow. A sum of products that stays below 2**24 is exact in float32, whatever its order,
+    and one below 2**53 in float64: as many are summed at a time as that allows.
+    """
+    if b.ndim == 1:
+        return np.asarray(integer_dot(a, b[:, None])[..., 0])
+    most = _magnitude(a) * _magnitude(b)
+    inner = a.shape[-1]
+    at_once = _EXACT_FLOAT32 // most if most else inner
+    if at_once >= min(inner, _SHORTEST):
+        return _summed_in(np.float32, a, b, at_once)
+    if most * inner <= _EXACT_FLOAT64:
+        return _summed_in(np.float64, a, b, inner)
+    return np.asarray(a.astype(np.int64) @ b.astype(np.int64))
+
+
+def accumulate(target: Array, part: Array, fmt: Format) -> None:
+    """``target += part`` with `target` stored in a format."""
+    if target.dtype == part.dtype and fmt.is_native:
+        target += part
+    elif isinstance(fmt, IntFormat) and fmt.wraps:
+        np.add(target, part, out=target, casting="unsafe")  # added in 64 bits, and cut
+    elif fmt.is_integer:
+        target[...] = fmt.store(target.astype(np.int64) + part)
+    else:
+        target[...] = fmt.store(fmt.load(target) + part)
+
+
+def _magnitude(values: Array) -> int:
+    """No element is larger: by its type where that is narrow, else by looking."""
+    if values.dtype.itemsize == 1:
+        return 128 if values.dtype.kind == "i" else 255
+    return max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
+
+
+def _summed_in(wide: type, a: Array, b: Array, at_once: int) -> Array:
+    left: Array = a.astype(wide)
+    right: Array = b.astype(wide)
+    total = (left[..., :at_once] @ right[..., :at_once, :]).astype(np.int64)
+    for start in range(at_once, a.shape[-1], at_once):
+        stop = start + at_once
+        total += (left[..., start:stop] @ right[..., start:stop, :]).astype(np.int64)
+    return np.asarray(total)
+
 
 Operand = Array | QuantizedArray
+
+
+@dataclass(frozen=True)
+class SumRule:
+    """How a machine keeps sums of products where a workload does not say."""
+
+    accumulate: str | FormatSpec | None = None
+    """Number format of the sums."""
+    chunk: int | None = None
+    """Products that are summed before the sum is rounded."""
+    at_tiles: bool = True
+    """Whether a sum also goes to memory, and is rounded to what is stored there, at each tile of the schedule; on a
+    machine that keeps sums in accumulators it does not."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +175,14 @@ class Datapath:
     def quantize_b(self, values: Array) -> QuantizedArray:
         return quantize(values, self.b, self.scale_b, axis=-2, block=self.block)
 
-    def dot(self, a: Operand, b: Operand) -> Array:
-        """The product, as the accumulator (or the scales) leave it; plain arrays hold stored values without scales."""
+    def dot(self, a: Operand, b: Operand, onto: Array | None = None) -> Array:
+        """The product, as the accumulator (or the scales) leave it; plain arrays hold stored values without scales.
+
+        `onto` holds sums in the format `result` to which it is added.
+        """
         left, right = self._operand(a, self.a, -1), self._operand(b, self.b, -2)
         shape = (*left.shape[:-1], right.shape[-1])
-        target = np.zeros(shape, self.result.held)
+        target = np.zeros(shape, self.result.held) if onto is None else onto.copy()
         self.accumulate(target, left, right)
         return self.result.load(target)
 
@@ -198,3 +275,17 @@ def _without_blocks(array: QuantizedArray) -> QuantizedArray:
     if array.per != "block":
         return array
     return _plain(array.dequantize(), array.fmt, array.axis)
+
+
+def sums_in(precision: str, accumulator: str, chunk: int) -> SumRule:
+    """The rule of a machine that keeps sums of a format in accumulators of its own until they are whole.
+
+    An accumulator at least as wide as fp32 rounds no more than the arithmetic does: the sum is wide, and rounded once,
+    to what is stored. A narrower one is rounded after each `chunk` of products.
+    """
+    kept, own = find_format(accumulator), find_format(precision)
+    if kept.is_integer or own.is_integer:
+        return SumRule(None if accumulator == own.sum_name else accumulator, at_tiles=False)
+    if kept.roundoff <= find_format("fp32").roundoff:
+        return SumRule(at_tiles=False)
+    return SumRule(accumulator, chunk, at_tiles=False)

@@ -8,9 +8,21 @@ from math import inf, isinf, log10
 
 import numpy as np
 
-from hwsim.numerics.block import BlockFormat
-from hwsim.numerics.format import Array, Format
+from hwsim.numerics.format import Array, BlockFormat, Format
 from hwsim.numerics.quantize import QuantizedArray, count_beyond, quantize
+
+BEFORE, STORED = "before rounding", "as stored"
+"""Inputs from which a reference is computed: before they were rounded to their format, or after."""
+
+
+@dataclass(frozen=True)
+class NumericError:
+    """How far the output is from the reference. Infinite where the output is not all numbers."""
+
+    max_rel: float
+    """Largest difference, relative to the largest element of the reference."""
+    rms_rel: float
+    """Root mean square of the differences, relative to that of the reference."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class NumericReport:
     """Share of all inputs and results that were beyond the largest number of their format."""
     flushed: float = 0.0
     """Share of all inputs and results that became zero and were not."""
-    inputs: str = "as stored"
+    inputs: str = STORED
     """What the reference was computed from: inputs ``before rounding``, or ``as stored``."""
 
     def to_dict(self) -> dict[str, float | str | None]:
@@ -111,7 +123,8 @@ def _rms(values: Array) -> float:
 
 
 def _cosine(first: Array, second: Array) -> float:
-    lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
+    """By NumPy's own sums: those of a linear algebra library depend on its threads."""
+    lengths = float(np.sqrt(np.sum(np.square(first))) * np.sqrt(np.sum(np.square(second))))
     if not lengths:
         return 1.0 if not first.any() and not second.any() else 0.0
-    return float(np.clip(np.vdot(first, second) / lengths, -1.0, 1.0))
+    return float(np.clip(np.sum(first * second) / lengths, -1.0, 1.0))

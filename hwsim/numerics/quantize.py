@@ -2,19 +2,25 @@
 
 A scale maps the largest magnitude of what it covers to the largest number of the format: of a whole tensor, of a row (a
 column of the right-hand matrix: always along the axis that a product sums over), or of a block along that axis.
+
+A `ScaledFormat` is the same for kernels that know nothing of scales. Whatever is stored is divided by its scales,
+rounded, and held multiplied by them again, in float32: what the stored bits stand for. So an integer format computes
+with real numbers, and a sum of products is that of the scaled numbers, but for the rounding of float32. The stock
+matrix product keeps integers and scales apart instead (`QuantizedArray`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 
 from hwsim.errors import InputError
-from hwsim.numerics.block import BlockFormat, block_maxima, spread_blocks
-from hwsim.numerics.format import Array, Format
-from hwsim.numerics.kind import FloatFormat, IntFormat
+from hwsim.numerics.format import FORMATS, Array, BlockFormat, Format, block_maxima, spread_blocks
+from hwsim.numerics.representation import FloatFormat, IntFormat
 
 Scaling = Literal["none", "tensor", "row", "block"]
 
@@ -32,7 +38,7 @@ class QuantizedArray:
     fmt: Format
     per: Scaling
     axis: int
-    """Along which products are summed."""
+    """Along which products are summed, counted from the last: -1 or -2 for a factor of a product of matrices."""
     block: int = 1
     zeros: Array | None = None
     """The stored number that means 0, one for each scale; None where it is 0."""
@@ -58,24 +64,34 @@ class QuantizedArray:
         return values if self.per == "none" else np.asarray(values * self._spread(self.scales).astype(wide))
 
     def part(self, rows: slice, columns: slice) -> QuantizedArray:
-        """A rectangle of a matrix, with its scales."""
+        """A rectangle of a matrix, or of each of a batch, with its scales."""
         here = (rows, columns)
-        scales, zeros, block = self.scales, self.zeros, self.block
-        if self.per == "row":
-            scales = scales[_kept(here, self.axis)]
-            zeros = None if zeros is None else zeros[_kept(here, self.axis)]
+        first, stop, _ = here[self.axis].indices(self.values.shape[self.axis])
+
+        def view(array: Array, start: int, count: int) -> Array:
+            along = slice(start, start + count)
+            return array[(..., rows, along) if self.axis == -1 else (..., along, columns)]
+
+        return self.seen(view, first, stop - first, self.axis)
+
+    def seen(self, view: Callable[[Array, int, int], Array], first: int, count: int, axis: int) -> QuantizedArray:
+        """A part of it, with its scales: `view` gives that part of an array, of which it takes so many elements, from a
+        first one on, along the axis that products sum over; in the part, that is `axis`."""
+        block, last = self.block, first + count
+        start, cut = 0, 1
+        if self.per == "block" and first % block == 0 and last in (-(-last // block) * block, self.shape[self.axis]):
+            start, cut = first // block, -(-last // block) - first // block
         elif self.per == "block":
-            along = here[self.axis]
-            first, stop, _ = along.indices(self.values.shape[self.axis])
-            if first % block == 0 and (stop % block == 0 or stop == self.values.shape[self.axis]):
-                cut = slice(first // block, -(-stop // block))
-            else:
-                scales = self._spread(scales)
-                zeros = None if zeros is None else self._spread(zeros)
-                block, cut = 1, along
-            places = (rows, cut) if self.axis % 2 == 1 else (cut, columns)
-            scales, zeros = scales[places], None if zeros is None else zeros[places]
-        return QuantizedArray(self.values[here], scales, self.fmt, self.per, self.axis, block, zeros)
+            block, start, cut = 1, first, count
+
+        def own(numbers: Array) -> Array:
+            if self.per in ("none", "tensor"):
+                return numbers
+            return view(self._spread(numbers) if block != self.block else numbers, start, cut)
+
+        zeros = None if self.zeros is None else own(self.zeros)
+        values = view(self.values, first, count)
+        return QuantizedArray(values, own(self.scales), self.fmt, self.per, axis, block, zeros)
 
     def _spread(self, numbers: Array) -> Array:
         return spread_blocks(numbers, self.values.shape, self.block, self.axis) if self.per == "block" else numbers
@@ -173,6 +189,51 @@ def _scale(range_: Array, largest: float) -> Array:
     return np.where(range_ > 0, range_ / range_.dtype.type(largest), 1).astype(range_.dtype)
 
 
-def _kept(here: tuple[slice, slice], axis: int) -> tuple[slice, ...]:
-    """The part of row scales that belongs to a rectangle: all of the axis that they have no extent along."""
-    return tuple(slice(None) if number == axis % 2 else part for number, part in enumerate(here))
+SCALE_BITS = 32
+"""Scales are fp32, but for those of MX formats. Those of a tensor or a row are too few to count in memory."""
+
+
+@dataclass(frozen=True)
+class ScaledFormat(Format):
+    """`base` with one scale for each stored tensor, row along the last axis, or block of a row."""
+
+    base: Format = field(default_factory=lambda: FORMATS["int8"])
+    per: Scaling = "tensor"
+    block: int = 32
+
+    @property
+    def is_native(self) -> bool:
+        return False
+
+    @property
+    def stored_bits(self) -> Fraction:
+        return scaled_bits(self.base, self.per, self.block)
+
+    @property
+    def largest(self) -> float:
+        return float(np.finfo(np.float32).max)
+
+    @property
+    def smallest(self) -> float:
+        return float(np.finfo(np.float32).smallest_subnormal)
+
+    def store(self, values: Array, *, saturate: bool = False, axis: int = -1) -> Array:
+        exact = np.asarray(values)
+        per = self.per if exact.ndim else "tensor"
+        return quantize(exact, self.base, per, axis=axis, block=self.block).dequantize()
+
+
+def scaled_bits(fmt: Format, per: Scaling, block: int) -> Fraction:
+    """Bits of memory for one number, with its share of a block's scale."""
+    return fmt.stored_bits + (Fraction(SCALE_BITS, block) if per == "block" else 0)
+
+
+def with_scales(fmt: Format, per: Scaling, block: int) -> Format:
+    """A format with scales, under its own name; the format itself if none are asked for."""
+    if per == "none":
+        return fmt
+    check_can_be_scaled(fmt)
+    single = np.dtype(np.float32)
+    # Relative to the largest number, a signed integer is off by at most half of 2 / 2^bits.
+    significand = fmt.bits - 1 if fmt.is_integer else fmt.significand
+    return ScaledFormat(fmt.name, fmt.bits, single, single, significand, "fp32", fmt, per, block)

@@ -1,29 +1,56 @@
-"""From what the engine counted and timed to a RunResult."""
+"""From what the engine counted and timed to a RunResult, its answer checked against float64 references.
+
+Two questions, two references. *Right*: from the inputs as they are stored, so that only the errors of the computation
+count; these must be ones that rounding explains. *Good*: from the inputs before they were rounded to their format, so
+that everything counts that a low precision costs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import ceil, fsum, prod
-from typing import Any
+
+import numpy as np
 
 from hwsim import __version__
 from hwsim.energy import Entry
+from hwsim.engine.attribution import in_cycles
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome
 from hwsim.engine.throttle import Throttle
-from hwsim.hardware.core import CpuCore
-from hwsim.kernels.kernel import Kernel
-from hwsim.results.accelerator_work import accelerator_work
-from hwsim.results.attribution import in_cycles
-from hwsim.results.energy_report import energy_by_tensor, throttle_words
-from hwsim.results.formula import compare_formulas, rows_of
-from hwsim.results.result import Counts, RunResult
-from hwsim.results.verify import Check, verify
+from hwsim.numerics.error import (
+    BEFORE,
+    STORED,
+    NumericError,
+    NumericReport,
+    input_losses,
+    measure,
+    output_losses,
+    with_losses,
+)
+from hwsim.numerics.format import Array
+from hwsim.program.build import exact_kernel
+from hwsim.program.kernel import Kernel, rows_of
+from hwsim.result import (
+    Counts,
+    EnergyLine,
+    Intensity,
+    ReplayModel,
+    Resolved,
+    RunResult,
+    StageResult,
+    TensorUse,
+    TimeBounds,
+    WorkDone,
+    bytes_moved,
+)
+from hwsim.results.energy import energy_by_tensor, throttle_words
+from hwsim.spec.fields import as_data
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec
-from hwsim.spec.render import as_data
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.target import find_target
 
 NO_MATH = "ran without math: the answer was not computed, so it could not be checked"
 
@@ -45,16 +72,10 @@ def assemble(
     energy_j = None if entries is None else fsum(entry.joules for entry in entries)
     memory: dict[str, Counts] = {**outcome.levels, _dram_name(machine): outcome.dram}
     intensity = _intensity(kernel, outcome, memory)
-    on_core = outcome.array is None and outcome.gpu is None
-    warnings = [*kernel.warnings()] if on_core else []
+    warnings = [*outcome.warnings]
     schedule = getattr(workload, "schedule", None)
     if getattr(schedule, "cores", None) is not None and getattr(schedule, "parallel", "rows") == "none":
         warnings.append("cores has no effect without parallel=rows: one core did all the work")
-    if outcome.spilled:
-        warnings.append(
-            f"{kernel.registers_needed} values in {kernel.registers_needed - outcome.spilled} registers: "
-            f"{outcome.spilled} are loaded and stored again in every iteration of the innermost loop"
-        )
     if throttle is not None:
         warnings.append(throttle_words(throttle))
     if verified is None:
@@ -64,7 +85,6 @@ def assemble(
             f"the answer is wrong: its error is {check.error.max_rel:.2e}, and rounding explains {check.allowed:.2e}"
             f"{_range_words(kernel, check)}"
         )
-    tensors = _tensors(kernel, outcome)
     return RunResult(
         machine=machine.name,
         workload=workload.name,
@@ -77,37 +97,33 @@ def assemble(
         power_w=None if energy_j is None else energy_j / time_s if time_s else 0.0,
         energy=_by_component(entries),
         memory=memory,
-        work=_work(machine, kernel, outcome),
+        work=_work(kernel, outcome),
         intensity=intensity,
         error=error,
         numeric=None if check is None else check.report,
         attribution=in_cycles(outcome.agents, outcome.clock_hz),
         peak_memory_bytes=kernel.space.peak_bytes,
         warnings=tuple(warnings),
-        resolved={"machine": as_data(machine), "workload": as_data(workload)},
-        bounds={
-            "lower_s": outcome.lower_fs / FEMTOSECONDS,
-            "upper_s": outcome.upper_fs / FEMTOSECONDS,
-            "parts": {name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
-        },
+        resolved=Resolved(as_data(machine), as_data(workload)),
+        bounds=TimeBounds(
+            lower_s=outcome.lower_fs / FEMTOSECONDS,
+            upper_s=outcome.upper_fs / FEMTOSECONDS,
+            parts={name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
+        ),
         energy_by_cause=_by_cause(entries),
-        energy_by_tensor=energy_by_tensor(entries, outcome, machine),
-        throttle=None if throttle is None else asdict(throttle),
-        formulas=() if not on_core else compare_formulas(machine, kernel, outcome, memory, intensity),
-        tensors=tensors,
+        energy_by_tensor=energy_by_tensor(entries, outcome),
+        throttle=throttle,
+        formulas=find_target(machine).formulas(kernel, outcome, memory, intensity),
+        tensors=_tensors(kernel, outcome),
         stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
-        replay={
-            "model": outcome.model,
-            "accesses": outcome.accesses,
-            "skipped": outcome.skipped,
-        },
+        replay=ReplayModel(outcome.model, outcome.accesses, outcome.skipped),
         output=kernel.output if kernel.setting.math else None,
     )
 
 
-def _range_words(kernel: Kernel, check: Check | None) -> str:
+def _range_words(kernel: Kernel, check: Check) -> str:
     """Numbers beyond the range of their format are no fault of the computation."""
-    if check is None or not check.report.saturated:
+    if not check.report.saturated:
         return ""
     share = 100 * check.report.saturated
     return f"; {share:.2g} % of the numbers are beyond the range of {kernel.fmt.name}: a wider format, or a scale"
@@ -126,68 +142,59 @@ def _by_component(entries: tuple[Entry, ...] | None) -> dict[str, float] | None:
     return {name: fsum(entry.joules for entry in entries if entry.component == name) for name in names}
 
 
-def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, dict[str, Any]]] | None:
+def _by_cause(entries: tuple[Entry, ...] | None) -> dict[str, dict[str, EnergyLine]] | None:
     if entries is None:
         return None
-    causes: dict[str, dict[str, dict[str, Any]]] = {}
+    causes: dict[str, dict[str, EnergyLine]] = {}
     for entry in sorted(entries, key=lambda e: (e.cause, e.component, e.action)):
-        line = {
-            "count": entry.count, "joules": entry.joules, "price": entry.price, "per": entry.per, "source": entry.source
-        }  # fmt: skip
+        line = EnergyLine(entry.count, entry.joules, entry.price, entry.per, entry.source)
         causes.setdefault(entry.cause, {})[f"{entry.component}.{entry.action}"] = line
     return causes
 
 
-def _work(machine: MachineSpec, kernel: Kernel, outcome: Outcome) -> dict[str, Any]:
-    if outcome.array is not None or outcome.gpu is not None:
-        return accelerator_work(kernel, outcome)
-    unit = machine.cpu
-    core = CpuCore(machine, unit)
-    cores = len(outcome.agents)
-    peak = float(core.peak_flops_per_cycle(kernel.compute_fmt) * core.clock_hz * cores)
+def _work(kernel: Kernel, outcome: Outcome) -> WorkDone:
     seconds = Fraction(outcome.elapsed_fs, FEMTOSECONDS)
-    return {
-        "flops": outcome.flops,
-        "useful_flops": kernel.useful_flops,
-        "macs": outcome.macs,
-        "loads": outcome.loads,
-        "stores": outcome.stores,
-        "instructions": asdict(outcome.instructions),
-        "cores": cores,
-        "flops_per_s": float(outcome.flops / seconds) if seconds else 0.0,
-        "peak_flops_per_s": peak,
-    }
+    return WorkDone(
+        flops=outcome.flops,
+        useful_flops=kernel.useful_flops,
+        macs=outcome.macs,
+        loads=outcome.loads,
+        stores=outcome.stores,
+        instructions=asdict(outcome.instructions),
+        cores=len(outcome.agents),
+        flops_per_s=float(outcome.flops / seconds) if seconds else 0.0,
+        peak_flops_per_s=outcome.peak_flops_per_s,
+        use=outcome.use,
+    )
 
 
-def _intensity(kernel: Kernel, outcome: Outcome, memory: dict[str, Counts]) -> dict[str, Any]:
+def _intensity(kernel: Kernel, outcome: Outcome, memory: dict[str, Counts]) -> Intensity:
     """Per element and per byte that the program touches, and per byte between a level and the one above."""
-    first = next(iter(memory.values()))
-    touched = first.bytes_read + first.bytes_written
-    levels = {name: counts.bytes_read + counts.bytes_written for name, counts in memory.items()}
+    levels = {name: bytes_moved(counts) for name, counts in memory.items()}
+    touched = next(iter(levels.values()))
     elements = float(touched / kernel.fmt.element_bytes)
-    return {
-        "element": outcome.flops / elements if elements else None,
-        "byte": outcome.flops / touched if touched else None,
-        "levels": {name: outcome.flops / moved if moved else None for name, moved in levels.items()},
-    }
+    return Intensity(
+        element=outcome.flops / elements if elements else None,
+        byte=outcome.flops / touched if touched else None,
+        levels={name: outcome.flops / moved if moved else None for name, moved in levels.items()},
+    )
 
 
-def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, dict[str, Any]]:
+def _tensors(kernel: Kernel, outcome: Outcome) -> dict[str, TensorUse]:
     row_lengths, row_counts = rows_of(kernel)
     found = {}
     for name, traffic in sorted(outcome.tensors.items()):
         view = kernel.tensors.get(name)
         elements = prod(view.shape) if view is not None else 0
-        rows, row_bytes = (row_counts.get(name), row_lengths.get(name))
-        found[name] = {
-            "elements": elements,
-            "bytes": ceil(elements * view.element_bytes) if view is not None else 0,
-            "loads": traffic.loads,
-            "stores": traffic.stores,
-            "misses": dict(traffic.misses),
-            "rows": rows,
-            "row_bytes": row_bytes,
-        }
+        found[name] = TensorUse(
+            elements=elements,
+            bytes=ceil(elements * view.element_bytes) if view is not None else 0,
+            loads=traffic.loads,
+            stores=traffic.stores,
+            misses=dict(traffic.misses),
+            rows=row_counts.get(name),
+            row_bytes=row_lengths.get(name),
+        )
     return found
 
 
@@ -202,15 +209,79 @@ def _joined(stages: Sequence[StageOutcome]) -> list[StageOutcome]:
     return joined
 
 
-def _stage(stage: StageOutcome, clock_hz: int) -> dict[str, Any]:
-    return {
-        "name": stage.name,
-        "cycles": -(-stage.elapsed_fs * clock_hz // FEMTOSECONDS),
-        "time_s": stage.elapsed_fs / FEMTOSECONDS,
-        "flops": stage.flops,
-        "tensors": {name: asdict(traffic) for name, traffic in sorted(stage.tensors.items())},
-    }
+def _stage(stage: StageOutcome, clock_hz: int) -> StageResult:
+    return StageResult(
+        name=stage.name,
+        cycles=-(-stage.elapsed_fs * clock_hz // FEMTOSECONDS),
+        time_s=stage.elapsed_fs / FEMTOSECONDS,
+        flops=stage.flops,
+        tensors=dict(sorted(stage.tensors.items())),
+    )
 
 
 def _dram_name(machine: MachineSpec) -> str:
     return next((level.name for level in machine.memory if isinstance(level, DramSpec)), "memory")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether the answer is right, how far it is from what its stored inputs give, and how good it is."""
+
+    verified: bool
+    error: NumericError
+    allowed: float
+    """The largest error that rounding explains."""
+    report: NumericReport
+
+
+def verify(kernel: Kernel, workload: WorkloadSpec | None = None, seed: int = 0) -> Check:
+    """Whether the error is one that rounding explains; with several answers, the worst of them counts.
+
+    The report is about the main answer, the last.
+    """
+    answers = list(kernel.answers())
+    errors = [measure(output, reference) for _, output, reference in answers]
+    error = NumericError(max(each.max_rel for each in errors), max(each.rms_rel for each in errors))
+    _, output, reference = answers[-1]
+    report = errors[-1]
+    exact = exact_kernel(workload, seed=seed) if workload is not None and _is_rounded(kernel, workload) else None
+    if exact is not None and _same_shapes(kernel, exact):
+        _, _, reference = list(exact.answers())[-1]
+        report = measure(output, reference)
+        losses = [
+            input_losses(exact.arrays[each], kernel.stored_input(each), kernel.input_format(each))
+            for each in kernel.input_names
+        ]
+        losses.append(output_losses(output, reference, kernel.output_format))
+        report = with_losses(report, losses, BEFORE)
+    else:
+        report = with_losses(report, [output_losses(output, reference, kernel.output_format)], STORED)
+    allowed = [explained_error(kernel, name, exact) for name, _, exact in answers]
+    verified = all(each.max_rel <= most for each, most in zip(errors, allowed, strict=True))
+    return Check(verified, error, max(allowed), report)
+
+
+def explained_error(kernel: Kernel, name: str, reference: Array) -> float:
+    """The largest error of an answer that rounding explains.
+
+    Beside what the kernel says, each result may be off by half the smallest number of its format: that counts where the
+    whole answer is small.
+    """
+    fmt = kernel.answer_format(name)
+    largest = float(np.max(np.abs(reference), initial=0.0)) or 1.0
+    return kernel.tolerance + (0.0 if fmt.is_integer else fmt.smallest / 2 / largest)
+
+
+def _same_shapes(kernel: Kernel, exact: Kernel) -> bool:
+    """Not so where a size is given in bytes: then other formats have other numbers of elements."""
+    return all(exact.arrays[name].shape == kernel.arrays[name].shape for name in kernel.input_names)
+
+
+def _is_rounded(kernel: Kernel, workload: WorkloadSpec) -> bool:
+    """Whether storing the inputs has cost something worth knowing: in fp32 and fp64 it has not.
+
+    Integers without a scale are made as integers: nothing is rounded.
+    """
+    if workload.scale == "none" and kernel.fmt.is_integer:
+        return False
+    return kernel.fmt.name not in ("fp32", "fp64")

@@ -1,91 +1,148 @@
-"""A result as one flat row of numbers: what tables, plots and searches choose from."""
+"""Metrics: one row for each number that runs are compared by; screens, pages, plots and searches take it from here.
+
+A new metric is a row of METRICS: its name, what it is called, its unit, how a result gives it, which direction is good,
+and where it has a line, a column or a panel of its own. Every metric is in the JSON, CSV and HTML of a sweep, and may
+be plotted or tuned for by its name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hwsim.results.energy_split import energy_split
-from hwsim.results.result import RunResult
-from hwsim.results.text import data, digits, joules, percent, rate, seconds, short, watts
+from hwsim.text import data, digits, joules, percent, rate, seconds, short, watts
 
-Metric = float | int | str | bool | None
+if TYPE_CHECKING:
+    from hwsim.memory.counters import CacheCounters
+    from hwsim.result import RunResult
+
+Amount = float | int | str | bool | None
+
+Place = Literal["run", "repr", "html", "compare", "sweep", "point", "best", "plot", "bars"]
+"""Where a metric is shown by itself.
+
+run, repr, html: a line of the first screen, of a Python prompt, of the words of a report. compare, sweep: a column, of
+`sweep` also where points are listed (point), and the best value in words (best). plot: drawn over an axis where nobody
+chose. bars: a panel beside each other run.
+"""
+
+SPEED_UP, TRAFFIC, LAST = 5, 30, 100
+"""Places of columns: two that are no metrics of one run alone, and where a metric goes that has none of its own."""
 
 
 @dataclass(frozen=True)
-class About:
-    """What a metric is called, how it is written, and which direction is good."""
+class Metric:
+    """One number of a run: what it is called, how it is written, and which direction is good."""
 
+    name: str
     title: str
     unit: str
-    higher_is_better: bool = False
+    of: Callable[[RunResult], Amount]
+    best: Literal["least", "most"] = "least"
+    shown: tuple[Place, ...] = ()
+    column: int = LAST
+    """Its place among columns, from left to right."""
+    head: str = ""
+    """What a narrow column is called, where that is not the title."""
+    typed: str = ""
+    """A shorter name that people type."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.best == "most"
 
 
-KNOWN: Mapping[str, About] = {
-    "time_s": About("time", "s"),
-    "cycles": About("cycles", ""),
-    "energy_j": About("energy", "J"),
-    "edp_js": About("energy × time", "J·s"),
-    "power_w": About("power", "W"),
-    "error_max_rel": About("largest error", ""),
-    "error_rms_rel": About("rms error", ""),
-    "error_of_format": About("rms error, rounding of the inputs counted in", ""),
-    "peak_memory_bytes": About("peak memory", "B"),
-    "utilisation": About("of peak", "%", higher_is_better=True),
-    "flops": About("operations", ""),
-    "flops_per_s": About("speed", "FLOP/s", higher_is_better=True),
-    "loads": About("loads", ""),
-    "stores": About("stores", ""),
+_ROWS = (
+    Metric("time_s", "time", "s", lambda r: r.time_s, column=0, typed="time",
+           shown=("run", "repr", "html", "compare", "sweep", "point", "best", "plot", "bars")),
+    Metric("energy_j", "energy", "J", lambda r: r.energy_j, column=10, typed="energy",
+           shown=("run", "repr", "html", "compare", "sweep", "point", "best", "plot", "bars")),
+    Metric("edp_js", "energy × time", "J·s", lambda r: r.edp_js, column=20, typed="edp",
+           shown=("compare", "sweep", "best")),
+    Metric("power_w", "power", "W", lambda r: r.power_w, typed="power"),
+    Metric("cycles", "cycles", "", lambda r: r.cycles),
+    Metric("error_max_rel", "largest error", "", lambda r: None if r.error is None else r.error.max_rel, column=50,
+           head="error", typed="error", shown=("compare", "sweep", "point", "best")),
+    Metric("error_rms_rel", "rms error", "", lambda r: None if r.error is None else r.error.rms_rel),
+    Metric("error_of_format", "rms error, rounding of the inputs counted in", "",
+           lambda r: None if r.numeric is None else r.numeric.rms_rel),
+    Metric("peak_memory_bytes", "peak memory", "B", lambda r: r.peak_memory_bytes, column=40, head="memory",
+           shown=("compare",)),
+    Metric("utilisation", "of peak", "%", lambda r: r.utilisation, "most", column=60, shown=("compare", "sweep")),
+    Metric("verified", "verified", "", lambda r: r.verified),
+    Metric("flops", "operations", "", lambda r: r.work.flops),
+    Metric("flops_per_s", "speed", "FLOP/s", lambda r: r.work.flops_per_s, "most"),
+    Metric("loads", "loads", "", lambda r: r.work.loads),
+    Metric("stores", "stores", "", lambda r: r.work.stores),
+)  # fmt: skip
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ROWS}
+"""By name, in the order of JSON and CSV."""
+
+
+@dataclass(frozen=True)
+class LevelMetric:
+    """One number of each memory level, or of each cache: ``l1.fills``."""
+
+    ending: str
+    title: str
+    unit: str
+    best: Literal["least", "most"] = "least"
+
+
+BYTES = LevelMetric(".bytes", "traffic", "B")
+CACHE_METRICS: Mapping[LevelMetric, Callable[[CacheCounters], Amount]] = {
+    LevelMetric(".fills", "lines filled", ""): lambda cache: cache.misses + cache.prefetches,
+    LevelMetric(".misses", "misses", ""): lambda cache: cache.misses,
+    LevelMetric(".hit_rate", "hits", "%", "most"): lambda cache: (
+        cache.hits / cache.accesses if cache.accesses else None
+    ),
 }
-SHORT_NAMES = {"time": "time_s", "energy": "energy_j", "edp": "edp_js", "error": "error_max_rel", "power": "power_w"}
-"""What people type."""
-
-_ENDINGS = {".bytes": "B", ".fills": "", ".misses": "", ".hit_rate": "%"}
 
 
-def metrics_of(result: RunResult) -> dict[str, Metric]:
+def metrics_of(result: RunResult) -> dict[str, Amount]:
     """Every number of a run that a sweep may compare; levels under their own names."""
-    row: dict[str, Metric] = {
-        "time_s": result.time_s,
-        "energy_j": result.energy_j,
-        "edp_js": None if result.energy_j is None else result.energy_j * result.time_s,
-        "power_w": result.power_w,
-        "cycles": result.cycles,
-        "error_max_rel": None if result.error is None else result.error.max_rel,
-        "error_rms_rel": None if result.error is None else result.error.rms_rel,
-        "error_of_format": None if result.numeric is None else result.numeric.rms_rel,
-        "peak_memory_bytes": result.peak_memory_bytes,
-        "utilisation": result.utilisation,
-        "verified": result.verified,
-    }
-    row |= {name: result.work.get(name) for name in ("flops", "flops_per_s", "loads", "stores")}
-    for name, counts in result.memory.items():
-        row[f"{name}.bytes"] = counts.bytes_read + counts.bytes_written
+    from hwsim.result import bytes_moved
+    from hwsim.results.energy import energy_split
+
+    row: dict[str, Amount] = {name: metric.of(result) for name, metric in METRICS.items()}
+    row |= {name + BYTES.ending: bytes_moved(counts) for name, counts in result.memory.items()}
     for name, cache in result.caches.items():
-        row[f"{name}.fills"] = cache.misses + cache.prefetches
-        row[f"{name}.misses"] = cache.misses
-        row[f"{name}.hit_rate"] = cache.hits / cache.accesses if cache.accesses else None
+        row |= {name + metric.ending: of(cache) for metric, of in CACHE_METRICS.items()}
     row |= {f"energy.{name}": amount for name, amount in energy_split(result).items()}
     return row
 
 
+def shown(place: Place) -> list[Metric]:
+    """The metrics that are shown somewhere by themselves, in the order of columns."""
+    return sorted((metric for metric in METRICS.values() if place in metric.shown), key=lambda metric: metric.column)
+
+
+def far_traffic(result: RunResult) -> str:
+    """The name of the metric that says what the level furthest from the compute units moved; nothing without one."""
+    return f"{list(result.memory)[-1]}{BYTES.ending}" if result.memory else ""
+
+
 def full_name(name: str) -> str:
     """``time`` as ``time_s``; any other name as it is."""
-    return SHORT_NAMES.get(name, name)
+    return next((metric.name for metric in METRICS.values() if metric.typed == name), name)
 
 
-def about(name: str) -> About:
+def about(name: str) -> Metric:
     """What is known of a metric, whatever levels a machine has."""
-    if name in KNOWN:
-        return KNOWN[name]
+    if name in METRICS:
+        return METRICS[name]
+
+    def of(result: RunResult) -> Amount:
+        return metrics_of(result).get(name)
+
     if name.startswith("energy."):
-        return About(f"energy: {name.removeprefix('energy.')}", "J")
-    for ending, unit in _ENDINGS.items():
-        if name.endswith(ending):
-            what = {".bytes": "traffic", ".fills": "lines filled", ".misses": "misses", ".hit_rate": "hits"}[ending]
-            return About(f"{name.removesuffix(ending)} {what}", unit, higher_is_better=ending == ".hit_rate")
-    return About(name, "")
+        return Metric(name, f"energy: {name.removeprefix('energy.')}", "J", of)
+    for level in (BYTES, *CACHE_METRICS):
+        if name.endswith(level.ending):
+            return Metric(name, f"{name.removesuffix(level.ending)} {level.title}", level.unit, of, level.best)
+    return Metric(name, name, "", of)
 
 
 def write(name: str, value: Any) -> str:
@@ -97,20 +154,20 @@ def write(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     unit = about(name).unit
-    if unit == "s":
-        return seconds(value)
-    if unit == "J":
-        return joules(value)
-    if unit == "W":
-        return watts(value)
-    if unit == "B":
-        return data(value)
-    if unit == "%":
-        return percent(value, 1)
-    if unit == "FLOP/s":
-        return rate(value, "FLOP")
+    if unit in _WRITTEN:
+        return _WRITTEN[unit](value)
     if unit == "J·s" or name.startswith("error"):
         return f"{value:.2e}".replace("e-0", "e-") + (f" {unit}" if unit else "")
     if abs(value) >= 1e4 or isinstance(value, int):
         return short(value)
     return digits(value)
+
+
+_WRITTEN: Mapping[str, Callable[[float], str]] = {
+    "s": seconds,
+    "J": joules,
+    "W": watts,
+    "B": data,
+    "%": lambda value: percent(value, 1),
+    "FLOP/s": lambda value: rate(value, "FLOP"),
+}

@@ -1,19 +1,31 @@
-"""What all parts of a machine or workload file have in common."""
+"""What all parts of a machine or workload file have in common: closed specs, names, number formats."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=80)]
 """Names of machines, levels, units and clocks: lower case, as paths such as ``l1.size`` are made of them."""
 
 
 class Spec(BaseModel):
     """Frozen, strict, and closed: a field that is not declared is an error, never ignored."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", validate_default=False)
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", validate_default=False, defer_build=True, allow_inf_nan=False
+    )
 
 
 class Sourced(Spec):
@@ -28,3 +40,102 @@ class Sourced(Spec):
             {"size": "data sheet, table 3", "latency": "assumption: as in zen3"},
         ],
     )
+
+
+PlainFormat = Literal[
+    "fp64", "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp6_e3m2", "fp6_e2m3", "fp4_e2m1",
+    "int64", "int32", "int16", "int8", "int4", "uint4",
+]  # fmt: skip
+BlockedFormat = Literal["mxfp8", "mxfp6", "mxfp4"]
+"""Blocks of 32 numbers with a common scale."""
+KNOWN_FORMATS: tuple[str, ...] = (*get_args(PlainFormat), *get_args(BlockedFormat))
+WeightOnly = Literal["w8a16", "w4a16"]
+"""Activations in fp16 and weights in int8 or int4, which are turned into fp16 before they are multiplied."""
+
+SHORT_NAME = re.compile(r"e(\d{1,2})m(\d{1,2})")
+ShortName = Annotated[str, StringConstraints(pattern=r"^e\d{1,2}m\d{1,2}$")]
+
+
+class FormatSpec(Spec):
+    """A floating-point format of your own: a sign, exponent bits and mantissa bits."""
+
+    name: Name | None = Field(None, description="How results call it; `e5m3` and the like if not given.")
+    exponent: int = Field(ge=2, le=11, description="Bits of the exponent.")
+    mantissa: int = Field(ge=1, le=50, description="Bits of the mantissa, without the hidden one.")
+    bias: int | None = Field(None, description="Subtracted from the stored exponent; 2^(exponent-1) - 1 if not given.")
+    specials: Literal["ieee", "nan", "none"] = Field(
+        "ieee",
+        description="ieee: the largest exponent means infinity and NaN. nan: only its last code means NaN, as in "
+        "fp8_e4m3. none: all codes are numbers, as in fp4_e2m1.",
+    )
+    overflow: Literal["inf", "nan", "saturate"] | None = Field(
+        None,
+        description="What becomes of a number that is too large; inf, nan or saturate for specials ieee, nan and none "
+        "if not given.",
+    )
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if self.overflow == "inf" and self.specials != "ieee":
+            raise ValueError(f"overflow: inf needs a format with infinities (specials: ieee, not {self.specials})")
+        if self.overflow == "nan" and self.specials == "none":
+            raise ValueError("overflow: nan needs a format with NaN (specials: ieee or nan)")
+        bias = self.bias if self.bias is not None else 2 ** (self.exponent - 1) - 1
+        if not -900 <= 1 - bias - self.mantissa <= 2**self.exponent - bias <= 1000:
+            raise ValueError(f"bias {bias} moves the format out of the range of float64")
+        return self
+
+
+def _choose(*known: Any) -> WrapValidator:
+    """One clear sentence for a name that is not known; groups are checked field by field."""
+    names = [name for literal in known for name in get_args(literal)]
+
+    def choose(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, str):
+            return handler(value)
+        short = SHORT_NAME.fullmatch(value)
+        if short is not None:
+            try:
+                FormatSpec.model_validate({"exponent": int(short[1]), "mantissa": int(short[2])})
+            except ValidationError:
+                raise ValueError(f"'{value}': e takes 2 to 11 bits, and m 1 to 50") from None
+        elif value not in names:
+            from hwsim.spec.fields import did_you_mean
+
+            near = did_you_mean(value, names) or "; nor like e5m3"
+            raise ValueError(f"'{value}' is not one of {', '.join(names)}{near}")
+        return value
+
+    return WrapValidator(choose)
+
+
+LEAST_SUM_EXPONENT = 3
+"""A sum of products of ordinary numbers passes 2 to this power soon."""
+
+
+def sum_problem(accumulate: str | FormatSpec) -> str:
+    """Why a format cannot keep sums: it ends where they begin. Nothing where it can."""
+    if isinstance(accumulate, str) and accumulate in ("int8", "int4", "uint4"):
+        return f"{accumulate} cannot keep sums of products: they overflow it at once; int16 and int32 can"
+    short = SHORT_NAME.fullmatch(accumulate) if isinstance(accumulate, str) else None
+    if short is not None:
+        accumulate = FormatSpec(exponent=int(short[1]), mantissa=int(short[2]))
+    if isinstance(accumulate, str):
+        return ""
+    own = accumulate.bias if accumulate.bias is not None else 2 ** (accumulate.exponent - 1) - 1
+    largest = 2**accumulate.exponent - 1 - own - (accumulate.specials == "ieee")
+    saturates = accumulate.overflow == "saturate" or (accumulate.overflow is None and accumulate.specials == "none")
+    if saturates or largest >= LEAST_SUM_EXPONENT:
+        return ""
+    return (
+        f"numbers of this format end below {2.0 ** (largest + 1):g}, and sums of products pass that; "
+        f"give it more bits of exponent, or 'overflow: saturate'"
+    )
+
+
+Precision = Annotated[
+    PlainFormat | BlockedFormat | WeightOnly | ShortName | FormatSpec, _choose(PlainFormat, BlockedFormat, WeightOnly)
+]
+"""What tensors may be stored in."""
+SumFormat = Annotated[PlainFormat | ShortName | FormatSpec, _choose(PlainFormat)]
+"""What sums may be kept in."""

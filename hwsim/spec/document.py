@@ -15,7 +15,9 @@ from typing import Any
 
 import yaml
 
-from hwsim.errors import Problem, SpecError
+from hwsim.errors import InputError, Problem, SpecError
+from hwsim.files import note_input
+from hwsim.input_file import read_file
 
 Scalar = str | int | float | bool | None
 NodePath = tuple[str | int, ...]
@@ -24,11 +26,15 @@ MAX_FILE_BYTES = 1_000_000
 MAX_DEPTH = 40
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INT = re.compile(r"[-+]?[0-9]{1,300}")
-_BASED_INT = re.compile(r"0(?:o[0-7]{1,300}|x[0-9a-fA-F]{1,300})")
+MOST_DIGITS = 18
+"""Of a whole number; one that has more is left as text, which is no number anywhere."""
+_INT = re.compile(rf"[-+]?0*[0-9]{{1,{MOST_DIGITS}}}")
+_LONG_INT = re.compile(r"[-+]?[0-9]+")
+_BASED_INT = re.compile(r"0(?:o[0-7]{1,19}|x[0-9a-fA-F]{1,14})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_MOST_FLOAT = 400
 _INFINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)")
-_CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
@@ -43,19 +49,19 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Node:
+class YamlNode:
     """A scalar, a mapping or a list, and its place. Inside a mapping, the place is that of the key."""
 
-    value: Scalar | dict[str, Node] | list[Node]
+    value: Scalar | dict[str, YamlNode] | list[YamlNode]
     place: Place
 
     @property
-    def fields(self) -> dict[str, Node]:
+    def fields(self) -> dict[str, YamlNode]:
         """The entries of a mapping; nothing for anything else."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
-    def items(self) -> list[Node]:
+    def items(self) -> list[YamlNode]:
         """The entries of a list; nothing for anything else."""
         return self.value if isinstance(self.value, list) else []
 
@@ -64,14 +70,14 @@ class Node:
         child = self.fields.get(key)
         return child.value if child is not None and isinstance(child.value, str) else None
 
-    def child(self, part: str | int) -> Node | None:
+    def child(self, part: str | int) -> YamlNode | None:
         if isinstance(self.value, dict) and isinstance(part, str):
             return self.value.get(part)
         if isinstance(self.value, list) and isinstance(part, int) and 0 <= part < len(self.value):
             return self.value[part]
         return None
 
-    def nearest(self, path: Sequence[str | int]) -> Node:
+    def nearest(self, path: Sequence[str | int]) -> YamlNode:
         """The node at a path or, where that was not written, the innermost group around it."""
         node = self
         for part in path:
@@ -89,14 +95,14 @@ class Node:
             return tuple(child.plain() for child in self.value)
         return self.value
 
-    def with_fields(self, changes: Mapping[str, Node]) -> Node:
-        return Node(self.fields | dict(changes), self.place)
+    def with_fields(self, changes: Mapping[str, YamlNode]) -> YamlNode:
+        return YamlNode(self.fields | dict(changes), self.place)
 
-    def without(self, *keys: str) -> Node:
-        return Node({key: child for key, child in self.fields.items() if key not in keys}, self.place)
+    def without(self, *keys: str) -> YamlNode:
+        return YamlNode({key: child for key, child in self.fields.items() if key not in keys}, self.place)
 
 
-def read_document(path: Path, shown: str | None = None) -> tuple[Node, list[Problem]]:
+def read_document(path: Path, shown: str | None = None) -> tuple[YamlNode, list[Problem]]:
     """The mapping that a file holds, and what is wrong with it that does not stop us from reading on.
 
     ``shown`` is what messages call the file. Raises SpecError where nothing can be read at all.
@@ -105,7 +111,7 @@ def read_document(path: Path, shown: str | None = None) -> tuple[Node, list[Prob
     return parse_document(_read_text(path, file), file)
 
 
-def parse_document(text: str, file: str) -> tuple[Node, list[Problem]]:
+def parse_document(text: str, file: str) -> tuple[YamlNode, list[Problem]]:
     """As read_document, for text that is already in memory."""
     _refuse_control_characters(text, file)
     problems: list[Problem] = []
@@ -126,7 +132,7 @@ def parse_document(text: str, file: str) -> tuple[Node, list[Problem]]:
     return root, problems
 
 
-def parse_value(text: str, place: Place) -> Node:
+def parse_value(text: str, place: Place) -> YamlNode:
     """A single value as it would be read after ``key:`` in a file; raises ValueError with a reason."""
     if "\n" in text or _CONTROL.search(text):
         raise ValueError("a value is one line of plain text")
@@ -152,7 +158,9 @@ def scalar(text: str) -> Scalar:
         return int(text)
     if _BASED_INT.fullmatch(text):
         return int(text, 0)
-    if _FLOAT.fullmatch(text):
+    if _LONG_INT.fullmatch(text):
+        return text
+    if _FLOAT.fullmatch(text) and len(text) <= _MOST_FLOAT:
         value = float(text)
         return value if math.isfinite(value) else text
     if infinite := _INFINITE.fullmatch(text):
@@ -167,30 +175,30 @@ class _Builder:
         self.file = file
         self.problems = problems
 
-    def documents(self, text: str) -> list[Node]:
+    def documents(self, text: str) -> list[YamlNode]:
         events = iter(yaml.parse(text, Loader=_LOADER))
-        roots: list[Node] = []
+        roots: list[YamlNode] = []
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 roots.append(self.node(next(events), events, 0))
         return roots
 
-    def node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+    def node(self, event: Any, events: Iterator[Any], depth: int) -> YamlNode:
         place = self.place(event)
         if depth > MAX_DEPTH:
             raise SpecError((place.problem("", f"nested more than {MAX_DEPTH} deep"),))
         self.refuse_references(event, place)
         if isinstance(event, yaml.MappingStartEvent):
-            return Node(self.mapping(events, depth), place)
+            return YamlNode(self.mapping(events, depth), place)
         if isinstance(event, yaml.SequenceStartEvent):
-            return Node(self.sequence(events, depth), place)
+            return YamlNode(self.sequence(events, depth), place)
         if isinstance(event, yaml.ScalarEvent):
             plain = event.style is None or event.style == ""
-            return Node(scalar(event.value) if plain else str(event.value), place)
-        return Node(None, place)
+            return YamlNode(scalar(event.value) if plain else str(event.value), place)
+        return YamlNode(None, place)
 
-    def mapping(self, events: Iterator[Any], depth: int) -> dict[str, Node]:
-        fields: dict[str, Node] = {}
+    def mapping(self, events: Iterator[Any], depth: int) -> dict[str, YamlNode]:
+        fields: dict[str, YamlNode] = {}
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             key = self.node(event, events, depth + 1)
             child = self.node(next(events), events, depth + 1)
@@ -201,11 +209,11 @@ class _Builder:
                 first = fields[key.value].place.line
                 self.report(key.place, f"{key.value!r} is already given on line {first}; keep one of the two")
             else:
-                fields[key.value] = Node(child.value, key.place)
+                fields[key.value] = YamlNode(child.value, key.place)
         return fields
 
-    def sequence(self, events: Iterator[Any], depth: int) -> list[Node]:
-        items: list[Node] = []
+    def sequence(self, events: Iterator[Any], depth: int) -> list[YamlNode]:
+        items: list[YamlNode] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
             items.append(self.node(event, events, depth + 1))
         return items
@@ -226,18 +234,14 @@ class _Builder:
 
 
 def _read_text(path: Path, file: str) -> str:
-    if path.is_dir():
-        raise SpecError((Problem(file, 0, "", "this is a folder; name a YAML file in it"),))
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
+        raw = read_file(path, MAX_FILE_BYTES)
+        note_input(path)
     except FileNotFoundError as error:
         raise SpecError((Problem(file, 0, "", "no such file"),)) from error
-    except OSError as error:
-        raise SpecError((Problem(file, 0, "", f"cannot be read: {error.strerror}"),)) from error
-    if len(raw) > MAX_FILE_BYTES:
-        message = f"larger than {MAX_FILE_BYTES // 10**6} MB; a machine or workload needs a few kilobytes"
-        raise SpecError((Problem(file, 0, "", message),))
+    except InputError as error:
+        message = f"{error}; a machine or workload is a YAML file of a few kilobytes"
+        raise SpecError((Problem(file, 0, "", message),)) from error
     if b"\0" in raw:
         raise SpecError((Problem(file, 1, "", "a binary file; machines and workloads are YAML text"),))
     try:
@@ -267,6 +271,6 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Proble
     return Problem(file, number + 1, "", f"not valid YAML: {error.problem}{context}")
 
 
-def _at(node: Node, place: Place) -> Node:
+def _at(node: YamlNode, place: Place) -> YamlNode:
     value = [_at(item, place) for item in node.value] if isinstance(node.value, list) else node.value
-    return Node(value, place)
+    return YamlNode(value, place)

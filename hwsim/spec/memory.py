@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hwsim.spec.base import Name, Sourced, Spec
+from hwsim.spec.limits import Banks, Bits, Held, Most
 from hwsim.units import BandwidthField, Bytes, LatencyField, format_bytes
 
 Replacement = Literal["fifo", "lru", "plru", "random", "srrip"]
@@ -18,7 +19,7 @@ class Level(Sourced):
 
     name: Name = Field(description="How paths, counters and plots call this level.", examples=["l1"])
     clock: Name | None = Field(None, description="Clock domain; the machine's first clock if not given.")
-    shared_by: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+    shared_by: Banks | Literal["all"] = Field(
         1,
         description="How many compute units use one instance: 1 is private, 'all' one for the whole machine.",
     )
@@ -40,8 +41,8 @@ class RegistersSpec(Level):
     """The register file of a compute unit."""
 
     kind: Literal["registers"]
-    count: int = Field(ge=1, description="Architectural registers that a kernel may hold values in.")
-    bits: int = Field(ge=8, description="Width of one register.", multiple_of=8)
+    count: Held = Field(description="Architectural registers that a kernel may hold values in.")
+    bits: Bits = Field(ge=8, description="Width of one register.", multiple_of=8)
     spill: Literal["count", "refuse"] = Field(
         "count", description="A register tile that does not fit: count its spills, or refuse the run."
     )
@@ -64,9 +65,7 @@ class CacheSpec(Level):
     kind: Literal["cache"]
     size: Bytes = Field(description="Total capacity of one instance; `inf` for a perfect cache.", examples=["32 KiB"])
     line: Bytes = Field(64, description="Line size, a power of two.", examples=["64 B"])
-    ways: Annotated[int, Field(ge=1)] | Literal["full"] = Field(
-        description="Associativity; 1 is direct mapped, 'full' fully associative."
-    )
+    ways: Held | Literal["full"] = Field(description="Associativity; 1 is direct mapped, 'full' fully associative.")
     sector: Bytes | None = Field(None, description="Bytes fetched and written back at a time; the line if not given.")
     replacement: Replacement = Field("lru", description="Which line leaves a full set.")
     write: Literal["back", "through"] = Field("back", description="When a store goes to the next level.")
@@ -79,9 +78,9 @@ class CacheSpec(Level):
         "modulo", description="Set of a line: the low bits, or all its bits folded together by exclusive or."
     )
     prefetch: PrefetchSpec = Field(PrefetchSpec(), description="Hardware prefetcher, counted apart from demand.")
-    mshrs: int = Field(10, ge=1, description="Misses that may be outstanding at once.")
+    mshrs: Held = Field(10, description="Misses that may be outstanding at once.")
 
-    strided_misses: float | None = Field(
+    strided_misses: Annotated[float, Most(1_000_000, "no cache waits for as many")] | None = Field(
         None,
         ge=1,
         description="How many misses overlap whose addresses jump by more than a line, as down a column; "
@@ -110,8 +109,12 @@ class ScratchpadSpec(Level):
 
     kind: Literal["scratchpad"]
     size: Bytes = Field(description="Capacity of one instance.", examples=["164 KiB"])
-    banks: int = Field(1, ge=1, description="Banks that can be read in the same cycle.")
-    bank_width: Bytes = Field(4, description="Bytes that one bank delivers per cycle.", examples=["4 B"])
+    banks: Banks | None = Field(
+        None, description="Banks that can be read in the same cycle; one, or no limit, if not given."
+    )
+    bank_width: Bytes | None = Field(
+        None, description="Bytes that one bank delivers per cycle; 4, or no limit, if not given.", examples=["4 B"]
+    )
     buffers: Literal[1, 2] = Field(
         1,
         description="1: a transfer waits for compute; 2: the next tile moves while this one is computed on.",
@@ -119,6 +122,20 @@ class ScratchpadSpec(Level):
     holds: tuple[Literal["input", "weight", "output"], ...] = Field(
         ("input", "weight", "output"), description="Which operands live here."
     )
+
+    @property
+    def banked(self) -> bool:
+        """Whether its banks are said to limit what it delivers."""
+        return self.banks is not None or self.bank_width is not None
+
+    @property
+    def bank_count(self) -> int:
+        return self.banks or 1
+
+    @property
+    def bank_bytes(self) -> int:
+        """What one bank delivers in a cycle."""
+        return self.bank_width or 4
 
 
 class DramTiming(Spec):
@@ -137,9 +154,9 @@ class DramSpec(Level):
 
     kind: Literal["dram"]
     size: Bytes | None = Field(None, description="Capacity; a workload that needs more is refused.")
-    channels: int = Field(1, ge=1, description="Independent channels.")
-    ranks: int = Field(1, ge=1, description="Ranks per channel.")
-    banks: int = Field(16, ge=1, description="Banks per rank, bank groups counted in.")
+    channels: Banks = Field(1, description="Independent channels.")
+    ranks: Banks = Field(1, description="Ranks per channel.")
+    banks: Banks = Field(16, description="Banks per rank, bank groups counted in.")
     row: Bytes = Field(8192, description="Bytes of one open row (page) of one bank.", examples=["8 KiB"])
     burst: Bytes = Field(64, description="Bytes of one column access.", examples=["64 B"])
     mapping: str = Field(

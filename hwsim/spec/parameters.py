@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from hwsim.errors import OverrideError
+from hwsim.spec.choices import AUTO, NAMES, NUMBERS, is_choice, is_tile
 from hwsim.spec.document import Place, parse_value
 from hwsim.spec.fields import choices, did_you_mean, literals
 from hwsim.spec.workload import WorkloadSpec
@@ -38,23 +39,63 @@ def with_parameters(spec: WorkloadSpec, parameters: Mapping[str, object]) -> Wor
     data = spec.model_dump(exclude_unset=True)
     wrong: list[str] = []
     for name, value in parameters.items():
-        if name not in keys:
-            wrong.append(f"{name}: {spec.name} has no such parameter{did_you_mean(name, keys)}")
+        key = locate(spec, name, value, keys)
+        if key is None:
+            wrong += unknown_parameter(spec, name, keys)
             continue
-        keys[name] = _key_for(spec, keys[name], name, value)
+        keys[name] = key
+        if key.path[0] == "choices" and value == AUTO:
+            data.get("choices", {}).pop(name, None)
+            continue
         try:
-            _set(data, keys[name].path, _read(value, keys[name].annotation))
+            _set(data, key.path, _read(value, key.annotation))
         except ValueError as error:
             wrong.append(f"{name}={value}: {error}")
-    if any(name not in keys for name in parameters):
-        wrong.append(f"parameters of {spec.op}: {describe_keys(keys)}")
     if wrong:
-        raise OverrideError("\n".join(wrong))
+        raise OverrideError("\n".join(dict.fromkeys(wrong)))
     try:
         return type(spec).model_validate(data)
     except ValidationError as error:
         messages = [_message(details, keys) for details in error.errors(include_url=False)]
         raise OverrideError("\n".join(dict.fromkeys(messages))) from error
+
+
+def locate(spec: WorkloadSpec, name: str, value: object, keys: Mapping[str, Key] | None = None) -> Key | None:
+    """Where a parameter leads to: a field of the workload, or one of the choices that a machine may read.
+
+    Where an operation has a field of the same name, as `order`, the value tells which one is meant.
+    """
+    keys = parameter_keys(spec) if keys is None else keys
+    own = keys.get(name)
+    if own is not None and own.path[0] != "choices" and (name not in NAMES or _is_own(spec, own, value)):
+        return _key_for(spec, own, name, value)
+    if not is_choice(name):
+        return None
+    number = is_tile(name) or name in NUMBERS
+    return Key(("choices", name), int if number else str, "a whole number" if number else "a word")
+
+
+def unknown_parameter(spec: WorkloadSpec, name: str, keys: Mapping[str, Key]) -> list[str]:
+    """What to say of a name that leads nowhere."""
+    near = did_you_mean(name, [*keys, *NAMES])
+    return [
+        f"{name}: {spec.name} has no such parameter{near}",
+        f"parameters of {spec.op}: {describe_keys(keys)}",
+        f"and what its machine reads of tile.LEVEL.AXIS, {', '.join(NAMES)}: hwsim show {spec.name} --on MACHINE",
+    ]
+
+
+def _is_own(spec: WorkloadSpec, key: Key, value: object) -> bool:
+    """Whether a value is one of the operation's own field: listed there, or made of the names of its loops."""
+    listed = literals(key.annotation)
+    if listed:
+        return value in listed or not is_word(value)
+    return not is_word(value) or value in _indices(spec)
+
+
+def is_word(value: object) -> bool:
+    """``mnk``: an order of a machine's own loops over tiles, in one word of two letters at least."""
+    return isinstance(value, str) and (value == "auto" or (value.isalpha() and set(value) <= set("bmnkp")))
 
 
 def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:

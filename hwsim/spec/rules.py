@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import pairwise
 
-from hwsim.spec.compute import CpuSpec
 from hwsim.spec.fields import Finding, did_you_mean
-from hwsim.spec.machine import MachineSpec
+from hwsim.spec.machine import MachineSpec, class_rules
 from hwsim.spec.memory import CacheSpec, DramSpec, Level, RegistersSpec, StorageSpec
-from hwsim.spec.systolic_rules import SYSTOLIC_RULES
 from hwsim.units import INFINITE_BYTES, format_bytes, plain
 
 RESERVED_NAMES = frozenset(
@@ -25,6 +23,11 @@ RESERVED_NAMES = frozenset(
 WHOLE_MACHINE = "machine"
 """The key for static power that belongs to no single part: I/O, clock distribution, voltage regulators."""
 
+MOST_ROW_BYTES = 1 << 30
+MOST_BANKS = 1 << 20
+MOST_LINES = 1 << 27
+"""Of all caches together: each line has a few bytes of state."""
+
 _ADDRESS_PARTS = ("row", "rank", "bank", "column", "channel")
 
 
@@ -33,13 +36,16 @@ def check_level(level: Level, index: int) -> Iterator[Finding]:
     for kind, rule in LEVEL_RULES:
         if isinstance(level, kind):
             for field, message in rule(level):
-                yield Finding(("memory", index, field), message)
+                yield Finding(("memory", index, *field.split(".")), message)
 
 
 def check_machine(machine: MachineSpec) -> Iterator[Finding]:
     """What is wrong between the parts of a machine."""
     for rule in MACHINE_RULES:
         yield from rule(machine)
+    for kind in dict.fromkeys(unit.kind for unit in machine.compute):
+        for rule in class_rules(kind):
+            yield from rule(machine)
 
 
 # Rules of a level: (field, message)
@@ -133,6 +139,30 @@ def _row_holds_whole_bursts(dram: DramSpec) -> Found:
         yield "row", f"{format_bytes(dram.row)} does not hold whole bursts of {format_bytes(dram.burst)}"
 
 
+def _rows_and_bursts_are_real(dram: DramSpec) -> Found:
+    for field in ("row", "burst"):
+        size = getattr(dram, field)
+        if MOST_ROW_BYTES < size < INFINITE_BYTES:
+            yield field, f"{format_bytes(size)} is more than {format_bytes(MOST_ROW_BYTES)}: no memory opens as much"
+
+
+def _banks_can_be_counted(dram: DramSpec) -> Found:
+    banks = dram.channels * dram.ranks * dram.banks
+    if banks > MOST_BANKS:
+        yield "banks", f"{banks:,} in all channels and ranks; at most {MOST_BANKS:,}, each has a state of its own"
+
+
+def _refreshes_leave_time(dram: DramSpec) -> Found:
+    """Between two refreshes there has to be time for an access."""
+    timing = dram.timing
+    if timing is None:
+        return
+    if timing.trefi.amount == 0:
+        yield "timing.trefi", f"{timing.trefi} between two refreshes leaves no time; some microseconds are usual"
+    elif timing.trefi.unit == timing.trfc.unit and timing.trefi.amount <= timing.trfc.amount:
+        yield "timing.trefi", f"{timing.trefi} between two refreshes, which take {timing.trfc} each, leaves no time"
+
+
 LEVEL_RULES: tuple[tuple[type[Level], Callable[..., Found]], ...] = (
     (CacheSpec, _line_is_a_power_of_two),
     (CacheSpec, _size_is_whole_sets),
@@ -143,6 +173,9 @@ LEVEL_RULES: tuple[tuple[type[Level], Callable[..., Found]], ...] = (
     (DramSpec, _mapping_names_each_part_once),
     (DramSpec, _rows_and_bursts_are_powers_of_two),
     (DramSpec, _row_holds_whole_bursts),
+    (DramSpec, _rows_and_bursts_are_real),
+    (DramSpec, _banks_can_be_counted),
+    (DramSpec, _refreshes_leave_time),
 )
 
 
@@ -218,12 +251,6 @@ def _sectors_do_not_shrink_outwards(machine: MachineSpec) -> Iterator[Finding]:
                 f"({format_bytes(inner.sector_bytes)}); give {inner.name} sectors as small, or this level larger ones"
             )
             yield Finding(("memory", index, "sector"), message)
-
-
-def _a_core_has_a_cache(machine: MachineSpec) -> Iterator[Finding]:
-    if any(isinstance(unit, CpuSpec) for unit in machine.compute) and not machine.caches:
-        message = "has no cache, and a CPU core loads through one; give it a small one (size: 64 B, ways: 1) if need be"
-        yield Finding(("memory",), message)
 
 
 def _inclusion_needs_equal_lines(machine: MachineSpec) -> Iterator[Finding]:
@@ -312,6 +339,18 @@ def _a_power_limit_leaves_room(machine: MachineSpec) -> Iterator[Finding]:
         yield Finding(("energy", "tdp", "power"), message)
 
 
+def _caches_can_be_simulated(machine: MachineSpec) -> Iterator[Finding]:
+    units = sum(unit.count for unit in machine.compute)
+    for index, level in enumerate(machine.memory):
+        if not isinstance(level, CacheSpec) or level.infinite or not _usable_line(level.line):
+            continue
+        sharers = units if level.shared_by == "all" else level.shared_by
+        lines = level.size // level.line * max(1, units // sharers)
+        if lines > MOST_LINES:
+            message = f"{lines:,} lines in all instances; at most {MOST_LINES:,} can be simulated, or inf for no limit"
+            yield Finding(("memory", index, "size"), message)
+
+
 MACHINE_RULES: tuple[Callable[[MachineSpec], Iterator[Finding]], ...] = (
     _names_are_unique,
     _clocks_exist,
@@ -319,14 +358,13 @@ MACHINE_RULES: tuple[Callable[[MachineSpec], Iterator[Finding]], ...] = (
     _outer_caches_are_larger,
     _lines_do_not_shrink_outwards,
     _sectors_do_not_shrink_outwards,
-    _a_core_has_a_cache,
     _inclusion_needs_equal_lines,
     _first_cache_includes_nothing,
     _sharing_fits_the_units,
     _latency_does_not_shrink_outwards,
     _energy_keys_name_parts,
     _a_power_limit_leaves_room,
-    *SYSTOLIC_RULES,
+    _caches_can_be_simulated,
 )
 
 

@@ -1,19 +1,35 @@
 """A workload file: an operation, its sizes, the schedule by which it is computed, and its precision.
 
-Each operation is a class of its own, found by ``op``; `hwsim.spec.operation` lists them.
+Each operation is a class of its own, found by ``op`` and imported when a file asks for it.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+import re
+from collections.abc import Iterator
+from functools import reduce
+from importlib import import_module
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Name, Precision, Spec, SumFormat, sum_problem
+from hwsim.spec.choices import ChoiceName, ChoiceValue, MappingSpec, ThreadSchedule, choice_problem
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.mapping import MappingSpec
-from hwsim.spec.number import Precision, SumFormat
-from hwsim.spec.threads import ThreadSchedule
+from hwsim.spec.limits import LARGEST_SIZE, Products, Seed
+
+_OPS = Path(__file__).resolve().parents[1] / "ops"
+"""Where operations are declared."""
 
 Distribution = Literal["uniform", "normal", "activations", "relu"]
 
@@ -34,8 +50,8 @@ class WorkloadSpec(Spec):
     accumulate: SumFormat | None = Field(
         None, description="Number format of sums of products; if not given, one that suits the precision."
     )
-    chunk: int | None = Field(
-        None, ge=1, description="Products that are summed before the sum is rounded to its format; all if not given."
+    chunk: Products | None = Field(
+        None, description="Products that are summed before the sum is rounded to its format; all if not given."
     )
     scale: Literal["none", "tensor", "row", "block", "auto"] = Field(
         "none",
@@ -43,7 +59,7 @@ class WorkloadSpec(Spec):
         "for a tensor, for each row of the left and column of the right matrix, or for each block of those. auto: one "
         "for a tensor where the format has a short range and the operation can have scales.",
     )
-    scale_block: int = Field(32, ge=2, description="Numbers in a block with a common scale; a power of two.")
+    scale_block: Products = Field(32, ge=2, description="Numbers in a block with a common scale; a power of two.")
     convert: bool = Field(
         False,
         description="On a machine that does not compute in the precision: convert to a format that it has, and count "
@@ -57,17 +73,27 @@ class WorkloadSpec(Spec):
     inputs: dict[str, str] = Field(
         {}, description="Inputs of your own: `.npy` files by the names of the tensors.", examples=[{"A": "a.npy"}]
     )
-    seed: int = Field(0, ge=0, description="Seed of the random inputs.")
+    seed: Seed = Field(0, description="Seed of the random inputs.")
     mapping: MappingSpec = Field(MappingSpec(), description="Tiles on a machine with arrays; others do not read it.")
     threads: ThreadSchedule = Field(
         ThreadSchedule(), description="How a matrix product is written for a GPU; others do not read it."
     )
 
+    choices: dict[ChoiceName, ChoiceValue] = Field(
+        {},
+        description="Choices of the schedule by the names that a machine reads: `tile.LEVEL.AXIS`, `order`, `split_k`, "
+        "`stages`, `buffers`, `dataflow`, `keep`; `hwsim show WORKLOAD --on MACHINE` lists them.",
+        examples=[{"tile.shared.m": 128, "split_k": 2}],
+    )
+
     loops: ClassVar[tuple[str, ...]] = ()
     """Loops that a schedule may cut, where their names are not those of the sizes."""
 
+    operation: ClassVar[Any] = None
+    """The operation that a file of this class asks for, where it is declared by statements."""
+
     variants: ClassVar[dict[str, type[WorkloadSpec]]] = {}
-    """The class of each operation, by the names that its ``op`` may have."""
+    """The class of each operation that was imported, by the names that its ``op`` may have."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -76,10 +102,41 @@ class WorkloadSpec(Spec):
         for name in getattr(cls.model_fields["op"].annotation, "__args__", ()):
             WorkloadSpec.variants[name] = cls
 
+    @field_validator("choices")
+    @classmethod
+    def _choices_fit(cls, choices: dict[str, int | str]) -> dict[str, int | str]:
+        for name, value in choices.items():
+            if problem := choice_problem(name, value):
+                raise ValueError(f"{name}={value}: {problem}")
+        return choices
+
+    @model_serializer(mode="wrap")
+    def _without_empty_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Where nothing was chosen, nothing is written."""
+        data: dict[str, Any] = handler(self)
+        if not data.get("choices", True):
+            del data["choices"]
+        return data
+
     @model_validator(mode="after")
     def _block_is_a_power_of_two(self) -> Self:
         if self.scale_block & (self.scale_block - 1):
             raise ValueError(f"scale_block: {self.scale_block} is not a power of two")
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_are_in_range(self) -> Self:
+        """Sizes and schedules of every operation: what an address or a count could not hold any more."""
+        for group in ("sizes", "schedule", "operations", "stages"):
+            for name, number in _numbers(getattr(self, group, None), group):
+                if abs(number) > LARGEST_SIZE:
+                    raise ValueError(f"{name}: {number:,} is more than {LARGEST_SIZE:,}: no tensor is as long")
+        return self
+
+    @model_validator(mode="after")
+    def _sums_fit_their_format(self) -> Self:
+        if self.accumulate is not None and (problem := sum_problem(self.accumulate)):
+            raise ValueError(f"accumulate: {problem}")
         return self
 
     @model_validator(mode="wrap")
@@ -93,13 +150,56 @@ class WorkloadSpec(Spec):
             return handler(data)
         model = workload_model(op)
         if model is WorkloadSpec:
-            known = sorted(WorkloadSpec.variants)
+            known = known_operations()
             raise ValueError(f"op: '{op}' is not one of {', '.join(known)}{did_you_mean(op, known)}")
         return model.model_validate(data)
 
 
+def _numbers(value: object, path: str) -> Iterator[tuple[str, int]]:
+    """The whole numbers of a group, with their paths."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield path, value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _numbers(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _numbers(each, f"{path}.{name}")
+    elif isinstance(value, tuple):
+        for number, each in enumerate(value):
+            yield from _numbers(each, f"{path}[{number}]")
+
+
 def workload_model(op: str | None) -> type[WorkloadSpec]:
     """The class behind an ``op``; the common one if there is none of that name."""
-    import hwsim.spec.operation  # noqa: F401  (its classes register themselves)
-
+    if op and op not in WorkloadSpec.variants:
+        import_home(op)
     return WorkloadSpec.variants.get(op or "", WorkloadSpec)
+
+
+def import_home(op: str) -> None:
+    """Import the module of `hwsim.ops` that declares an operation: the one with its name, or a function of its name."""
+    name = re.escape(op)
+    declared = re.compile(rf'^(def {name}_?\(|    "{name}": |    op: Literal\[.*"{name}")', re.MULTILINE)
+    for file in sorted(_OPS.glob("*.py")):
+        if file.stem == op or declared.search(file.read_text(encoding="utf-8")):
+            import_module(f"hwsim.ops.{file.stem}")
+
+
+def import_operations() -> None:
+    """Import every operation."""
+    for file in sorted(_OPS.glob("*.py")):
+        import_module(f"hwsim.ops.{file.stem}")
+
+
+def known_operations() -> list[str]:
+    """Every ``op`` that a file may name."""
+    import_operations()
+    return sorted(WorkloadSpec.variants)
+
+
+def any_workload() -> Any:
+    """The classes of all operations as one type, told apart by ``op``: for the JSON Schema of workload files."""
+    known_operations()  # imports them
+    models = dict.fromkeys(WorkloadSpec.variants[name] for name in sorted(WorkloadSpec.variants))
+    return Annotated[reduce(or_, models), Field(discriminator="op")]

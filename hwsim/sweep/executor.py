@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -32,8 +33,15 @@ class Backend(ABC):
     dies_as_a_whole = False
     """Whether one dead worker takes all points in flight with it."""
 
+    warning = ""
+    """What whoever starts it should know."""
+
     @abstractmethod
     def open(self) -> Executor: ...
+
+    def check(self) -> None:
+        """Raises PassingError where nobody is left who could compute."""
+        return
 
     def submit(self, executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         return executor.submit(function, *arguments)
@@ -78,7 +86,17 @@ class Processes(Backend):
             _end(pid)
 
 
-def make_backend(name: str, jobs: int | None, scheduler: str | None = None) -> Backend:
+@dataclass(frozen=True)
+class Tls:
+    """Certificates by which a scheduler, its workers and this process know each other: paths of PEM files."""
+
+    ca: str
+    """Who signs the others."""
+    cert: str
+    key: str
+
+
+def make_backend(name: str, jobs: int | None, scheduler: str | None = None, tls: Tls | None = None) -> Backend:
     """The backend of a name; `auto` is the caller's to decide."""
     if name not in NAMES:
         from hwsim.spec.fields import did_you_mean
@@ -88,10 +106,12 @@ def make_backend(name: str, jobs: int | None, scheduler: str | None = None) -> B
         raise InputError(f"--jobs {jobs}: at least 1 is needed")
     if scheduler is not None and name != "dask":
         raise InputError("--scheduler is for --executor dask")
+    if tls is not None and (scheduler is None or not scheduler.startswith("tls://")):
+        raise InputError("certificates are for a scheduler that uses them: --scheduler tls://HOST:8786")
     if name == "dask":
         from hwsim.sweep.dask_backend import DaskBackend
 
-        return DaskBackend(jobs or usable_cores(), scheduler)
+        return DaskBackend(jobs or usable_cores(), scheduler, tls)
     if name == "inprocess":
         return InProcess()
     return Processes(jobs or usable_cores())

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hwsim.errors import InputError
-from hwsim.results.metrics import Metric, about, full_name, metrics_of, write
-from hwsim.results.result import RunResult
-from hwsim.sweep.request import Coordinates, Request
-from hwsim.sweep.store import Status, Store
+from hwsim.result import RunResult
+from hwsim.results.metrics import Amount, about, full_name, metrics_of, shown, write
+from hwsim.sweep.grid import Coordinates, SweepRequest
+from hwsim.sweep.store import ResultStore, Status
 
 if TYPE_CHECKING:
     import pandas
 
-    from hwsim.results.plot.file import Figure
+    from hwsim.results.plot.style import Figure
 
-BEST_OF = ("time_s", "energy_j", "edp_js", "error_max_rel")
 _SHOWN = 12
+
+Costs = tuple[float, ...]
+"""The metrics of a point, less is better."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Row:
     coordinates: Coordinates
     status: Status
     error: str | None
-    metrics: dict[str, Metric]
+    metrics: dict[str, Amount]
 
     def __getitem__(self, name: str) -> Any:
         """A coordinate or a metric, by name."""
@@ -47,7 +54,7 @@ class Row:
 class ResultSet:
     """The rows of a sweep in the order of its grid; failed points are among them, with their reason."""
 
-    def __init__(self, request: Request, rows: Sequence[Row], load: Callable[[str], RunResult]) -> None:
+    def __init__(self, request: SweepRequest, rows: Sequence[Row], load: Callable[[str], RunResult]) -> None:
         self.request = request
         self.rows = tuple(rows)
         self._load = load
@@ -70,7 +77,7 @@ class ResultSet:
     def failed(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.status != "done")
 
-    @property
+    @cached_property
     def metric_names(self) -> tuple[str, ...]:
         """Every number that some row has."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row.metrics))
@@ -112,12 +119,9 @@ class ResultSet:
         names = [self.check_metric(metric) for metric in metrics or ("time", "energy")]
         rows = [row for row in self.done if all(row.metrics.get(name) is not None for name in names)]
         costs = {row.position: tuple(_cost(name, row.metrics[name]) for name in names) for row in rows}
-        kept: list[Row] = []
-        for row in sorted(rows, key=lambda row: (costs[row.position], row.position)):
-            # Whoever beats a row comes before it in this order, and is kept or beaten by one that is kept.
-            if not any(_beats(costs[other.position], costs[row.position]) for other in kept):
-                kept.append(row)
-        return self.only(kept)
+        unbeaten = _front(set(costs.values()))
+        front = [row for row in rows if costs[row.position] in unbeaten]
+        return self.only(sorted(front, key=lambda row: (costs[row.position], row.position)))
 
     def check_metric(self, metric: str) -> str:
         """The full name of a metric that exists. Raises InputError with those that do."""
@@ -145,7 +149,7 @@ class ResultSet:
 
     def plot(self, kind: str = "auto", path: Path | str | None = None, **options: Any) -> Figure:
         """Draw the sweep: lines, heat, pareto, energy or traffic; `auto` takes what fits its axes."""
-        from hwsim.sweep.picture import draw
+        from hwsim.sweep.report import draw
 
         return draw(self, kind, None if path is None else Path(path), **options)
 
@@ -154,14 +158,14 @@ class ResultSet:
 
     def _lines(self) -> Iterator[str]:
         yield f"ResultSet: {len(self)} points ({self.request.size_words()}), {len(self.failed)} failed"
-        for name in BEST_OF:
-            if any(row.metrics.get(name) is not None for row in self.done):
-                row = self.best(name)
+        for metric in shown("best"):
+            if any(row.metrics.get(metric.name) is not None for row in self.done):
+                row = self.best(metric.name)
                 where = ", ".join(f"{axis}={row[axis]}" for axis in self.axis_names)
-                yield f"  least {about(name).title}: {write(name, row.metrics[name])} at {where}"
+                yield f"  {metric.best} {metric.title}: {write(metric.name, row.metrics[metric.name])} at {where}"
 
     def _repr_html_(self) -> str:
-        names = [name for name in (*BEST_OF, "utilisation") if name in self.metric_names]
+        names = [metric.name for metric in shown("sweep") if metric.name in self.metric_names]
         head = "".join(f"<th>{escape(title)}</th>" for title in (*self.axis_names, *(about(n).title for n in names)))
         rows = "".join(
             "<tr>"
@@ -174,7 +178,7 @@ class ResultSet:
         return f"<table><tr>{head}</tr>{rows}</table>{more}"
 
 
-def load_results(store: Store, sweep: int, request: Request) -> ResultSet:
+def load_results(store: ResultStore, sweep: int, request: SweepRequest) -> ResultSet:
     """What a store has of a sweep."""
     members = store.members(sweep)
     rows = []
@@ -184,33 +188,60 @@ def load_results(store: Store, sweep: int, request: Request) -> ResultSet:
     return ResultSet(request, rows, _Loader(store))
 
 
-def _row(store: Store, position: int, key: str, coordinates: Coordinates) -> Row:
-    stored = store.get(key)
-    assert stored is not None, "a member of a sweep is a point of the store"
-    metrics = {} if stored.result is None else metrics_of(RunResult.from_json(stored.result))
+def _row(store: ResultStore, position: int, key: str, coordinates: Coordinates) -> Row:
+    stored = store.need(key)
+    metrics = {} if stored.data is None else metrics_of(RunResult.from_dict(stored.data))
     return Row(position, key, coordinates, stored.status, stored.error, metrics)
 
 
 class _Loader:
     """Whole results by key, also after the store was closed."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ResultStore) -> None:
         self._store = store
 
     def __call__(self, key: str) -> RunResult:
         self._store = self._store.for_reading()
-        stored = self._store.get(key)
-        assert stored is not None and stored.result is not None, "only finished points are asked for"
-        return RunResult.from_json(stored.result)
+        stored = self._store.need(key)
+        assert stored.data is not None, "only finished points are asked for"
+        return RunResult.from_dict(stored.data)
 
 
-def _number(value: Metric) -> float:
+def _number(value: Amount) -> float:
     return float(value) if isinstance(value, int | float) else float("inf")
 
 
-def _cost(name: str, value: Metric) -> float:
+def _cost(name: str, value: Amount) -> float:
     return -_number(value) if about(name).higher_is_better else _number(value)
 
 
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+def _front(costs: set[Costs]) -> set[Costs]:
+    """Those that no other beats. In order, whoever beats one comes before it, and is kept or beaten by one that is
+    kept. With up to three metrics a staircase of the last two tells; with more, all that are kept are asked."""
+    if not costs:
+        return set()
+    if len(next(iter(costs))) > 3:
+        return _front_of_many(costs)
+    stairs: list[tuple[float, float]] = []
+    kept = set()
+    for cost in sorted(costs):
+        _, second, third = (*cost, 0.0, 0.0)[:3]
+        place = bisect_right(stairs, (second, inf))
+        if place and stairs[place - 1][1] <= third:
+            continue
+        kept.add(cost)
+        first = bisect_left(stairs, (second, -inf))
+        last = first
+        while last < len(stairs) and stairs[last][1] >= third:
+            last += 1
+        stairs[first:last] = [(second, third)]
+    return kept
+
+
+def _front_of_many(costs: set[Costs]) -> set[Costs]:
+    table, count = np.empty((len(costs), len(next(iter(costs))))), 0
+    for cost in sorted(costs):
+        if not bool((table[:count] <= cost).all(axis=1).any()):
+            table[count] = cost
+            count += 1
+    return {tuple(row) for row in table[:count].tolist()}

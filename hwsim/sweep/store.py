@@ -6,8 +6,8 @@ A result holds no times of day and no durations: a sweep that was interrupted an
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from hwsim.errors import InputError
-from hwsim.sweep.point import Point
-from hwsim.sweep.request import Request
-from hwsim.sweep.version import model_version
+from hwsim.files import note_input
+from hwsim.sweep.grid import SweepRequest
+from hwsim.sweep.point import Point, model_version
 
 FORMAT = 1
 APPLICATION = 0x68777369
@@ -29,20 +29,27 @@ APPLICATION = 0x68777369
 MEMORY = ":memory:"
 
 Status = Literal["done", "failed", "lost"]
-"""Computed; refused by the model, and will be again; its worker died, and it may be tried again."""
+"""Computed; refused by the model, and will be again; lost to a passing fault (a worker that died, a file that was not
+there, a full disk, a mistake of ours), and tried again when the sweep is asked for again."""
+
+STATUSES: tuple[Status, ...] = ("done", "failed", "lost")
 
 _WAIT_MS = 60_000
+_TIGHT = (",", ":")
 
 _TABLES = """
 CREATE TABLE machines (key TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE points (
-    key TEXT PRIMARY KEY, status TEXT NOT NULL, machine TEXT, result BLOB, error TEXT
+    key TEXT PRIMARY KEY, status TEXT NOT NULL, machine TEXT, result BLOB, error TEXT, mark TEXT
 ) WITHOUT ROWID;
-CREATE TABLE sweeps (id INTEGER PRIMARY KEY, request TEXT NOT NULL UNIQUE, model TEXT NOT NULL);
+CREATE TABLE sweeps (id INTEGER PRIMARY KEY, request TEXT NOT NULL UNIQUE, model TEXT NOT NULL, mark TEXT);
 CREATE TABLE members (
-    sweep INTEGER NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL, PRIMARY KEY (sweep, position)
+    sweep INTEGER NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL, mark TEXT, PRIMARY KEY (sweep, position)
 ) WITHOUT ROWID;
 """
+
+_MARKED = ("points", "sweeps", "members")
+"""Tables whose rows carry a digest of themselves: SQLite notices when its pages are torn, not when a letter changed."""
 
 
 class StoreError(InputError):
@@ -54,12 +61,19 @@ class Stored:
     """What the store has about a point."""
 
     status: Status
-    result: str | None
-    """JSON text of the result, whole: with its machine."""
+    data: dict[str, Any] | None
+    """The result as plain data, whole: with its machine, which points share."""
     error: str | None
 
+    @property
+    def result(self) -> str | None:
+        """The same as JSON text."""
+        return (
+            None if self.data is None else json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=_TIGHT)
+        )
 
-class Store:
+
+class ResultStore:
     """An open store; use it in a `with`, or close it."""
 
     def __init__(self, path: Path | str, *, write: bool = True, check: bool = True) -> None:
@@ -67,7 +81,14 @@ class Store:
         self.name = str(path)
         self.writes = write
         self.closed = False
-        self._machines: dict[str, str] = {}
+        self._machines: set[str] = set()
+        """Those that this process has put into the store, by key."""
+        self._described: dict[str, dict[str, Any]] = {}
+        """Those that it has read."""
+        self._marks = True
+        if self.name != MEMORY:
+            for ending in ("", "-wal", "-shm", "-journal"):
+                note_input(f"{self.name}{ending}")
         with self._explained("opened"):
             self._db = self._open()
             self._check_kind()
@@ -75,6 +96,7 @@ class Store:
                 self._create()
             if check:
                 self._check_health()
+            self._add_marks()
 
     def __enter__(self) -> Self:
         return self
@@ -88,40 +110,43 @@ class Store:
         self._db.close()
         self.closed = True
 
-    def for_reading(self) -> Store:
+    def for_reading(self) -> ResultStore:
         """This store while it is open; the file opened again, for reading only, when it is not."""
-        return Store(self.path, write=False, check=False) if self.closed else self
+        return ResultStore(self.path, write=False, check=False) if self.closed else self
 
     # Writing --------------------------------------------------------------------------------------------------------
 
-    def begin(self, request: Request) -> int:
+    def begin(self, request: SweepRequest) -> int:
         """The number of a sweep; the same request has the same number."""
         text = request.to_json()
         with self._explained("written"), self._transaction():
-            self._db.execute("INSERT OR IGNORE INTO sweeps (request, model) VALUES (?, ?)", (text, model_version()))
+            model = model_version()
+            new = (text, model, _mark(text, model))
+            self._db.execute("INSERT OR IGNORE INTO sweeps (request, model, mark) VALUES (?, ?, ?)", new)
             row = self._db.execute("SELECT id, model FROM sweeps WHERE request = ?", (text,)).fetchone()
-            if row[1] != model_version():
-                self._db.execute("UPDATE sweeps SET model = ? WHERE id = ?", (model_version(), row[0]))
+            if row[1] != model:
+                changed = (model, _mark(text, model), row[0])
+                self._db.execute("UPDATE sweeps SET model = ?, mark = ? WHERE id = ?", changed)
                 self._db.execute("DELETE FROM members WHERE sweep = ?", (row[0],))
         return int(row[0])
 
     def finish(self, sweep: int, point: Point, status: Status, result: str | None, error: str | None) -> None:
         """Keep one point. A result that is already there stays: it is the same."""
         blob = None if result is None else _packed(result)
-        machine = None if point.job is None else point.job.machine_key
+        machine = None if point.inputs is None else point.inputs.machine_key
         with self._explained("written"), self._transaction():
-            if point.job is not None and machine not in self._machines:
-                packed = (machine, _packed(point.job.described))
+            if point.inputs is not None and machine not in self._machines:
+                packed = (machine, _packed(point.inputs.described))
                 self._db.execute("INSERT OR IGNORE INTO machines (key, data) VALUES (?, ?)", packed)
             self._db.execute(
-                "INSERT INTO points (key, status, machine, result, error) VALUES (?, ?, ?, ?, ?) "
-                "ON CONFLICT (key) DO UPDATE SET status = excluded.status, result = excluded.result, "
-                "error = excluded.error WHERE points.status != 'done'",
-                (point.key, status, machine, blob, error),
+                "INSERT INTO points (key, status, machine, result, error, mark) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET status = excluded.status, machine = excluded.machine, "
+                "result = excluded.result, error = excluded.error, mark = excluded.mark WHERE points.status != 'done'",
+                (point.key, status, machine, blob, error, _mark(point.key, status, machine, blob, error)),
             )
             self._join(sweep, point)
-        if point.job is not None and machine is not None:
-            self._machines[machine] = point.job.described
+        if machine is not None:
+            self._machines.add(machine)
 
     def reuse(self, sweep: int, points: list[Point]) -> None:
         """Points that are already here belong to this sweep as well."""
@@ -130,8 +155,17 @@ class Store:
                 self._join(sweep, point)
 
     def _join(self, sweep: int, point: Point) -> None:
-        row = (sweep, point.position, point.key)
-        self._db.execute("INSERT OR REPLACE INTO members (sweep, position, key) VALUES (?, ?, ?)", row)
+        """Put a point into its place; what was lost there before, under another key, is forgotten."""
+        place = (sweep, point.position)
+        before = self._db.execute("SELECT key FROM members WHERE sweep = ? AND position = ?", place).fetchone()
+        row = (*place, point.key, _mark(*place, point.key))
+        self._db.execute("INSERT OR REPLACE INTO members (sweep, position, key, mark) VALUES (?, ?, ?, ?)", row)
+        if before is not None and before[0] != point.key:
+            self._db.execute(
+                "DELETE FROM points WHERE key = ? AND status = 'lost' "
+                "AND NOT EXISTS (SELECT 1 FROM members WHERE members.key = points.key)",
+                before,
+            )
 
     # Reading --------------------------------------------------------------------------------------------------------
 
@@ -142,24 +176,43 @@ class Store:
 
     def get(self, key: str) -> Stored | None:
         with self._explained("read"):
-            row = self._db.execute("SELECT status, machine, result, error FROM points WHERE key = ?", (key,)).fetchone()
+            columns = f"status, machine, result, error, {self._mark_column}"
+            row = self._db.execute(f"SELECT {columns} FROM points WHERE key = ?", (key,)).fetchone()
             if row is None:
                 return None
+            self._check_mark(f"point {key}", row[4], key, *row[:4])
+            if row[0] not in STATUSES:
+                raise StoreError(self._damaged(f"point {key} has no state that is known"))
             return Stored(row[0], None if row[2] is None else self._whole(key, row[1], row[2]), row[3])
 
-    def sweeps(self) -> list[tuple[int, Request, str, int]]:
+    def need(self, key: str) -> Stored:
+        """A point that a sweep has. Raises StoreError where it is missing."""
+        stored = self.get(key)
+        if stored is None:
+            raise StoreError(self._damaged(f"point {key} is missing"))
+        return stored
+
+    def sweeps(self) -> list[tuple[int, SweepRequest, str, int]]:
         """Every sweep: its number, what was asked, the model it ran with, and how many points it has."""
         with self._explained("read"):
             rows = self._db.execute(
-                "SELECT id, request, model, (SELECT count(*) FROM members WHERE sweep = id) FROM sweeps ORDER BY id"
+                "SELECT id, request, model, (SELECT count(*) FROM members WHERE sweep = id), "
+                f"{self._mark_column} FROM sweeps ORDER BY id"
             ).fetchall()
-        return [(row[0], Request.from_json(row[1]), row[2], row[3]) for row in rows]
+            found = []
+            for row in rows:
+                self._check_mark(f"sweep {row[0]}", row[4], row[1], row[2])
+                found.append((row[0], SweepRequest.from_json(row[1]), row[2], row[3]))
+        return found
 
     def members(self, sweep: int) -> dict[int, str]:
         """The key of every point that a sweep has so far, by its position in the grid."""
         with self._explained("read"):
-            rows = self._db.execute("SELECT position, key FROM members WHERE sweep = ? ORDER BY position", (sweep,))
-            return dict(rows.fetchall())
+            query = f"SELECT position, key, {self._mark_column} FROM members WHERE sweep = ? ORDER BY position"
+            rows = self._db.execute(query, (sweep,)).fetchall()
+            for position, key, mark in rows:
+                self._check_mark(f"place {position} of sweep {sweep}", mark, sweep, position, key)
+            return {row[0]: row[1] for row in rows}
 
     def count(self) -> int:
         with self._explained("read"):
@@ -172,17 +225,17 @@ class Store:
         found = {key: self.get(key) for key in keys}
         return {key: (each.status, each.result, each.error) for key, each in found.items() if each is not None}
 
-    def _whole(self, key: str, machine: str, blob: bytes) -> str:
+    def _whole(self, key: str, machine: str, blob: bytes) -> dict[str, Any]:
         """A result with its machine back in place."""
-        data = json.loads(_unpacked(blob))
-        if machine not in self._machines:
+        data: dict[str, Any] = json.loads(_unpacked(blob))
+        if machine not in self._described:
             row = self._db.execute("SELECT data FROM machines WHERE key = ?", (machine,)).fetchone()
             if row is None:
-                raise StoreError(f"{self.name} is damaged: the machine of point {key} is missing")
-            self._machines[machine] = _unpacked(row[0])
+                raise StoreError(self._damaged(f"the machine of point {key} is missing"))
+            self._described[machine] = json.loads(_unpacked(row[0]))
         if "machine" not in data["resolved"]:
-            data["resolved"] = {"machine": json.loads(self._machines[machine]), **data["resolved"]}
-        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            data["resolved"] = {"machine": self._described[machine], **data["resolved"]}
+        return data
 
     # Opening --------------------------------------------------------------------------------------------------------
 
@@ -194,11 +247,30 @@ class Store:
         if not self.writes:
             if not self.path.is_file():
                 raise StoreError(f"there is no file {self.name}")
-            plain = os.access(self.path.parent, os.W_OK)
-            return self._connect(f"{self.path.resolve().as_uri()}?mode=ro{'' if plain else '&immutable=1'}")
+            return self._open_to_read()
         if not self.path.parent.is_dir():
             raise StoreError(f"{self.name}: there is no folder {self.path.parent}")
         return self._connect(self.path.resolve().as_uri())
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """A folder that cannot be written has no room for what SQLite keeps beside a store while it is read. Without a
+        log beside the store nobody can be writing, and none is needed; with one, the last points are only there."""
+        place = f"{self.path.resolve().as_uri()}?mode=ro"
+        db = self._connect(place)
+        try:
+            db.execute("PRAGMA user_version").fetchone()
+        except sqlite3.OperationalError as error:
+            db.close()
+            if not (error.sqlite_errorname or "").startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+                raise
+            log = Path(f"{self.path.resolve()}-wal")
+            if log.exists() and log.stat().st_size:
+                raise StoreError(
+                    f"{self.name} was not closed, and its last points are in {log.name}, which cannot be read in a "
+                    f"read-only folder; copy {self.path.name} and {log.name} together to a folder that can be written"
+                ) from error
+            return self._connect(f"{place}&immutable=1")
+        return db
 
     def _connect(self, place: str) -> sqlite3.Connection:
         db = sqlite3.connect(place, uri=place != MEMORY, isolation_level=None, timeout=_WAIT_MS / 1000)
@@ -230,14 +302,45 @@ class Store:
 
     def _check_health(self) -> None:
         found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found == "ok" and self._is_cut():
+            found = "its end is missing"
         if found != "ok":
             raise StoreError(self._damaged(found))
+
+    def _is_cut(self) -> bool:
+        """Whether the file ends inside a page, and no log has the rest."""
+        if self.name == MEMORY:
+            return False
+        log = Path(f"{self.name}-wal")
+        logged = log.exists() and log.stat().st_size > 0
+        return not logged and self.path.stat().st_size % self._pragma("page_size") != 0
+
+    def _add_marks(self) -> None:
+        """Stores that were begun without marks get room for them; what is in them already stays without."""
+        lacking = [table for table in _MARKED if not self._has_mark(table)]
+        if lacking and self.writes:
+            with self._transaction():
+                for table in lacking:
+                    if not self._has_mark(table):
+                        self._db.execute(f"ALTER TABLE {table} ADD COLUMN mark TEXT")
+        self._marks = self.writes or not lacking
+
+    def _has_mark(self, table: str) -> bool:
+        return any(row[1] == "mark" for row in self._db.execute(f"PRAGMA table_info({table})"))
+
+    @property
+    def _mark_column(self) -> str:
+        return "mark" if self._marks else "NULL"
+
+    def _check_mark(self, what: str, mark: str | None, *values: object) -> None:
+        if mark is not None and mark != _mark(*values):
+            raise StoreError(self._damaged(f"{what} is not as it was written"))
 
     def check_model(self) -> None:
         """Raises StoreError where the store holds points of another model, which would not be reused."""
         with self._explained("read"):
             rows = self._db.execute("SELECT DISTINCT model FROM sweeps ORDER BY model").fetchall()
-        others = [row[0] for row in rows if row[0] != model_version()]
+        others = [str(row[0]) for row in rows if row[0] != model_version()]
         if others:
             raise StoreError(
                 f"{self.name} holds points of model {', '.join(others)}, and this is model {model_version()}: "
@@ -263,7 +366,7 @@ class Store:
         """SQLite's errors in plain words."""
         try:
             yield
-        except (sqlite3.Error, zlib.error, ValueError) as error:
+        except (sqlite3.Error, zlib.error, ValueError, KeyError, TypeError) as error:
             raise StoreError(self._words(error, doing)) from error
 
     def _words(self, error: Exception, doing: str) -> str:
@@ -290,14 +393,14 @@ class Store:
         )
 
 
+def _mark(*values: object) -> str:
+    """A digest of a row."""
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
+
+
 def _packed(text: str) -> bytes:
     return zlib.compress(text.encode(), 6)
 
 
 def _unpacked(blob: bytes) -> str:
     return zlib.decompress(blob).decode()
-
-
-def as_data(stored: Stored) -> dict[str, Any]:
-    """A result as plain data; empty for a point that has none."""
-    return {} if stored.result is None else dict(json.loads(stored.result))

@@ -1,36 +1,42 @@
-"""Tune: the best schedule, without simulating them all.
+"""Tune: the best schedule, by the cost model of the machine's own target, without doing the math.
 
-A small space is simulated whole. In a larger one, what breaks a capacity rule is left out, the rest is estimated
-(see `hwsim.hardware.footprint`), and only the promising third is simulated, the best estimate first. A space that is
-too large even to estimate is sampled: by Optuna where it is installed, else by steps from the best point found so far.
+A small space is simulated whole. Where a target can estimate (caches: see `hwsim.memory.footprint`), what breaks a
+capacity rule is left out, the rest is estimated, and only the promising third is simulated, the best estimate first;
+a space that is too large even for that is sampled. Elsewhere a simulation is quick: a search goes from the default
+schedule, one choice at a time, as long as it gets better. What is reported as the best runs once more with math, unless
+that would take much longer than the search.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
-from time import monotonic
+from time import monotonic, process_time
 
-from hwsim.api import in_own_format
+from hwsim.api import prepare, run_all
+from hwsim.engine.play import play
 from hwsim.errors import InputError
-from hwsim.results.metrics import about, full_name
+from hwsim.program.build import build_kernel
+from hwsim.result import RunResult
+from hwsim.results.assemble import assemble
+from hwsim.results.explanation import explain
+from hwsim.results.metrics import Amount, about, full_name, metrics_of
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.workload import WorkloadSpec, workload_model
-from hwsim.sweep.api import WORTH_STARTING_S
-from hwsim.sweep.axis import typed
-from hwsim.sweep.estimate import estimate
+from hwsim.spec.workload import WorkloadSpec
 from hwsim.sweep.executor import Backend, InProcess, make_backend, usable_cores
-from hwsim.sweep.feasible import broken_rule
-from hwsim.sweep.point import Job, Point, Resolver, check_request
-from hwsim.sweep.request import MACHINE, WORKLOAD, Coordinates, Request
+from hwsim.sweep.grid import MACHINE, WORKLOAD, Coordinates, SweepRequest, typed
+from hwsim.sweep.point import Point, Resolver, RunInputs, check_request, specs_of
 from hwsim.sweep.result_set import ResultSet, Row, load_results
-from hwsim.sweep.runner import Finished, Runner
-from hwsim.sweep.store import Store
+from hwsim.sweep.runner import COMPILING_S, WORTH_STARTING_S, Finished, Runner
+from hwsim.sweep.search import broken_rule, chosen_axes
+from hwsim.sweep.store import ResultStore
+from hwsim.target import find_target
 
 SMALL = 6
 """Up to so many combinations are all simulated."""
@@ -41,8 +47,14 @@ LARGE = 3000
 SHARE = 3
 """One in so many of the feasible combinations is simulated."""
 
-FEW = 64
-"""Up to so many are all simulated where nothing can be estimated."""
+FEW = 24
+"""Up to so many are all simulated where nothing is estimated."""
+
+PATIENCE_S = 5.0
+"""A search from choice to choice ends after so many seconds of this process where no budget is given."""
+
+MOST_MATH = 2e10
+"""Operations whose answer is computed for the best point: more take longer than a search should."""
 
 REFUSED = float("inf")
 """The cost of a schedule that turns out not to be possible."""
@@ -59,10 +71,10 @@ class Budget:
 
 
 @dataclass
-class Search:
+class SearchOutcome:
     """What a search did, and what it found."""
 
-    request: Request
+    request: SweepRequest
     metric: str
     results: ResultSet
     how: str
@@ -70,6 +82,12 @@ class Search:
     estimated: int = 0
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
+    default: RunResult | None = None
+    """The run of the default schedule, with what else the best point has; None where it cannot run."""
+    found: RunResult | None = None
+    """The run of the best point, with math if the request has it and that is quick."""
+    left_out: bool = False
+    """Whether the math of the best point was left out because it would take long."""
 
     @property
     def best(self) -> Row:
@@ -86,6 +104,30 @@ class Search:
         """The command that runs the best point again."""
         return run_command(self.request, self.best.coordinates)
 
+    @cached_property
+    def values(self) -> tuple[float, float] | None:
+        """What was asked for with the default schedule, and with the best."""
+        both = [None if run is None else metrics_of(run).get(self.metric) for run in (self.default, self.found)]
+        before, after = both
+        if not isinstance(before, int | float) or not isinstance(after, int | float):
+            return None
+        return float(before), float(after)
+
+    @property
+    def gain(self) -> float | None:
+        """How many times better than the default; 1 where the default is the best, None without a default."""
+        if self.values is None or 0.0 in self.values:
+            return None
+        before, after = self.values
+        return after / before if about(self.metric).higher_is_better else before / after
+
+    @property
+    def bounds(self) -> tuple[str, str] | None:
+        """What decided the time before and after."""
+        if self.default is None or self.found is None:
+            return None
+        return explain(self.default).bound.short, explain(self.found).bound.short
+
 
 def parse_budget(text: str | None) -> Budget:
     """``60s``, ``5min`` or ``200``."""
@@ -100,38 +142,85 @@ def parse_budget(text: str | None) -> Budget:
     return Budget(points=int(amount))
 
 
-def run_command(request: Request, coordinates: Coordinates) -> str:
-    """`hwsim run …` for one point of a request."""
+def run_command(request: SweepRequest, coordinates: Coordinates) -> str:
+    """`hwsim run …` for one point of a request; what is left to the machine is left out."""
     words = ["hwsim", "run", str(coordinates[MACHINE]), str(coordinates[WORKLOAD])]
     for axis in request.axes:
         value = coordinates[axis.name]
         text = f"{axis.name}={typed(value)}"
-        words += ["--set", text] if axis.where == "machine" else [text]
+        if value != "auto":
+            words += ["--set", text] if axis.where == "machine" else [text]
     return shlex.join([*words, *(["--seed", str(request.seed)] if request.seed is not None else [])])
 
 
 def tune(
-    request: Request,
+    request: SweepRequest,
     metric: str,
-    store: Store,
+    store: ResultStore,
     *,
-    budget: Budget = Budget(),  # noqa: B008 - it is frozen
+    budget: Budget = Budget(),
     jobs: int | None = None,
     watch: Watcher = lambda doing, done, total: None,
-) -> Search:
-    """Search the grid of a request for the least of a metric (or the most, where more is better)."""
+    default_first: bool = False,
+) -> SearchOutcome:
+    """Search the grid of a request for the least of a metric (or the most, where more is better).
+
+    With `default_first`, the first point of the grid is the default schedule, and is simulated in any case.
+    """
     check_request(request)
     store.check_model()
-    return _Tuner(request, full_name(metric), store, budget, jobs, watch).search()
+    name = full_name(metric)
+    searched = request if name.startswith("error") or name == "verified" else replace(request, math=False)
+    search = Tuner(searched, name, store, budget, jobs, watch, default_first).search()
+    search.request = request
+    _report(search, request, store, watch)
+    return search
 
 
-class _Tuner:
+def _report(search: SearchOutcome, request: SweepRequest, store: ResultStore, watch: Watcher) -> None:
+    """Run the best with math, where that is quick, and the default for comparison."""
+    best = search.best.coordinates
+    flops = search.best.metrics.get("flops")
+    search.left_out = request.math and isinstance(flops, int | float) and flops > MOST_MATH
+    watch("running the best", 0, 2)
+    resolver = Resolver(replace(request, math=request.math and not search.left_out))
+    search.found = _run(resolver, best, store)
+    target = find_target(specs_of(resolver.inputs(best))[0])
+    choices = chosen_axes(target, str(best[WORKLOAD]), [axis.name for axis in request.axes if axis.where == "workload"])
+    plain = {name: value for name, value in best.items() if name not in choices}
+    watch("running the default", 1, 2)
+    try:
+        math = request.math and search.metric.startswith("error")
+        search.default = _run(Resolver(replace(request, math=math)), plain, store)
+    except InputError:
+        search.default = None  # some schedules are needed: a size alone may not fit
+
+
+def _run(resolver: Resolver, coordinates: Coordinates, store: ResultStore) -> RunResult:
+    """The result of a point: what the search kept, or a run."""
+    inputs = resolver.inputs(coordinates)
+    stored = store.get(inputs.key)
+    if stored is not None and stored.data is not None:
+        return RunResult.from_dict(stored.data)
+    return run_all(*specs_of(inputs), math=inputs.math).result
+
+
+class Tuner:
+    """One search through a grid."""
+
     def __init__(
-        self, request: Request, metric: str, store: Store, budget: Budget, jobs: int | None, watch: Watcher
+        self,
+        request: SweepRequest,
+        metric: str,
+        store: ResultStore,
+        budget: Budget,
+        jobs: int | None,
+        watch: Watcher,
+        default_first: bool = False,
     ) -> None:
         self.request, self.metric, self.store, self.budget, self.watch = request, metric, store, budget, watch
-        self.jobs = jobs
-        self.started = monotonic()
+        self.jobs, self.default_first = jobs, default_first
+        self.started, self.spent = monotonic(), process_time()
         self.sweep = store.begin(request)
         self.runner = Runner(store, self.sweep)
         self.resolver = Resolver(request)
@@ -140,31 +229,53 @@ class _Tuner:
         self.simulated_positions: set[int] = set()
         self.estimated = 0
 
-    def search(self) -> Search:
+    def search(self) -> SearchOutcome:
         total = self.request.count
-        if total > LARGE:
-            from hwsim.sweep.sampler import sample
-
-            how = sample(self)
-        else:
-            points = self._distinct(self._point(i, c) for i, c in enumerate(self.request.coordinates()))
-            if len(points) <= SMALL:
-                how = "all of them were simulated"
-                self.simulate(points)
-            else:
-                how = self._ranked(self.feasible(points))
+        how = self._search(total)
         results = load_results(self.store, self.sweep, self.request)
         results = results.only(row for row in results if row.position in self.simulated_positions)
         if not any(row.metrics.get(self.metric) is not None for row in results.done):
             self._explain_nothing(results)
-        return Search(self.request, self.metric, results, how, total, self.estimated, len(self.simulated), self.pruned)
+        return SearchOutcome(
+            self.request, self.metric, results, how, total, self.estimated, len(self.simulated), self.pruned
+        )
+
+    def _search(self, total: int) -> str:
+        """Simulate what is worth it; says how that was decided."""
+        from hwsim.sweep import search
+
+        if total > SMALL and not self._can_estimate():
+            if total <= FEW and self.budget.points is None:
+                self.simulate(self._all_points())
+                return "all of them were simulated"
+            return search.step_from_the_first(self)
+        if total > LARGE:
+            return search.sample(self)
+        points = self._all_points()
+        if len(points) <= SMALL:
+            self.simulate(points)
+            return "all of them were simulated"
+        return self._ranked(self.feasible(points))
+
+    def _all_points(self) -> list[Point]:
+        return self._distinct(self._point(i, c) for i, c in enumerate(self.request.coordinates()))
+
+    def _can_estimate(self) -> bool:
+        """Whether the target has a quicker way to a cost than a simulation; asked with the first point that is one."""
+        for position, coordinates in islice(enumerate(self.request.coordinates()), LARGE):
+            point = self._point(position, coordinates)
+            with suppress(InputError):
+                if point.inputs is not None:
+                    machine, work = specs_of(point.inputs)
+                    return find_target(machine).estimate(build_kernel(work, math=False), work) is not None
+        return False
 
     def feasible(self, points: Sequence[Point]) -> list[Point]:
         kept = []
         for number, point in enumerate(points):
             self.watch("checking", number, len(points))
-            rule = point.error if point.job is None else broken_rule(*specs(point.job))
-            if rule is None:
+            rule = point.error if point.inputs is None else broken_rule(*specs(point.inputs))
+            if rule is None or (point.inputs is not None and self.default_first and point.position == 0):
                 kept.append(point)
             else:
                 self.pruned[rule] += 1
@@ -176,8 +287,6 @@ class _Tuner:
     def _ranked(self, points: list[Point]) -> str:
         """Simulate the best third by estimate."""
         most = self.budget.points or max(1, self.request.count // SHARE)
-        if self.budget.points is None and len(points) <= FEW and self.guess(points[0]) == 0.0:
-            most = len(points)  # nothing tells which are promising, and all are few
         if len(points) <= most and self.budget.seconds is None:
             self.simulate(points)
             return "all that fit were simulated"
@@ -185,17 +294,15 @@ class _Tuner:
         for number, point in enumerate(points):
             self.watch("estimating", number, len(points))
             guesses.append((self.guess(point), number, point))
-        guesses.sort(key=lambda guess: guess[:2])
+        guesses.sort(key=lambda guess: (not (self.default_first and guess[2].position == 0), *guess[:2]))
         self.simulate([point for cost, _, point in guesses if cost < REFUSED], most)
-        if not self.estimated:
-            return "no estimate for this machine: in the order of the grid, so a better one may not have been tried"
         return "the best by estimate were simulated"
 
     def guess(self, point: Point) -> float:
         """The cost of a point by estimate; the same for all where there is none."""
-        assert point.job is not None, "only feasible points are estimated"
+        assert point.inputs is not None, "only feasible points are estimated"
         try:
-            found = estimate(*specs(point.job))
+            found = estimate(*specs(point.inputs))
         except InputError as error:
             self.pruned[str(error).splitlines()[0]] += 1
             return REFUSED
@@ -206,7 +313,7 @@ class _Tuner:
 
     def cost(self, value: object) -> float:
         if not isinstance(value, int | float):
-            return float("inf")
+            return REFUSED
         return -float(value) if about(self.metric).higher_is_better else float(value)
 
     def simulate(self, points: Sequence[Point], most: int | None = None) -> None:
@@ -219,6 +326,16 @@ class _Tuner:
             if self.out_of_time:
                 return
 
+    def simulate_one(self, choice: Sequence[int]) -> float:
+        """The cost of the point with the given index on every axis; what was simulated before is known."""
+        point = self.point_at(choice)
+        if point.key not in self.simulated:
+            for news in self._run(iter([point])):
+                self.note(news)
+                if news.error:
+                    self.pruned[news.error.splitlines()[0]] += 1
+        return self.cost(self.simulated.get(point.key))
+
     def _run(self, points: Iterator[Point]) -> Iterator[Finished]:
         found: list[Finished] = []
         missing = self.runner.missing(points, found)
@@ -229,6 +346,9 @@ class _Tuner:
             return
         news = self.runner.first(first)
         yield news
+        if (news.seconds or 0.0) > COMPILING_S and (second := next(missing, None)) is not None:
+            news = self.runner.first(second)
+            yield news
         rest = list(missing)
         yield from found
         backend: Backend = InProcess()
@@ -240,11 +360,8 @@ class _Tuner:
     def note(self, news: Finished) -> None:
         stored = self.store.get(news.point.key)
         value = None
-        if stored is not None and stored.result is not None:
-            from hwsim.results.metrics import metrics_of
-            from hwsim.results.result import RunResult
-
-            found = metrics_of(RunResult.from_json(stored.result)).get(self.metric)
+        if stored is not None and stored.data is not None:
+            found = metrics_of(RunResult.from_dict(stored.data)).get(self.metric)
             value = float(found) if isinstance(found, int | float) else None
         self.simulated[news.point.key] = value
         self.simulated_positions.add(news.point.position)
@@ -252,6 +369,11 @@ class _Tuner:
     @property
     def out_of_time(self) -> bool:
         return self.budget.seconds is not None and monotonic() - self.started > self.budget.seconds
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether a search without a budget has gone on for long enough."""
+        return self.budget == Budget() and process_time() - self.spent > PATIENCE_S
 
     def point_at(self, choice: Sequence[int]) -> Point:
         """The point with the given index on every axis."""
@@ -264,7 +386,7 @@ class _Tuner:
 
     def _point(self, position: int, coordinates: Coordinates) -> Point:
         try:
-            return Point(position, coordinates, self.resolver.job(coordinates))
+            return Point(position, coordinates, self.resolver.inputs(coordinates))
         except InputError as error:
             return Point(position, coordinates, None, str(error).splitlines()[0])
 
@@ -280,10 +402,16 @@ class _Tuner:
         raise InputError("no point could be simulated: " + "; ".join(reasons))
 
 
-def specs(job: Job) -> tuple[MachineSpec, WorkloadSpec]:
-    """The machine and the workload of a job."""
-    from hwsim.sweep.worker import machine_of_job
+def specs(inputs: RunInputs) -> tuple[MachineSpec, WorkloadSpec]:
+    """The machine and the workload of a run, with what the machine takes where nobody chose."""
+    machine, work = specs_of(inputs)
+    return machine, find_target(machine).defaults(work)
 
-    data = json.loads(job.workload)
-    machine = machine_of_job(job)
-    return machine, in_own_format(machine, workload_model(data.get("op")).model_validate(data, strict=False))
+
+def estimate(machine: MachineSpec, workload: WorkloadSpec) -> dict[str, Amount] | None:
+    """Metrics of a run that was not simulated; None where simulating is as quick."""
+    kernel = prepare(machine, workload, math=False)
+    crew = find_target(machine).estimate(kernel, workload)
+    if crew is None:
+        return None
+    return metrics_of(assemble(machine, workload, kernel, play(crew), seed=workload.seed))

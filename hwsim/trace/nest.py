@@ -1,4 +1,4 @@
-"""Nest: a loop nest and the memory accesses in it, in strides format.
+"""Nest: a loop nest and the memory accesses in it, in strides format; and the Work that a step does besides.
 
 A Nest is a few dozen integers that stand for millions of accesses. Its loops run from the outermost to the
 innermost; an access at depth d lies inside the first d loops, before or after the loops that are deeper. For
@@ -21,10 +21,11 @@ four for 6. All accesses of a nest count in the same parts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from math import lcm, prod
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ Size = int | Fraction
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class OffsetTable:
     """Byte offsets that a gather looks up: entry ``sum(counter * stride)`` over the loops around it."""
 
     offsets: NDArray[np.int64]
@@ -56,7 +57,7 @@ class Access:
     write: bool = False
     after: bool = False
     tensor: str = ""
-    table: Table | None = None
+    table: OffsetTable | None = None
     slot: int | None = None
     """The number under which its misses are counted: its place in the nest if not given."""
     per_byte: int = 1
@@ -83,7 +84,7 @@ class Access:
         factor = per_byte // self.per_byte
         if factor == 1:
             return self
-        table = self.table and Table(self.table.offsets * factor, self.table.strides)
+        table = self.table and OffsetTable(self.table.offsets * factor, self.table.strides)
         strides = tuple(stride * factor for stride in self.strides)
         return replace(
             self, base=self.base * factor, strides=strides, nbytes=self.nbytes * factor, table=table, per_byte=per_byte
@@ -97,7 +98,7 @@ def make_access(
     write: bool = False,
     after: bool = False,
     tensor: str = "",
-    table: Table | None = None,
+    table: OffsetTable | None = None,
     table_per_byte: int = 1,
 ) -> Access:
     """An access given in bytes, which may be fractions; it counts in the largest unit that has them all.
@@ -106,7 +107,7 @@ def make_access(
     """
     per_byte = lcm(table_per_byte, *(number.denominator for number in (base, *strides, nbytes)))
     finer = per_byte // table_per_byte
-    units = table if table is None or finer == 1 else Table(table.offsets * finer, table.strides)
+    units = table if table is None or finer == 1 else OffsetTable(table.offsets * finer, table.strides)
     steps = tuple(int(stride * per_byte) for stride in strides)
     return Access(int(base * per_byte), steps, int(nbytes * per_byte), write, after, tensor, units, None, per_byte)
 
@@ -195,23 +196,9 @@ def slice_outer(nest: Nest, start: int, count: int) -> Nest:
             continue
         table = access.table
         if table is not None and table.strides[0] and start:
-            table = Table(table.offsets[start * table.strides[0] :], table.strides)
+            table = OffsetTable(table.offsets[start * table.strides[0] :], table.strides)
         moved.append(replace(access, base=access.base + start * access.strides[0], table=table))
     return Nest((count, *nest.trips[1:]), tuple(moved))
-
-
-def pieces(nest: Nest, most: int) -> Iterator[Nest]:
-    """The same accesses in the same order, as nests of about `most` accesses each, as far as its loops allow."""
-    if nest.length <= most or nest.depth == 0 or any(access.depth == 0 for access in nest.accesses):
-        yield nest
-    elif nest.trips[0] > 1:
-        step = max(1, most * nest.trips[0] // nest.length)
-        for start in range(0, nest.trips[0], step):
-            part = slice_outer(nest, start, min(step, nest.trips[0] - start))
-            yield from pieces(part, most) if step == 1 else (part,)
-    else:
-        for part in peel_outer(nest):
-            yield from pieces(part, most)
 
 
 def peel_outer(nest: Nest) -> tuple[Nest, ...]:
@@ -233,7 +220,7 @@ def peel_outer(nest: Nest) -> tuple[Nest, ...]:
 def _drop_loop(access: Access) -> Access:
     table = access.table
     if table is not None:
-        table = Table(table.offsets, table.strides[1:])
+        table = OffsetTable(table.offsets, table.strides[1:])
     return replace(access, strides=access.strides[1:], table=table)
 
 
@@ -262,3 +249,88 @@ def _one(access: Access, counters: tuple[int, ...]) -> tuple[int, int, bool]:
         address += int(access.table.offsets[entry])
     first, end = address // access.per_byte, -(-(address + access.nbytes) // access.per_byte)
     return first, end - first, access.write
+
+
+ChainOp = Literal["fma", "add", "mul", "load"]
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """Issued instructions by class; a vector instruction counts once.
+
+    `fma` is a multiply and an add on the same sum: a machine without fused multiply-add issues two
+    instructions. `other` is address arithmetic, loop control and the shuffling of vectors.
+    """
+
+    fma: int = 0
+    add: int = 0
+    mul: int = 0
+    special: int = 0
+    load: int = 0
+    store: int = 0
+    other: int = 0
+    convert: int = 0
+    """From one number format to another."""
+
+    def __add__(self, more: Instructions) -> Instructions:
+        return Instructions(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
+
+    def scaled(self, times: int) -> Instructions:
+        return Instructions(*(getattr(self, f.name) * times for f in fields(self)))
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, f.name) for f in fields(self))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operations of which each waits for the one before: in the innermost loop, and in those around it that go on with
+    the same sum in its register.
+
+    `parallel` such chains run side by side in the loop body (a vector of partial sums is one chain). A sum
+    that goes through memory waits for the store as well as for the addition: it counts two operations for
+    each element.
+    """
+
+    op: ChainOp
+    length: int
+    parallel: int = 1
+    runs: int | None = None
+    """How often such a chain begins; with each innermost loop if not given."""
+
+    def scaled(self, times: int) -> Chain:
+        return self if self.runs is None else replace(self, runs=self.runs * times)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a Step computes, and the instructions that a load/store machine needs for it."""
+
+    flops: int
+    macs: int
+    instructions: Instructions
+    lanes: int = 1
+    fmt: str = "fp32"
+    chain: Chain | None = None
+    loop_starts: int = 0
+    """How often an innermost loop begins: each costs a few cycles on a real core."""
+
+    def scaled(self, times: int) -> Work:
+        """The same work so many times over."""
+        if times == 1:
+            return self
+        return replace(
+            self,
+            flops=self.flops * times,
+            macs=self.macs * times,
+            instructions=self.instructions.scaled(times),
+            loop_starts=self.loop_starts * times,
+            chain=self.chain.scaled(times) if self.chain is not None else None,
+        )
+
+    @property
+    def sums(self) -> int:
+        """How often its chain begins."""
+        runs = self.chain.runs if self.chain is not None else None
+        return max(1, self.loop_starts if runs is None else runs)

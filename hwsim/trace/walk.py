@@ -9,9 +9,11 @@ that one set may receive.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +74,15 @@ class Cursor:
     @property
     def done(self) -> bool:
         return bool(self.counters[-1] == 2)
+
+    def share(self, trips: NDArray[np.int64]) -> Fraction:
+        """How much of the innermost iterations lies behind it."""
+        if self.done:
+            return Fraction(1)
+        position = 0
+        for counter, trip in zip(self.counters.tolist(), trips.tolist(), strict=False):
+            position = position * trip + counter
+        return Fraction(position, prod(trips.tolist()))
 
 
 def pack_nest(nest: Nest, grain: int) -> PackedNest:
@@ -136,6 +147,17 @@ def begin(packed: PackedNest) -> Cursor:
     )
 
 
+def weights_of(trips: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What share of a nest one iteration of each of its loops is: for compiled code that pauses on its way."""
+    return np.asarray(1.0 / np.cumprod(trips.astype(np.float64)), np.float64)
+
+
+def pauses(parts: int) -> Iterator[float]:
+    """Shares of a walk at which it pauses; the last one is out of reach, so that it ends when it is done."""
+    yield from (number / parts for number in range(1, parts))
+    yield 2.0
+
+
 def lines_touched(nest: Nest, grain: int) -> int:
     """An upper bound of the distinct lines that a nest touches."""
     total = 0
@@ -148,6 +170,15 @@ def lines_touched(nest: Nest, grain: int) -> int:
 def _may_straddle(base: int, strides: tuple[int, ...], size: int, grain: int) -> bool:
     power_of_two = size & (size - 1) == 0
     return not (power_of_two and size <= grain and all(number % size == 0 for number in (base, *strides)))
+
+
+@inlined
+def share_done(counters, weights):  # type: ignore[no-untyped-def]
+    """How much of a nest has been walked."""
+    share = 0.0
+    for loop in range(len(weights)):
+        share += counters[loop] * weights[loop]
+    return share
 
 
 @inlined

@@ -7,26 +7,64 @@ with what the first time left in them, which stands for all the rows that are le
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hwsim.catalog import load_machine
-from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import FEMTOSECONDS
+from hwsim.engine.play import play
 from hwsim.errors import Problem, SpecError
-from hwsim.hardware.build import build_hierarchy
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.kernel import Kernel
+from hwsim.memory.hierarchy import build_hierarchy
+from hwsim.program.build import build_kernel
+from hwsim.program.kernel import Kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.validation.parallel import in_parallel
-from hwsim.validation.rank import spearman
-from hwsim.validation.report import Bar, Report, Row, relative_error, report
+from hwsim.targets.cpu.run import CoreCrew
+from hwsim.targets.cpu.target import CpuTarget
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rho, ties sharing their mean rank; 0 where one side does not vary."""
+    a, b = _ranks(first), _ranks(second)
+    if a.std() == 0 or b.std() == 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
+    data = np.asarray(values, np.float64)
+    order = np.argsort(data, kind="stable")
+    ranks = np.empty(len(data), np.float64)
+    ranks[order] = np.arange(len(data), dtype=np.float64)
+    for value in np.unique(data):
+        ranks[data == value] = ranks[data == value].mean()
+    return ranks
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """`map`, on as many processes as there are processors; what was not begun is dropped when the caller stops."""
+    pool = ProcessPoolExecutor(max_workers=os.cpu_count())
+    try:
+        yield from pool.map(function, items)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
 
 WHAT = "seconds of a matmul over tile size, against a measured Zen 3 core"
 
@@ -63,7 +101,7 @@ class Case:
         return f"{self.build} {self.dtype} {self.n} {self.variant}" + (f" {self.tile}" if self.tile else "")
 
 
-def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
     path = data or shipped("cpu.csv")
     measured = _measured(path, count, seed)
@@ -75,7 +113,9 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         seconds = measured[case]
         simulated[case] = found
         detail = f"{simulated[case]:.4g} s simulated, {seconds:.4g} s measured"
-        rows.append(Row(case.name, f"{case.build} {case.variant}", relative_error(simulated[case], seconds), detail))
+        rows.append(
+            ComparisonRow(case.name, f"{case.build} {case.variant}", relative_error(simulated[case], seconds), detail)
+        )
         yield rows[-1]
     curves, groups = _correlations(measured, simulated)
     yield report("cpu", WHAT, rows, _bars(curves, groups, measured, simulated), _notes(curves, groups))
@@ -85,14 +125,16 @@ def simulate_case(machine: MachineSpec, case: Case) -> float:
     """Seconds of the whole matmul."""
     rows = _simulated_rows(case)
     hierarchy = build_hierarchy(machine)
-    cold, warm = (simulate(machine, _kernel(machine, case, rows), hierarchy=hierarchy).elapsed_fs for _ in range(2))
+    cold, warm = (
+        play(CoreCrew(machine, _kernel(machine, case, rows), hierarchy=hierarchy)).elapsed_fs for _ in range(2)
+    )
     return (cold + warm * (case.n - rows) / rows) / FEMTOSECONDS
 
 
 def _kernel(machine: MachineSpec, case: Case, rows: int) -> Kernel:
-    cpu = machine.cpu
+    simd = CpuTarget(machine).unit.simd
     precision = _PRECISION[case.dtype]
-    lanes = cpu.simd.bits // int(precision[2:]) if cpu.simd and case.build == "vec" else 1
+    lanes = simd.bits // int(precision[2:]) if simd and case.build == "vec" else 1
     return build_kernel(_workload(case, rows, precision), lanes=lanes, math=False)
 
 

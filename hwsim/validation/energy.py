@@ -7,21 +7,293 @@ is one of the first two, whichever columns it has; nothing is fitted to it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import fsum
 from pathlib import Path
 from statistics import mean
+from typing import Annotated
 
+from pydantic import Field
+
+from hwsim.catalog import load_machine
 from hwsim.errors import Problem, SpecError
-from hwsim.validation import energy_eyeriss, energy_gpu, energy_nest
-from hwsim.validation.report import Bar, Report, Row, relative_error, report
-from hwsim.validation.table import columns_of, shipped
+from hwsim.program.convolution import ConvShape
+from hwsim.spec.base import Name, Spec
+from hwsim.spec.load import load_spec_file
+from hwsim.spec.machine import MachineSpec
+from hwsim.targets.gpu.device import Device
+from hwsim.targets.grid.agent import play_mapping
+from hwsim.targets.grid.lower import find_mapping
+from hwsim.targets.grid.mapping import (
+    Convention,
+    Convolution,
+    LevelAccesses,
+    NestCounts,
+    NestLevel,
+    Role,
+    count_accesses,
+)
+from hwsim.targets.grid.model import PeGrid
+from hwsim.units import EnergyField, EnergyPrice
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
+from hwsim.validation.table import LINE, Record, columns_of, integer, number, read_table, shipped, table_error
+
+SHAPE = ("batch", "c_in", "c_out", "h_in", "w_in", "r", "s", "stride", "pad", "groups")
+LAYER_COLUMNS = ("network", "layer", *SHAPE, "zero_inputs_pct", "total_ms", "energy_mj")
+MACHINE = "eyeriss"
+
+
+@dataclass(frozen=True)
+class MeasuredLayer:
+    """A measured layer with what hwsim counts for it."""
+
+    name: str
+    measured_j: float
+    measured_s: float
+    dynamic_j: float
+    static_w: float
+    simulated_s: float
+
+    def joules(self, seconds: float, dynamic: float = 1.0, static: float = 1.0) -> float:
+        """Energy over a time; the factors change the two fitted constants."""
+        return dynamic * self.dynamic_j + static * self.static_w * seconds
+
+    @property
+    def error(self) -> float:
+        return relative_error(self.joules(self.measured_s), self.measured_j)
+
+    @property
+    def error_simulated(self) -> float:
+        """The same with the simulated time in place of the measured one."""
+        return relative_error(self.joules(self.simulated_s), self.measured_j)
+
+
+def read_layers(path: Path) -> list[MeasuredLayer]:
+    machine = load_machine(MACHINE).spec
+    grid = PeGrid(machine)
+    return [_layer(machine, grid, path, record) for record in read_table(path, LAYER_COLUMNS)]
+
+
+def leave_one_out(layers: Sequence[MeasuredLayer]) -> list[float]:
+    """The error of each layer when both constants are fitted to the others."""
+    errors = []
+    for left_out in layers:
+        dynamic, static = fit([layer for layer in layers if layer is not left_out])
+        errors.append(relative_error(left_out.joules(left_out.measured_s, dynamic, static), left_out.measured_j))
+    return errors
+
+
+def fit(layers: Sequence[MeasuredLayer]) -> tuple[float, float]:
+    """Least squares of the relative error: the factors for dynamic energy and static power."""
+    rows = [
+        (layer.dynamic_j / layer.measured_j, layer.static_w * layer.measured_s / layer.measured_j) for layer in layers
+    ]
+    aa, ab, bb = (fsum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a, b = (fsum(row[i] for row in rows) for i in (0, 1))
+    determinant = aa * bb - ab * ab
+    return (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
+
+
+def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> MeasuredLayer:
+    n, c, m, h, w, r, s, stride, pad, groups = (integer(path, record, column) for column in SHAPE)
+    shape = ConvShape(c, m, (h, w), (r, s), n, (stride, stride), (pad, pad), groups=groups)
+    zeros = number(path, record, "zero_inputs_pct") / 100
+    cost = find_mapping(grid, shape, zeros, goal="energy")
+    played = play_mapping(grid, cost, zeros)
+    assert machine.energy is not None
+    picojoules = sum(
+        count * machine.energy.actions[f"{part}.{action}"].energy.picojoules
+        for (part, action), count in played.actions.items()
+        if part != "dram"
+    )
+    return MeasuredLayer(
+        name=f"{record['network']} {record['layer']}",
+        measured_j=number(path, record, "energy_mj") * 1e-3,
+        measured_s=number(path, record, "total_ms") * 1e-3,
+        dynamic_j=float(picojoules) * 1e-12,
+        static_w=float(sum(static.power for static in machine.energy.static.values())),
+        simulated_s=played.elapsed_fs * 1e-15,
+    )
+
+
+POWER_COLUMNS = ("gpu", "workload", "dtype", "dram_GBs", "GFLOPs", "power_w")
+SWEEP = "fma_stream"
+MACHINES = {
+    "A100-SXM4-40GB": "a100_40", "A100-SXM4-80GB": "a100_80", "A40": "a40", "A6000": "a6000", "H100": "h100",
+    "H100-SXM5-80GB": "h100", "H200": "h200", "H200-SXM-141GB": "h200", "T4": "t4", "V100": "v100",
+    "RTX3090": "rtx3090",
+}  # fmt: skip
+"""The machine file of each GPU, as tables of measured power name it; a machine's own name is good as well."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured average power."""
+
+    name: str
+    group: str
+    measured_w: float
+    modelled_w: float
+
+    @property
+    def error(self) -> float:
+        return relative_error(self.modelled_w, self.measured_w)
+
+
+def read_samples(path: Path) -> tuple[list[Sample], int]:
+    """Rows that say how much was moved and computed, and the number of rows that do not."""
+    records = read_table(path, POWER_COLUMNS)
+    usable = [record for record in records if record["dram_GBs"] and record["GFLOPs"]]
+    return list(_samples(path, usable)), len(records) - len(usable)
+
+
+def _samples(path: Path, records: list[Record]) -> Iterator[Sample]:
+    for record in records:
+        sweep = record["workload"].startswith(SWEEP)
+        machine = _machine(path, record)
+        watts = modelled_watts(
+            machine,
+            record["dtype"].partition("(")[0],
+            number(path, record, "dram_GBs") * 1e9,
+            number(path, record, "GFLOPs") * 1e9,
+            tensor=not sweep and record["dtype"] != "fp32",
+        )
+        if watts is None:
+            known = ", ".join(sorted(machine.energy.actions)) if machine.energy else "none"
+            raise table_error(
+                path, int(record[LINE]), "dtype",
+                f"machine {machine.name} has no energy price for {record['dtype']!r}; it has {known}",
+            )  # fmt: skip
+        group = f"{'FMA sweep' if sweep else 'kernels'} {machine.name}"
+        yield Sample(f"{record['gpu']} {record['workload']}", group, number(path, record, "power_w"), watts)
+
+
+def modelled_watts(
+    machine: MachineSpec, fmt: str, bytes_per_s: float, flops_per_s: float, *, tensor: bool
+) -> float | None:
+    """Static power, and what flows for bytes and operations, no more than the limit; None where a price is missing."""
+    unit, energy = Device.of(machine).sm, machine.energy
+    if energy is None:
+        return None
+    operation = energy.actions.get(f"{unit.name}.{'tensor' if tensor else 'fma'}.{fmt}")
+    access = energy.actions.get("dram.read")
+    if operation is None or access is None:
+        return None
+    idle = float(sum(static.power for static in energy.static.values()))
+    moved = 8 * float(access.energy.picojoules) * bytes_per_s * 1e-12
+    computed = float(operation.energy.picojoules) / 2 * flops_per_s * 1e-12
+    watts = idle + moved + computed
+    return watts if unit.power_limit is None else min(watts, float(unit.power_limit))
+
+
+def _machine(path: Path, record: Record) -> MachineSpec:
+    name = MACHINES.get(record["gpu"], record["gpu"])
+    if name not in MACHINES.values():
+        known = ", ".join(sorted(MACHINES))
+        raise table_error(path, int(record[LINE]), "gpu", f"{record['gpu']!r} is not one of {known}")
+    return _load(name)
+
+
+@cache
+def _load(name: str) -> MachineSpec:
+    return load_machine(name).spec
+
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class StoreSpec(Spec):
+    """One level of memory of a published result."""
+
+    name: Name = Field(description="As the other program calls it, or nearly.")
+    holds: tuple[Role, ...] = Field(description="Operands that it keeps.")
+    bits: Count = Field(description="Bits of a value here.")
+    word: int | None = Field(None, description="Bits of an access that the prices are for; one value if not given.")
+    read: EnergyField = Field(description="Of a word, or per bit.")
+    write: EnergyField = Field(description="Of a word, or per bit.")
+    loops: dict[str, Count] = Field({}, description="Loops that run here, from the outside in.")
+    spread: dict[str, Count] = Field({}, description="Loops that are spread over the instances inside.")
+    multicast: bool = Field(True, description="Whether one read serves all instances that need the same.")
+    accesses: int | None = Field(None, description="Published total of values read and written.")
+
+
+class PublishedSpec(Spec):
+    """A mapping, its prices, and the energy that was published for it."""
+
+    name: Name
+    what: str
+    source: str
+    energy: EnergyField
+    tolerance: float = Field(gt=0)
+    sizes: dict[str, Count]
+    stride: Count = 1
+    steps: int | None = None
+    mac: EnergyField
+    first_reads: bool = False
+    drains: bool = True
+    stores: tuple[StoreSpec, ...]
+
+
+@dataclass(frozen=True)
+class Recount:
+    """What hwsim counts for a published mapping."""
+
+    published: PublishedSpec
+    flow: NestCounts
+    joules: float
+
+    @property
+    def miscounted(self) -> list[str]:
+        """Levels, or steps, whose published totals are not those counted here."""
+        wrong = []
+        for store in self.published.stores:
+            found = self.flow.total(store.name)
+            if store.accesses is not None and found.reads + found.writes != store.accesses:
+                wrong.append(f"{store.name}: {found.reads + found.writes:,} accesses, published {store.accesses:,}")
+        if self.published.steps is not None and self.flow.steps != self.published.steps:
+            wrong.append(f"{self.flow.steps:,} steps, published {self.published.steps:,}")
+        return wrong
+
+
+def published() -> list[PublishedSpec]:
+    """All that come with hwsim, by name."""
+    return [load_spec_file(PublishedSpec, path, path.name) for path in sorted(shipped("nests").glob("*.yaml"))]
+
+
+def recount(spec: PublishedSpec) -> Recount:
+    stores = [
+        NestLevel(
+            each.name, frozenset(each.holds), tuple(each.loops.items()), tuple(each.spread.items()),
+            multicast=each.multicast,
+        )
+        for each in spec.stores
+    ]  # fmt: skip
+    work = Convolution(spec.sizes, (spec.stride, spec.stride))
+    flow = count_accesses(work, stores, Convention(spec.first_reads, spec.drains))
+    picojoules = flow.macs * spec.mac.picojoules
+    for each in spec.stores:
+        picojoules += _energy(each, flow.total(each.name))
+    return Recount(spec, flow, float(picojoules) * 1e-12)
+
+
+def _energy(store: StoreSpec, count: LevelAccesses) -> Fraction:
+    def price(energy: EnergyPrice) -> Fraction:
+        if energy.per == "bit":
+            return energy.picojoules * store.bits
+        return energy.picojoules * Fraction(store.bits, store.word or store.bits)
+
+    return count.reads * price(store.read) + count.writes * price(store.write)
+
 
 WHAT = "energy against measured chips and against the counts of other programs"
 LAYER_BAR, SWEEP_BAR = 0.06, 0.05
 
 
-def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report. There are too few to sample."""
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     bars: list[Bar] = []
     notes: list[str] = []
     parts = [_layers(shipped("eyeriss.csv")), _power(shipped("power.csv")), _nests()] if data is None else [_own(data)]
@@ -34,7 +306,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     yield report("energy", WHAT, rows, bars, notes)
 
 
-Part = tuple[list[Row], list[Bar], list[str]]
+Part = tuple[list[ComparisonRow], list[Bar], list[str]]
 
 
 def _own(data: Path) -> Part:
@@ -44,14 +316,14 @@ def _own(data: Path) -> Part:
         return _layers(data, own=True)
     if "power_w" in columns:
         return _power(data)
-    needed = f"layers have {', '.join(energy_eyeriss.COLUMNS)}; measured power has {', '.join(energy_gpu.COLUMNS)}"
+    needed = f"layers have {', '.join(LAYER_COLUMNS)}; measured power has {', '.join(POWER_COLUMNS)}"
     raise SpecError((Problem(str(data), 1, "", f"neither a table of layers nor one of measured power: {needed}"),))
 
 
 def _layers(path: Path, *, own: bool = False) -> Part:
-    layers = energy_eyeriss.read_layers(path)
+    layers = read_layers(path)
     rows = [
-        Row(
+        ComparisonRow(
             layer.name, "Eyeriss layers", layer.error,
             f"{layer.joules(layer.measured_s) * 1e3:.3f} mJ modelled, {layer.measured_j * 1e3:.3f} mJ measured",
         )
@@ -60,19 +332,19 @@ def _layers(path: Path, *, own: bool = False) -> Part:
     notes = [_simulated(layers)]
     if own:
         return rows, [], [*notes, "nothing was fitted to this table: the constants are those of machines/eyeriss.yaml"]
-    left_out = energy_eyeriss.leave_one_out(layers)
+    left_out = leave_one_out(layers)
     rows += [
-        Row(layer.name, "Eyeriss layers, left out of the fit", error)
+        ComparisonRow(layer.name, "Eyeriss layers, left out of the fit", error)
         for layer, error in zip(layers, left_out, strict=True)
     ]
-    dynamic, static = energy_eyeriss.fit(layers)
+    dynamic, static = fit(layers)
     notes += [
         f"a fit to all layers would change pe.mac by {dynamic - 1:+.1%} and the static power by {static - 1:+.1%}"
     ]
     return rows, [_bar("Eyeriss layers, each left out of the fit", left_out, LAYER_BAR)], notes
 
 
-def _simulated(layers: Sequence[energy_eyeriss.Layer]) -> str:
+def _simulated(layers: Sequence[MeasuredLayer]) -> str:
     """How far the energy is off with the simulated time in place of the measured one, and that time."""
     off = mean(layer.error_simulated for layer in layers)
     times = "; ".join(
@@ -84,9 +356,11 @@ def _simulated(layers: Sequence[energy_eyeriss.Layer]) -> str:
 
 
 def _power(path: Path) -> Part:
-    samples, unusable = energy_gpu.read_samples(path)
+    samples, unusable = read_samples(path)
     rows = [
-        Row(each.name, each.group, each.error, f"{each.modelled_w:.0f} W modelled, {each.measured_w:.0f} W measured")
+        ComparisonRow(
+            each.name, each.group, each.error, f"{each.modelled_w:.0f} W modelled, {each.measured_w:.0f} W measured"
+        )
         for each in samples
     ]
     notes = [f"{unusable} rows without bytes and operations were left out"] if unusable else []
@@ -96,13 +370,13 @@ def _power(path: Path) -> Part:
 
 def _nests() -> Part:
     rows, bars = [], []
-    for spec in energy_nest.published():
-        found, expected = energy_nest.recount(spec), float(spec.energy.picojoules) * 1e-12
+    for spec in published():
+        found, expected = recount(spec), float(spec.energy.picojoules) * 1e-12
         error = relative_error(found.joules, expected)
         detail = "; ".join(
             [f"{found.joules * 1e6:.6f} uJ counted, {expected * 1e6:.6f} uJ published", *found.miscounted]
         )
-        rows.append(Row(spec.what, "published by other programs", error, detail))
+        rows.append(ComparisonRow(spec.what, "published by other programs", error, detail))
         met = error <= spec.tolerance and not found.miscounted
         bars.append(Bar(spec.what, f"within {spec.tolerance:.1%}", f"off by {error:.4%}", met))
     return rows, bars, []

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, median
 
+from pydantic import ValidationError
+
 from hwsim.catalog import load_machine, machine_names
-from hwsim.hardware.gpu.model import GpuModel
-from hwsim.validation.gpu_row import COLUMNS, MeasuredKernel, covered, modelled_seconds
-from hwsim.validation.report import Bar, Report, Row, relative_error, report
+from hwsim.errors import InputError, SpecError
+from hwsim.targets.gpu.target import GpuTarget
+from hwsim.validation.gpu_workload import (
+    BACKWARD,
+    COLUMNS,
+    HOST_US,
+    LADDER,
+    LAYER_TIMED,
+    PIECES,
+    SERVING_LAUNCHES,
+    TIMING,
+    MeasuredKernel,
+    PlayedKernel,
+    pieces_of,
+    play_piece,
+)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.table import read_table, sample, shipped
 
 WHAT = "seconds of library kernels, against times measured on real GPUs"
@@ -23,32 +38,69 @@ FAMILY_BARS = {
 GROUP_BARS = {("gemm_tensor", "a100_80"): 0.10}
 
 
-def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
     path = data or shipped("gpu.csv")
     records = sample(read_table(path, COLUMNS), lambda r: (r["family"], r["machine"]), count, seed)
     measured = [MeasuredKernel(path, record) for record in records]
     kept = [row for row in measured if covered(row)]
     yield len(kept)
-    models: dict[str, GpuModel] = {}
-    rows: list[Row] = []
+    targets: dict[str, GpuTarget] = {}
+    rows: list[ComparisonRow] = []
     errors: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in kept:
-        if row.machine not in models:
-            models[row.machine] = _model(row)
-        simulated = modelled_seconds(models[row.machine], row)
+        if row.machine not in targets:
+            targets[row.machine] = _target(row)
+        simulated = modelled_seconds(targets[row.machine], row)
         error = relative_error(simulated, row.seconds)
         errors[row.family][row.machine].append(error)
         detail = f"{simulated * 1e6:.4g} us simulated, {row.seconds * 1e6:.4g} us measured"
-        rows.append(Row(row.name, f"{row.family} {row.machine}", error, detail))
+        rows.append(ComparisonRow(row.name, f"{row.family} {row.machine}", error, detail))
         yield rows[-1]
     yield report("gpu", WHAT, rows, _bars(errors), _notes(errors, measured))
 
 
-def _model(row: MeasuredKernel) -> GpuModel:
+def _target(row: MeasuredKernel) -> GpuTarget:
     if row.machine not in machine_names():
         raise row.wrong("machine", f"there is no machine {row.machine!r}; known: {', '.join(machine_names())}")
-    return GpuModel(load_machine(row.machine).spec)
+    return GpuTarget(load_machine(row.machine).spec)
+
+
+def covered(row: MeasuredKernel) -> bool:
+    """Whether a library kernel stands behind the row, or a hand-written one that hwsim has too."""
+    if row.record["op"] == "sgemm_ladder":
+        return row.record["impl"] in LADDER
+    return row.record["op"] in PIECES and not row.host_bound
+
+
+def modelled_seconds(target: GpuTarget, row: MeasuredKernel) -> float:
+    """What a run says about a row, with the launch that fits its timing."""
+    try:
+        played = [play_piece(target, piece) for piece in pieces_of(target.device, row)]
+    except SpecError:
+        raise
+    except ValidationError as error:
+        raise row.wrong("", "; ".join(each["msg"] for each in error.errors())) from error
+    except InputError as error:
+        raise row.wrong("", str(error)) from error
+    return _timed(
+        target, row, PlayedKernel(sum(each.seconds for each in played), sum(each.launches for each in played))
+    )
+
+
+def _timed(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) -> float:
+    """With launches, as the row was timed."""
+    timing = row.record["timing"]
+    if timing not in TIMING:
+        raise row.wrong("timing", f"{timing!r} is not one of {', '.join(TIMING)}")
+    if row.record["impl"].startswith(LAYER_TIMED):
+        timing = "cuda_event"
+    if timing == "wall_clock":
+        return played.seconds + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
+    graph = target.device.launch_seconds("graph")
+    whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * graph
+    scale = BACKWARD if row.record["pass"] == "fwd_bwd" else 1.0
+    return scale * whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * graph
 
 
 def family_error(by_machine: dict[str, list[float]]) -> float:

@@ -1,18 +1,22 @@
-"""What a comparison found: rows, matches, error statistics per group, and the worst rows."""
+"""What a comparison found: rows, matches, error statistics per group, the worst rows; and the families, by name."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, cast
+
+from hwsim.errors import InputError
 
 WORST_ROWS = 10
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One compared row: which group it belongs to, and by how much (relative, 0.1 is 10 %) it is off."""
 
     id: str
@@ -45,12 +49,9 @@ class Statistics:
     median: float
 
     @classmethod
-    def of(cls, rows: list[Row]) -> Statistics:
+    def of(cls, rows: list[ComparisonRow]) -> Statistics:
         errors = [row.error for row in rows]
         return cls(len(rows), sum(row.matched for row in rows), mean(errors), median(errors))
-
-    def to_dict(self) -> dict[str, float | int]:
-        return {"rows": self.rows, "matched": self.matched, "mape": self.mape, "median": self.median}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Report:
     family: str
     what: str
     """One sentence: what is compared with what."""
-    results: tuple[Row, ...]
+    results: tuple[ComparisonRow, ...]
     bars: tuple[Bar, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
@@ -74,13 +75,13 @@ class Report:
 
     @property
     def groups(self) -> dict[str, Statistics]:
-        rows: defaultdict[str, list[Row]] = defaultdict(list)
+        rows: defaultdict[str, list[ComparisonRow]] = defaultdict(list)
         for row in self.results:
             rows[row.group].append(row)
         return {name: Statistics.of(rows[name]) for name in sorted(rows)}
 
     @property
-    def worst(self) -> tuple[Row, ...]:
+    def worst(self) -> tuple[ComparisonRow, ...]:
         """The rows that are furthest off, those that match left out."""
         off = sorted((row for row in self.results if not row.matched), key=lambda row: (-row.error, row.id))
         return tuple(off[:WORST_ROWS])
@@ -88,10 +89,10 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         return {
             "family": self.family,
-            **self.total.to_dict(),
-            "groups": {name: statistics.to_dict() for name, statistics in self.groups.items()},
-            "worst": [{"id": r.id, "group": r.group, "error": r.error, "detail": r.detail} for r in self.worst],
-            "bars": [{"name": b.name, "limit": b.limit, "value": b.value, "met": b.met} for b in self.bars],
+            **asdict(self.total),
+            "groups": {name: asdict(statistics) for name, statistics in self.groups.items()},
+            "worst": [asdict(row) for row in self.worst],
+            "bars": [asdict(bar) for bar in self.bars],
             "notes": list(self.notes),
             "passed": self.passed,
         }
@@ -104,5 +105,28 @@ def relative_error(found: float, expected: float) -> float:
     return abs(found - expected) / abs(expected) if expected else 1.0
 
 
-def report(family: str, what: str, rows: Iterable[Row], bars: Iterable[Bar] = (), notes: Iterable[str] = ()) -> Report:
+def report(
+    family: str, what: str, rows: Iterable[ComparisonRow], bars: Iterable[Bar] = (), notes: Iterable[str] = ()
+) -> Report:
     return Report(family, what, tuple(rows), tuple(bars), tuple(notes))
+
+
+Progress = Iterator[ComparisonRow | int | Report]
+"""The number of rows to come, then each row as it is done, then the report."""
+
+FAMILIES = {
+    "cache": "exact hits, misses and write-backs against an independent cache simulator",
+    "energy": "energy of Eyeriss layers and GPUs against measurements, and counts against other programs",
+    "cpu": "time of matmuls over tile size against a measured Zen 3 core",
+    "gpu": "time of library kernels against measured GPUs",
+    "systolic": "folds of a systolic array against SCALE-Sim, exactly",
+    "tpu": "speed and stalls of the first TPU against what Google published",
+}
+
+
+def start(family: str, data: Path | None, count: int | None, seed: int) -> Progress:
+    """Begin a comparison; its module is imported only now."""
+    if family not in FAMILIES:
+        raise InputError(f"there is no family {family!r} to validate; known: {', '.join(FAMILIES)}")
+    validate = import_module(f"hwsim.validation.{family}").validate
+    return cast(Callable[[Path | None, int | None, int], Progress], validate)(data, count, seed)

@@ -7,25 +7,25 @@ for each fold. DRAM traffic and stalls come from another buffer model there, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Literal, cast, get_args
 
+from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
-from hwsim.hardware.systolic import GemmShape, SystolicArray
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.kernel import Kernel
-from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.mapping.footprint import footprint
+from hwsim.program.build import build_kernel
+from hwsim.program.gemm import GemmShape, footprint
+from hwsim.program.kernel import Kernel
+from hwsim.program.loop_kernel import LoopKernel
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.systolic import Dataflow
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.validation.report import Bar, Report, Row, relative_error, report
+from hwsim.targets.systolic.model import SystolicArray
+from hwsim.targets.systolic.spec import Dataflow
+from hwsim.targets.systolic.why import array_use
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, table_error
 
 WHAT = "cycles, scratchpad reads and writes and mapping efficiency of folds, against SCALE-Sim 3.0.0"
@@ -57,7 +57,7 @@ class Beside:
     """Whether our traffic and time keep the bounds that hold for any schedule."""
 
 
-def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
     path = data or shipped("systolic.csv")
     records = sample(read_table(path, _COLUMNS), lambda record: record["dataflow"], count, seed)
@@ -77,7 +77,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     yield report("systolic", WHAT, rows, bars, _notes(beside))
 
 
-def _compare(path: Path, record: Record) -> tuple[Row, Beside]:
+def _compare(path: Path, record: Record) -> tuple[ComparisonRow, Beside]:
     array, shape = _array(path, record), _shape(path, record)
     expected = _expected(path, record, array, shape)
     found = array.occupy(shape)
@@ -93,7 +93,7 @@ def _compare(path: Path, record: Record) -> tuple[Row, Beside]:
     off = max(errors, key=lambda name: errors[name])
     detail = f"{off}: {ours[off]:g} here, {expected[off]:g} there" if errors[off] else ""
     name = f"{record['net']} {record['layer']} {array.rows}x{array.columns} {record['mode']}"
-    return Row(f"{name} line {record[LINE]}", record["dataflow"], errors[off], detail), _beside(path, record)
+    return ComparisonRow(f"{name} line {record[LINE]}", record["dataflow"], errors[off], detail), _beside(path, record)
 
 
 def _expected(path: Path, record: Record, array: SystolicArray, shape: GemmShape) -> dict[str, float]:
@@ -146,7 +146,6 @@ def _beside(path: Path, record: Record) -> Beside:
     machine = _machine(_settings(path, record, limited))
     kernel = _kernel(path, record)
     outcome = simulate(machine, kernel)
-    assert outcome.array is not None
     names = list(kernel.tensors)
     moved = outcome.tensors
     ours = (moved[names[0]].loads, moved[names[1]].loads, moved[names[2]].stores)
@@ -154,7 +153,7 @@ def _beside(path: Path, record: Record) -> Beside:
     return Beside(
         ours,
         (theirs[0], theirs[1], theirs[2]),
-        outcome.array["stall_cycles"],
+        array_use(outcome)["stall_cycles"],
         integer(path, record, "stall_cycles"),
         outcome.cycles,
         limited,
@@ -164,10 +163,10 @@ def _beside(path: Path, record: Record) -> Beside:
 
 def _within(outcome: Outcome, kernel: Kernel, machine: MachineSpec) -> bool:
     """Everything comes at least once; nothing is faster than arithmetic or than bytes over bandwidth."""
-    used = outcome.array or {}
+    used = array_use(outcome)
     least = compulsory_bytes(kernel)
     moved = outcome.dram.bytes_read + outcome.dram.bytes_written
-    level = next(level for level in machine.memory if level.kind == "dram")
+    level = machine.dram
     rate = None if level.bandwidth is None else level.bandwidth.bytes_per_cycle(outcome.clock_hz)
     enough = rate is None or outcome.cycles * rate >= moved
     return moved >= least and enough and outcome.cycles >= used["streaming_cycles"]

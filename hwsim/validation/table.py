@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from hwsim.errors import Problem, SpecError
+from hwsim.files import note_input
 
 Record = dict[str, str]
 
@@ -94,6 +95,7 @@ def columns_of(path: Path) -> tuple[str, ...]:
 
 
 def _open(path: Path):  # type: ignore[no-untyped-def]
+    note_input(path)
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8", newline="")
     return path.open(encoding="utf-8", newline="")

@@ -6,24 +6,24 @@ together, and the batch. So each application is a stack of square layers with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
+from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.kernel import Kernel, Setting
-from hwsim.kernels.loop.loops import LoopPlan
-from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at
-from hwsim.kernels.step import Instructions
-from hwsim.mapping.chip import build_chip
 from hwsim.numerics.format import find_format
+from hwsim.program.build import build_kernel
+from hwsim.program.kernel import Kernel, Setting
+from hwsim.program.loop_kernel import LoopKernel, Ranges, at
+from hwsim.program.loops import LoopPlan
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.validation.report import Bar, Report, Row, relative_error, report
+from hwsim.targets.systolic.model import build_chip
+from hwsim.targets.systolic.why import array_use
+from hwsim.trace.nest import Instructions
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, table_error
 
 WHAT = "TOPS of stacks of layers on tpu_v1, against measurements published at ISCA 2017"
@@ -47,7 +47,7 @@ class App:
     claimed: bool
 
 
-def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Iterator[Row | int | Report]:
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
     path = data or shipped("tpu.csv")
     machine = load_machine("tpu_v1").spec
@@ -60,7 +60,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         error = relative_error(tops, app.tops)
         share = _share(outcome, "weights")
         words = f"{tops:.1f} TOPS simulated, {app.tops} measured; weight stalls {share:.0%}, {app.stall:.0%} measured"
-        rows.append(Row(app.name, "claimed" if app.claimed else "not claimed", error, words))
+        rows.append(ComparisonRow(app.name, "claimed" if app.claimed else "not claimed", error, words))
         yield rows[-1]
         notes.append(f"{app.name}: {words}")
         if app.claimed:
@@ -132,7 +132,7 @@ def _array_sizes() -> list[Bar]:
     fifo = "weight_fifo.size=1 MiB"  # four tiles again
     large = load_machine("tpu_v1", ["array.rows=512", "array.columns=512", fifo]).spec
     found = [simulate(machine, stack(1, LSTM1_SIDE, LSTM1_BATCH)) for machine in (small, large)]
-    tiles = [outcome.array["passes"][0]["tiles"] for outcome in found if outcome.array is not None]
+    tiles = [_weight_tiles(outcome) for outcome in found]
     times = [outcome.elapsed_fs / 1e9 for outcome in found]
     return [
         Bar("600 x 600 on 256 x 256", "9 tiles", f"{tiles[0]} tiles, {times[0]:.1f} µs (18 published)", tiles[0] == 9),
@@ -143,6 +143,12 @@ def _array_sizes() -> list[Bar]:
             tiles[1] == 4 and times[1] > times[0],
         ),
     ]
+
+
+def _weight_tiles(outcome: Outcome) -> int:
+    """Tiles of the weights of the layer, however its inputs are cut: each of them may serve several steps."""
+    tile = array_use(outcome)["passes"][0]["tile"]
+    return int(-(-LSTM1_SIDE // tile["k"]) * -(-LSTM1_SIDE // tile["n"]))
 
 
 def _convolution(machine: MachineSpec) -> Bar:

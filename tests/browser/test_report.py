@@ -17,8 +17,7 @@ import pytest
 
 import hwsim
 from hwsim.api import run_all
-from hwsim.results.html.of_run import run_page
-from hwsim.results.html.page import render_page
+from hwsim.results.html.page import render_page, run_page
 from hwsim.sweep.report import sweep_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -127,3 +126,19 @@ def test_a_single_run_opens_as_well(tmp_path: Path) -> None:
     assert found["boxes"] >= 4
     assert found["spans"] >= 3
     assert found["yaml"] == 2
+
+
+HOSTILE = ("<!--<script>", "<script>window.struck = 1</script>", "x\"'><img src=x onerror='window.struck = 1'>")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_name_runs_or_empties_the_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`<!--<script>` in the path of a machine left an empty page."""
+    monkeypatch.chdir(tmp_path)
+    machine = tmp_path / name.replace("/", "_") / "m.yaml"
+    machine.parent.mkdir(parents=True)
+    machine.write_text("format: 1\nname: m\nextends: course_cpu\ndescription: " + json.dumps(name) + "\n")
+    results = hwsim.sweep(str(machine), "matmul_tiled", n=16, tile=[4, 8])
+    page = render_page(sweep_page(results, (), name))
+    found = ask(page, "answers.rows = rows(); answers.struck = window.struck || 0;", tmp_path)
+    assert found == {"rows": 2, "struck": 0}

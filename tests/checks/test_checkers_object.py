@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hwsim.hardware.counters import READ_MISSES
-from hwsim.hardware.hierarchy import Hierarchy
-from hwsim.hardware.replacement import FIFO, POLICIES
-from hwsim.hardware.stream import StreamCaches
+from hwsim.memory.counters import READ_MISSES
+from hwsim.memory.hierarchy import Hierarchy
+from hwsim.memory.replacement import FIFO, POLICIES
+from hwsim.memory.stream import StreamCaches
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Access, Nest
 from hwsim.validation import cache as cache_family
-from hwsim.validation.cache import validate
-from hwsim.validation.cache_nest import KERNELS, Sizes
+from hwsim.validation.cache import KERNELS, Sizes, validate
 from hwsim.validation.report import Report
 from hwsim.validation.table import shipped
 from tests.property import test_acceleration, test_conservation, test_walk_against_oracle
@@ -111,7 +110,7 @@ def test_the_acceleration_check_notices_a_wrong_limit_of_runs(monkeypatch: pytes
 
 def test_the_acceleration_check_notices_a_period_taken_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warping that skips ahead without waiting for the state to repeat."""
-    monkeypatch.setattr("hwsim.hardware.warp._repeats", lambda *arguments: True)
+    monkeypatch.setattr("hwsim.memory.warp._repeats", lambda *arguments: True)
     specs = [test_acceleration.cache("l1", 8, 4, 64), test_acceleration.cache("l2", 32, 4, 64)]
     with pytest.raises(AssertionError):
         test_acceleration.assert_same_as_plain_walk(

@@ -9,15 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from hwsim.spec.machine import KINDS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    "errors", "units", "jit", "spec", "catalog", "numerics", "trace", "kernels", "hardware",
-    "mapping", "energy", "engine", "results", "api", "sweep", "validation", "cli", "__main__",
+    "errors", "units", "text", "files", "input_file", "private", "compiled_cache", "jit", "record",
+    "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine", "host",
+    "result", "target", "targets", "results", "api", "sweep", "validation", "cli", "__main__",
 )  # fmt: skip
-"""The parts of hwsim; each may import those before it; the pair below does not know each other."""
+"""The parts of hwsim; each may import those before it; the pairs below do not know each other."""
 
-STRANGERS = (("kernels", "hardware"),)
+STRANGERS = (("program", "memory"), ("ops", "memory"))
+
+BACKWARDS = (("result", "results"), ("catalog", "ops"))
+"""Pairs in which the first may ask the second after all, inside its functions or for its types alone: a result draws
+itself when told to, the catalog runs a Python file with operations."""
+
+KNOW_CLASSES = ("validation",)
+"""Parts that may ask a class of machines by name: each comparison with the outside is about one."""
 
 HOMES = {
     "simpy": ("hwsim.engine",),
@@ -32,10 +42,11 @@ PRINTS = "hwsim.cli"
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, with the line that asks for it."""
+    """One imported module, with the line that asks for it, and whether that happens as soon as the file is read."""
 
     module: str
     line: int
+    at_once: bool = False
 
 
 def complaints(module: str, source: str, parts: frozenset[str]) -> list[str]:
@@ -43,7 +54,7 @@ def complaints(module: str, source: str, parts: frozenset[str]) -> list[str]:
     tree = ast.parse(source)
     found = []
     for item in imports(module, tree):
-        found += [f"{module}:{item.line}: {text}" for text in _about(module, item.module, parts)]
+        found += [f"{module}:{item.line}: {text}" for text in _about(module, item, parts)]
     if not _inside(module, PRINTS):
         found += [f"{module}:{line}: only {PRINTS} prints" for line in _prints(tree)]
     return found
@@ -51,21 +62,23 @@ def complaints(module: str, source: str, parts: frozenset[str]) -> list[str]:
 
 def imports(module: str, tree: ast.AST) -> Iterator[Import]:
     """All imports, also those inside functions and those that only type checkers see."""
+    top = set(getattr(tree, "body", ()))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (Import(alias.name, node.lineno) for alias in node.names)
+            yield from (Import(alias.name, node.lineno, node in top) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 package = module.split(".")[: -node.level]
                 base = ".".join([*package, base] if base else package)
             if base == "hwsim":
-                yield from (Import(f"hwsim.{alias.name}", node.lineno) for alias in node.names)
+                yield from (Import(f"hwsim.{alias.name}", node.lineno, node in top) for alias in node.names)
             else:
-                yield Import(base, node.lineno)
+                yield Import(base, node.lineno, node in top)
 
 
-def _about(module: str, imported: str, parts: frozenset[str]) -> Iterator[str]:
+def _about(module: str, item: Import, parts: frozenset[str]) -> Iterator[str]:
+    imported = item.module
     library = imported.partition(".")[0]
     if library in HOMES and not any(_inside(module, home) for home in HOMES[library]):
         yield f"only {' and '.join(HOMES[library])} may import {library}"
@@ -74,13 +87,21 @@ def _about(module: str, imported: str, parts: frozenset[str]) -> Iterator[str]:
     inner, outer = _part(imported), _part(module)
     if imported == "hwsim.__version__":
         return
+    if _class_of(imported) and _class_of(module) != _class_of(imported) and outer not in KNOW_CLASSES:
+        yield f"{imported} belongs to a class of machines; ask hwsim.target"
     if inner not in parts:
         yield f"{imported} is the outer face of hwsim; import the module that holds it"
     elif inner in ORDER and outer in ORDER:
-        if ORDER.index(inner) > ORDER.index(outer):
+        if ORDER.index(inner) > ORDER.index(outer) and (item.at_once or (outer, inner) not in BACKWARDS):
             yield f"{outer} may not import {inner}, which comes after it"
         elif (inner, outer) in STRANGERS or (outer, inner) in STRANGERS:
             yield f"{outer} and {inner} do not know each other"
+
+
+def _class_of(module: str) -> str:
+    """The class of machines whose folder a module lies in; nothing for what classes share."""
+    names = module.split(".")
+    return names[2] if len(names) > 2 and names[1] == "targets" and names[2] in KINDS else ""
 
 
 def _part(module: str) -> str:
@@ -137,16 +158,20 @@ ALL_PARTS = frozenset(ORDER)
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
-        ("hwsim.spec.memory", "from hwsim.hardware.dram import Dram", "spec may not import hardware"),
+        ("hwsim.spec.memory", "from hwsim.memory.dram import Dram", "spec may not import memory"),
         ("hwsim.spec.memory", "import hwsim.catalog", "spec may not import catalog"),
         ("hwsim.trace.nest", "def f():\n    from hwsim.cli import app", "trace may not import cli"),
-        ("hwsim.trace.nest", "from ..hardware import dram", "trace may not import hardware"),
+        ("hwsim.trace.nest", "from ..memory import dram", "trace may not import memory"),
         ("hwsim.trace.nest", "from hwsim import engine", "trace may not import engine"),
-        ("hwsim.hardware.dram", "from hwsim.kernels import matmul", "hardware and kernels do not know"),
-        ("hwsim.kernels.matmul.matmul", "import hwsim.hardware.dram", "kernels may not import hardware"),
+        ("hwsim.memory.dram", "from hwsim.program import steps", "memory and program do not know"),
+        ("hwsim.program.operator", "import hwsim.memory.dram", "program may not import memory"),
+        ("hwsim.ops.norm", "import hwsim.memory.dram", "ops may not import memory"),
+        ("hwsim.program.emit", "from hwsim.ops.norm import rmsnorm", "program may not import ops"),
         ("hwsim.engine.run", "from hwsim import run", "outer face"),
         ("hwsim.results.report", "import simpy", "only hwsim.engine may import simpy"),
-        ("hwsim.hardware.dram", "from simpy.events import Event", "only hwsim.engine may import simpy"),
+        ("hwsim.targets.gpu.run", "from hwsim.targets.cpu.model import CpuCore", "belongs to a class of machines"),
+        ("hwsim.cli.run", "import hwsim.targets.gpu.device", "belongs to a class of machines"),
+        ("hwsim.memory.dram", "from simpy.events import Event", "only hwsim.engine may import simpy"),
         ("hwsim.results.report", "import matplotlib.pyplot", "only hwsim.results.plot may import"),
         ("hwsim.results.report", "from rich.table import Table", "only hwsim.cli may import rich"),
         ("hwsim", "import typer", "only hwsim.cli may import typer"),
@@ -169,12 +194,15 @@ def test_an_offending_module_is_named(module: str, source: str, complaint: str) 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("hwsim.hardware.dram", "from hwsim.trace.nest import Nest\nfrom hwsim.spec.memory import DramSpec"),
-        ("hwsim.hardware.dram", "from .cache import Cache\nfrom hwsim.hardware import filter"),
+        ("hwsim.memory.dram", "from hwsim.trace.nest import Nest\nfrom hwsim.spec.memory import DramSpec"),
+        ("hwsim.memory.dram", "from .cache import Cache\nfrom hwsim.memory import filter"),
         ("hwsim.engine.run", "import simpy\nfrom hwsim import __version__"),
+        ("hwsim.targets.gpu.run", "from hwsim.targets.gpu.device import Device\nfrom hwsim.targets.tables import data"),
+        ("hwsim.validation.gpu", "from hwsim.targets.gpu.model import GpuModel"),
         ("hwsim.results.plot_energy", "import matplotlib.pyplot"),
         ("hwsim.results.plot.energy", "from matplotlib import pyplot"),
         ("hwsim.cli.run", "import rich\nfrom hwsim.sweep.grid import Grid\nprint(1)"),
+        ("hwsim.catalog", "def load():\n    from hwsim.ops.own import import_operations_of"),
         ("hwsim", "def run():\n    from hwsim.engine.run import run"),
     ],
 )

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,3 +50,25 @@ def test_the_installed_program_finds_its_machines_from_any_folder(unpacked: Path
     listed = json.loads(done.stdout)
     assert {entry["name"] for entry in listed["machines"]} == {path.stem for path in (ROOT / "machines").glob("*.yaml")}
     assert all(Path(entry["path"]).is_relative_to(unpacked) for entry in listed["workloads"])
+
+
+def test_the_source_archive_builds_the_same_wheel(unpacked: Path, tmp_path: Path) -> None:
+    (archive,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    (wheel,) = WheelBuilder(str(source)).build(directory=str(tmp_path / "wheel"), versions=["standard"])
+    with zipfile.ZipFile(wheel) as packed_wheel:
+        names = {name for name in packed_wheel.namelist() if not name.endswith("/RECORD")}
+    assert names == {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()} - {
+        str(path.relative_to(unpacked)) for path in unpacked.rglob("RECORD")
+    }
+
+
+def test_the_installed_program_runs_from_another_folder(unpacked: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+    command = [sys.executable, "-m", "hwsim", "run", "course_cpu", "matmul_tiled", "n=16", "tile=4", "--json", "-"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert json.loads(done.stdout)["verified"] is True

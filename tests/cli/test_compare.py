@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hwsim.sweep.story import STORIES
+from hwsim.sweep.ladder import LADDERS
 from tests.cli.command_line import hwsim
 
 
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_file", lambda: tmp_path / "last-run.json")
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "last-run.json"])
 
 
 def test_compare_prints_speed_ups_against_the_first() -> None:
@@ -60,7 +60,7 @@ def test_bad_input_is_said_and_ends_with_2(words: tuple[str, ...], message: str)
 
 def test_ladders_are_listed_and_climbed() -> None:
     listed = hwsim("ladder").out
-    assert all(f"hwsim ladder {name}" in listed for name in STORIES)
+    assert all(f"hwsim ladder {name}" in listed for name in LADDERS)
     done = hwsim("ladder", "matmul", "n=16", "--plot", "l.svg", "--json", "l.json")
     assert done.code == 0, done.err
     steps = [row["step"] for row in json.loads(Path("l.json").read_text())]

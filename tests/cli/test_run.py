@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from command_line import hwsim
 
-from hwsim.results.result import RunResult
+from hwsim.result import RunResult
 
 
 @pytest.fixture(autouse=True)
 def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_file", lambda: tmp_path / "cache" / "last-run.json")
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
 
 
 def test_run_alone_works_and_its_screen_has_the_key_facts() -> None:
@@ -94,9 +94,11 @@ def test_without_math_the_screen_says_so() -> None:
 
 
 def test_a_wrong_answer_ends_with_1_and_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwsim.kernels.matmul.matmul import Matmul
+    from hwsim.program.operator import OperatorKernel
 
-    monkeypatch.setattr(Matmul, "_output", lambda self: self.arrays["C"] + np.float32(1e-3))
+    right = OperatorKernel.answers
+    off = np.float32(1e-3)
+    monkeypatch.setattr(OperatorKernel, "answers", lambda self: [(name, c + off, ref) for name, c, ref in right(self)])
     outcome = hwsim("run", "n=32")
     assert outcome.code == 1
     assert "WRONG ANSWER" in outcome.out

@@ -11,7 +11,7 @@ import pytest
 from command_line import hwsim
 
 from hwsim.catalog import load_machine
-from hwsim.validation import energy_eyeriss, energy_nest
+from hwsim.validation.energy import PublishedSpec, fit, published, read_layers, recount
 from hwsim.validation.table import shipped
 
 
@@ -34,19 +34,19 @@ def test_the_error_with_simulated_time_is_printed(report: dict) -> None:  # type
     assert any("with the simulated time: mean error" in note for note in report["notes"])
 
 
-@pytest.mark.parametrize("spec", energy_nest.published(), ids=lambda spec: spec.name)
-def test_other_programs_are_recounted(spec: energy_nest.PublishedSpec) -> None:
-    found = energy_nest.recount(spec)
+@pytest.mark.parametrize("spec", published(), ids=lambda spec: spec.name)
+def test_other_programs_are_recounted(spec: PublishedSpec) -> None:
+    found = recount(spec)
     assert found.miscounted == []
     assert found.joules == pytest.approx(float(spec.energy.picojoules) * 1e-12, rel=spec.tolerance)
 
 
 def test_a_recount_objects_to_other_loops() -> None:
-    spec = next(each for each in energy_nest.published() if each.name == "timeloop_eyeriss_like")
+    spec = next(each for each in published() if each.name == "timeloop_eyeriss_like")
     changed = tuple(
         store.model_copy(update={"loops": {"q": 56, "m": 4}}) if store.name == "glb" else store for store in spec.stores
     )
-    assert energy_nest.recount(spec.model_copy(update={"stores": changed})).miscounted
+    assert recount(spec.model_copy(update={"stores": changed})).miscounted
 
 
 def test_exactly_two_constants_of_the_chip_are_fitted() -> None:
@@ -58,7 +58,7 @@ def test_exactly_two_constants_of_the_chip_are_fitted() -> None:
 
 
 def test_the_constants_in_the_file_are_those_of_the_fit() -> None:
-    dynamic, static = energy_eyeriss.fit(energy_eyeriss.read_layers(shipped("eyeriss.csv")))
+    dynamic, static = fit(read_layers(shipped("eyeriss.csv")))
     assert dynamic == pytest.approx(1, abs=0.03)
     assert static == pytest.approx(1, abs=0.03)
 
@@ -119,7 +119,7 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_csv_of_a_run_has_counts_prices_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_file", lambda: tmp_path / "last.json")
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "last.json"])
     outcome = hwsim("run", "course_cpu", "matmul", "n=32", "tile=16", "--energy-csv", str(tmp_path / "energy.csv"))
     assert outcome.code == 0
     with (tmp_path / "energy.csv").open(encoding="utf-8", newline="") as file:

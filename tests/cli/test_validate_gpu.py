@@ -88,7 +88,9 @@ def test_an_attention_kernel_that_no_one_knows_is_refused(table: Table) -> None:
 def test_heads_that_do_not_share_keys_evenly_are_refused_with_their_line(table: Table) -> None:
     outcome = hwsim("validate", "gpu", "--data", str(table("attention_decode", 2, heads="7", kv_heads="2")))
     assert outcome.code == 2
-    assert "mine.csv:2" in outcome.err and "7 heads do not share 2 heads" in " ".join(outcome.err.split())
+    assert "mine.csv:2" in outcome.err and "7 query heads cannot share 2 key/value heads" in " ".join(
+        outcome.err.split()
+    )
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:

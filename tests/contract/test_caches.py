@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hwsim.hardware.counters import CacheCounters
-from hwsim.hardware.coupled import CoupledCaches
-from hwsim.hardware.dram import Dram
-from hwsim.hardware.hierarchy import Caches
-from hwsim.hardware.replacement import POLICIES
-from hwsim.hardware.stream import STREAM_POLICIES, StreamCaches
-from hwsim.hardware.topology import Topology
+from hwsim.memory.counters import CacheCounters
+from hwsim.memory.coupled import CoupledCaches
+from hwsim.memory.dram import Dram
+from hwsim.memory.hierarchy import Caches
+from hwsim.memory.replacement import POLICIES
+from hwsim.memory.stream import STREAM_POLICIES, StreamCaches
+from hwsim.memory.topology import Topology
 from hwsim.spec.memory import CacheSpec
-from hwsim.trace.split import split_accesses
+from hwsim.trace.event import split_accesses
 
 SETS, WAYS, LINE = 4, 4, 64
 PAIRS = [("coupled", policy) for policy in POLICIES] + [("stream", policy) for policy in STREAM_POLICIES]

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from hwsim.catalog import load_workload
-from hwsim.kernels.build import build_kernel
 from hwsim.numerics.datapath import WEIGHT_ONLY
 from hwsim.numerics.format import FORMATS
-from hwsim.spec.number import BlockedFormat, PlainFormat, WeightOnly
-from hwsim.spec.operation import Operation
+from hwsim.ops.pointwise import POINTWISE
+from hwsim.program.build import build_kernel
+from hwsim.program.operation import OPERATIONS, is_own
+from hwsim.spec.base import BlockedFormat, PlainFormat, WeightOnly
 from hwsim.spec.parameters import parameter_keys, with_parameters
-from hwsim.spec.workload import WorkloadSpec, workload_model
+from hwsim.spec.workload import WorkloadSpec, known_operations, workload_model
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -28,6 +29,8 @@ ROWS = 11
 """For workloads whose rows are not as many as their columns."""
 SMALL_BY_NAME: dict[str, dict[str, object]] = {
     "formula_conv": {"n": 2},
+    "group_norm": {"channels": 16},
+    "rope": {"pairs": 6},
     "resnet_block": {"n": 2, "c": 5},
     "resnet_block_plain": {"n": 2, "c": 5},
 }
@@ -136,8 +139,17 @@ def test_the_precisions_of_a_file_are_the_formats_that_numerics_knows():
     assert set(get_args(WeightOnly)) == set(WEIGHT_ONLY)
 
 
-def test_every_operation_has_a_stock_workload_or_is_the_users_own():
+def test_every_operation_has_a_stock_workload_or_works_on_elements_of_rows():
+    """Element-wise operations and the rounding of rows are steps of chains, and run alone by their names."""
     shipped = {load_workload(FOLDER / f"{name}.yaml").spec.op for name in NAMES}
-    workload_model(None)
-    assert shipped == set(WorkloadSpec.variants) - {"python"}
-    assert set(WorkloadSpec.variants.values()) == set(Operation.__args__)
+    known = {op for op in known_operations() if not is_own(workload_model(op).operation)}
+    assert shipped <= known
+    assert known - shipped <= {*POINTWISE, "quantize"}
+
+
+def test_a_file_of_an_operation_asks_for_that_operation():
+    for op in known_operations():
+        model = workload_model(op)
+        assert model.operation is not None
+        assert (op in OPERATIONS) == hasattr(model.operation, "name")
+        assert getattr(model.operation, "name", op) in get_args(model.model_fields["op"].annotation)

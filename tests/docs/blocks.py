@@ -4,6 +4,7 @@
 ```console shown      also: every other line of the block is in the output, in this order (`...` skips)
 ```console exit=2     the last command ends with this code
 ```python             run, together with the other Python blocks of the page
+```python my.py       written to that file
 ```yaml machines/my.yaml   written to that file, then checked like any other
 ```yaml               checked if it begins with `format: 1`
 ```yaml planned       a machine whose compute unit cannot be simulated yet: only its `kind` is refused

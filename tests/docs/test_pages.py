@@ -43,6 +43,8 @@ class Reader:
     def follow(self, block: Block) -> None:
         if block.language == "console":
             self._type(block)
+        elif block.language == "python" and block.mark.endswith(".py"):
+            (self.folder / block.mark).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile("\n" * block.line + block.text, block.page, "exec"), self.names)

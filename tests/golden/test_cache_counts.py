@@ -10,9 +10,9 @@ from importlib import resources
 
 import pytest
 
-from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.memory.hierarchy import Hierarchy
 from hwsim.spec.memory import CacheSpec
-from hwsim.validation.cache_nest import Sizes, nests
+from hwsim.validation.cache import Sizes, nests
 
 COUNTERS = ("reads", "writes", "read_miss", "write_miss", "writebacks")
 SIZES = ("n", "m", "k", "T", "elem", "base_a", "base_b", "base_c", "lda", "ldb", "ldc")

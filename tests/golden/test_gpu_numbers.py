@@ -11,11 +11,11 @@ from functools import cache
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.hardware.gpu.attention import AttentionShape
-from hwsim.hardware.gpu.gemm import GemmShape
-from hwsim.hardware.gpu.model import GpuModel
+from hwsim.ops.attention_shape import AttentionShape
+from hwsim.program.gemm import GemmShape
+from hwsim.targets.gpu.model import GpuModel
 from hwsim.validation.gpu import FAMILY_BARS, GROUP_BARS, family_error, validate
-from hwsim.validation.report import Report, Row
+from hwsim.validation.report import ComparisonRow, Report
 
 
 @cache
@@ -65,7 +65,7 @@ def test_the_measured_product_of_8192_cubed_on_a100_is_met_within_the_noise_of_t
 
 @pytest.mark.parametrize(("length", "speedup"), [(1024, 1270 / 680), (4096, 16470 / 8420)])
 def test_fused_attention_gains_as_much_as_measured(length: int, speedup: float) -> None:
-    shape = AttentionShape(16, 8, 8, length, length, 64)
+    shape = AttentionShape(length, length, 64, 8, 8, 16)
     model = gpu("a100_40")
     fused = model.seconds(model.attention(shape, "fp16", "flash1"))
     unfused = model.seconds(model.attention_unfused(shape, "fp16"))
@@ -96,7 +96,7 @@ def test_a_model_that_is_wrong_misses_its_bar() -> None:
 def test_rows_of_kernels_that_hwsim_does_not_have_are_named_and_left_out() -> None:
     """Of the ladder on the A6000, the eight rungs that hwsim has as well are compared; the others are not."""
     report = shipped_report()
-    rungs = [row for row in report.results if isinstance(row, Row) and row.group.startswith("sgemm_ladder")]
+    rungs = [row for row in report.results if isinstance(row, ComparisonRow) and row.group.startswith("sgemm_ladder")]
     assert len(rungs) == 8
     assert any("hand-written" in note for note in report.notes)
     assert any("below 0.3 ms" in note for note in report.notes)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.spec.compute import CpuSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, Level
+from hwsim.targets.cpu.spec import CpuSpec
 
 MACHINES = ["course_cpu", "cortex_a78", "skylake_avx512", "tinytorch_cpu", "zen3"]
 CPU_FORMATS = ("fp64", "fp32", "fp16", "bf16", "int32", "int8")

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.engine import simulate
-from hwsim.mapping.chip import build_chip
-from hwsim.validation import family
-from hwsim.validation.report import Report
+from hwsim.targets.systolic.model import build_chip
+from hwsim.validation.report import Report, start
 from hwsim.validation.table import shipped
 from hwsim.validation.tpu import convolution, speed, stack
 
 
 @cache
 def report(name: str) -> Report:
-    *_, last = family.start(name, None, None, 0)
+    *_, last = start(name, None, None, 0)
     assert isinstance(last, Report)
     return last
 
@@ -31,10 +30,7 @@ def test_every_row_of_scalesim_is_matched_exactly() -> None:
     assert found.passed
     assert found.total.rows == found.total.matched == 113
     assert {name: group.rows for name, group in found.groups.items()} == {"ws": 39, "os": 39, "is": 35}
-
-
-def test_dram_and_stalls_stand_beside() -> None:
-    notes = "\n".join(report("systolic").notes)
+    notes = "\n".join(found.notes)  # DRAM and stalls stand beside
     for words in ("DRAM ifmap reads", "DRAM filter reads", "DRAM ofmap writes", "no stall", "with one, stalls are"):
         assert words in notes
 
@@ -56,7 +52,7 @@ def test_a_row_that_is_off_by_one_is_found(column: str, change: float, tmp_path:
     cells[place] = str(float(cells[place]) + change) if column.endswith("pct") else str(int(cells[place]) + int(change))
     table = tmp_path / "table.csv"
     table.write_text("\n".join([lines[0], ",".join(cells), lines[2]]) + "\n", encoding="utf-8")
-    *_, last = family.start("systolic", table, None, 0)
+    *_, last = start("systolic", table, None, 0)
     assert isinstance(last, Report)
     assert not last.passed
     assert (last.total.rows, last.total.matched) == (2, 1)

@@ -7,9 +7,9 @@ import pytest
 
 import hwsim
 from hwsim.catalog import load_workload
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.chain.chain import ChainKernel
-from hwsim.results.edges import find_edges
+from hwsim.ops.chain import ChainKernel
+from hwsim.program.build import build_kernel
+from hwsim.results.explanation import find_edges
 from hwsim.spec.parameters import with_parameters
 
 RESNET = {"c": 8, "h": 28, "w": 28}

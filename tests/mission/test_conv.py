@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ import pytest
 import hwsim
 from hwsim import RunResult
 from hwsim.errors import InputError
-from hwsim.kernels.conv.conv2d import Conv2d
-from hwsim.kernels.conv.shape import ConvShape
-from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.numerics.format import find_format
-from hwsim.spec.ops.conv import ConvSchedule
+from hwsim.ops.conv_operator import Conv2d
+from hwsim.ops.conv_schedule import ConvSchedule
+from hwsim.program.convolution import ConvShape
+from hwsim.program.kernel import Setting
+from hwsim.program.loop_kernel import LoopKernel
 from tests.unit.kernels.helpers import kernel, steps
 
 OUTPUTS = 64 * 32 * 32
@@ -66,7 +67,7 @@ def test_a13_a_fused_pool_stores_four_times_less() -> None:
 def test_a16_two_pointwise_operators_cost_no_access_to_the_output() -> None:
     """A16: with bias and relu in registers the output is stored once and never loaded; each pass would do both."""
     fused, apart = (hwsim.run("course_cpu", "conv_bias_relu", fused=fused) for fused in (True, False))
-    assert fused.tensors["y"] | {"misses": {}} == {
+    assert asdict(fused.tensors["y"]) | {"misses": {}} == {
         "elements": OUTPUTS, "bytes": 4 * OUTPUTS, "loads": 0, "stores": OUTPUTS, "misses": {},
         "rows": None, "row_bytes": None,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,7 @@ import pytest
 
 import hwsim
 from hwsim.catalog import load_energy_table, load_machine
-from hwsim.hardware.grid import Grid
-from hwsim.hardware.row_stationary import ConvShape
+from tests.cli.command_line import hwsim as command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +32,7 @@ EXAMPLE = _example()
 
 @pytest.fixture(scope="module")
 def ladder() -> dict[str, hwsim.RunResult]:
-    return dict(EXAMPLE.climb(64))
+    return dict(EXAMPLE.climb(128))
 
 
 def per_mac(result: hwsim.RunResult) -> float:
@@ -106,6 +106,34 @@ def test_e5_every_rung_needs_less_energy_for_a_multiply_add(ladder: dict[str, hw
     assert all(result.verified for result in ladder.values())
 
 
+def test_e5_the_printed_ladder_falls_and_fixed_function_has_no_instructions_to_wait_for() -> None:
+    """`hwsim ladder specialisation`: each step takes less energy than the one before, on a machine of its own class."""
+    rows = json.loads(command("ladder", "specialisation", "--json", "-").out)  # as printed, at its own size
+    steps = {row["step"]: row for row in rows}
+    assert list(steps) == ["scalar core", "vectors", "signal processor", "GPU", "FPGA", "fixed function"]
+    joules = [row["energy_j"] for row in rows]
+    assert joules == sorted(joules, reverse=True)
+    kinds = {
+        name: load_machine(f"ladder_{name}").spec.kind for name in ("scalar", "simd", "dsp", "gpu", "fpga", "asic")
+    }
+    assert kinds == {
+        "scalar": "cpu", "simd": "cpu", "dsp": "cpu", "gpu": "gpu", "fpga": "systolic", "asic": "systolic",
+    }  # fmt: skip
+    for step in ("FPGA", "fixed function"):
+        assert "chain" not in str(steps[step]["bound"]), steps[step]
+        assert "issue" not in str(steps[step]["bound"])
+
+
+def test_e5_all_rungs_have_one_node_one_memory_and_one_multiply_add() -> None:
+    specs = {name: load_machine(f"ladder_{name}").spec for name in ("scalar", "simd", "dsp", "gpu", "fpga", "asic")}
+    assert {spec.energy.node for spec in specs.values() if spec.energy} == {45}
+    prices = {name: spec.energy.actions for name, spec in specs.items() if spec.energy}
+    assert len({each["dram.read"].energy for each in prices.values()}) == 1
+    assert len({str(spec.level("dram").bandwidth) for spec in specs.values()}) == 1
+    assert prices["asic"]["array.mac.fp16"].energy == prices["scalar"]["core.fma.fp16"].energy
+    assert specs["asic"].compute[0].rows * specs["asic"].compute[0].columns == specs["gpu"].compute[0].tensor["fp16"]  # type: ignore[attr-defined]
+
+
 def test_e5_what_is_saved_is_control(ladder: dict[str, hwsim.RunResult]) -> None:
     control = [cause(result, "control") / result.work["macs"] for result in ladder.values()]
     assert control == sorted(control, reverse=True)
@@ -130,17 +158,9 @@ def test_e7_one_long_instruction_does_the_work_of_several(ladder: dict[str, hwsi
 
 def test_e8_an_accelerator_for_networks_beats_a_core_at_its_own_work() -> None:
     """A convolution on the grid of Eyeriss at 65 nm, against a product on a scalar core at 45 nm, DRAM left out."""
-    machine = load_machine("eyeriss").spec
-    grid = Grid(machine)
-    cost = grid.best(ConvShape(batch=4, c_in=256, c_out=384, h_in=13, w_in=13, r=3, s=3, pad=1))
-    assert machine.energy is not None
-    picojoules = sum(
-        count * machine.energy.actions[f"{part}.{action}"].energy.picojoules
-        for (part, action), count in cost.actions.items()
-        if part != "dram"
-    )
-    static = sum(each.power for each in machine.energy.static.values()) * cost.cycles / grid.clock_hz
-    each = (float(picojoules) * 1e-12 + float(static)) / cost.mapping.shape.macs
+    chip = hwsim.run("eyeriss", "conv2d", ci=64, co=96, height=13, batch=4)
+    assert chip.energy is not None
+    each = (sum(chip.energy.values()) - chip.energy["dram"]) / float(chip.work["macs"])
     core = hwsim.run("ladder_scalar", "matmul_register", n=32, v1=8, v2=8, precision="fp16")
     assert each < per_mac(core) / 4
 

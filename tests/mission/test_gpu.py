@@ -9,8 +9,8 @@ import pytest
 
 import hwsim
 from hwsim.catalog import load_machine
-from hwsim.hardware.gpu.attention import AttentionShape
-from hwsim.hardware.gpu.model import GpuModel
+from hwsim.ops.attention_shape import AttentionShape
+from hwsim.targets.gpu.model import GpuModel
 
 NAMED = ("v100", "a100_40", "h100", "tpu_v1")
 
@@ -72,7 +72,7 @@ def test_fused_attention_saves_more_memory_traffic_the_longer_the_sequence() -> 
     d = 64
     ratios = []
     for n in (1024, 2048, 4096, 8192):
-        shape = AttentionShape(8, 16, 16, n, n, d)
+        shape = AttentionShape(n, n, d, 16, 16, 8)
         apart = sum(cost.dram_bytes for cost in model.attention_unfused(shape, "fp16"))
         ratios.append(apart / model.attention(shape, "fp16").dram_bytes)
         assert ratios[-1] == pytest.approx(1 + n / d, rel=0.35)

@@ -10,8 +10,8 @@ import pytest
 
 import hwsim
 from hwsim import RunResult
+from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.engine import simulate
 from hwsim.errors import CapacityError
 from tests.cli.command_line import hwsim as command
 from tests.unit.kernels.helpers import kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 import hwsim
 from hwsim.errors import ShapeError
-from hwsim.kernels.matmul.matmul import Matmul
+from hwsim.numerics.format import Array
+from hwsim.program.operator import OperatorKernel
 from tests.cli.command_line import hwsim as command
 from tests.cli.command_line import hwsim_process
 from tests.unit.kernels.helpers import kernel
@@ -29,8 +31,13 @@ def test_x1_every_version_is_checked_against_the_same_reference(workload: str) -
 
 def test_x1_a_run_with_wrong_math_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: one element of the product is off by one."""
-    right = Matmul._output
-    monkeypatch.setattr(Matmul, "_output", lambda self: right(self) + np.eye(*right(self).shape, dtype=np.float32))
+    right = OperatorKernel.answers
+
+    def wrong(kernel: OperatorKernel) -> Iterator[tuple[str, Array, Array]]:
+        for name, values, reference in right(kernel):
+            yield name, values + np.eye(*values.shape, dtype=np.float32), reference
+
+    monkeypatch.setattr(OperatorKernel, "answers", wrong)
     assert hwsim.run("course_cpu", "matmul_tiled", n=16).verified is False
     outcome = command("run", "matmul_tiled", "n=16")
     assert outcome.code == 1

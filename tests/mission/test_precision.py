@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hwsim
-from hwsim.results.result import RunResult
+from hwsim.result import RunResult
 
 FROM_WIDE_TO_NARROW = ("fp32", "fp16", "fp8_e4m3", "fp4_e2m1")
 

@@ -8,7 +8,7 @@ import pytest
 
 import hwsim
 from hwsim import RunResult
-from hwsim.kernels.matmul.strassen import strassen_products
+from hwsim.ops.strassen import strassen_products
 
 PASS_STORES_ON = {"l1.write_allocate": "false", "l2.write_allocate": "false"}
 """A store that misses brings no line in, as the course counts."""

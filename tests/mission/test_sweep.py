@@ -9,12 +9,11 @@ import pytest
 
 import hwsim
 from hwsim.api import reuse_histogram
-from hwsim.results.limits import CAPACITY, CONFLICT, tile_limits
-from hwsim.sweep.batch import run_tasks
-from hwsim.sweep.request import make_request
+from hwsim.results.tile_limit import CAPACITY, CONFLICT, tile_limits
+from hwsim.sweep.grid import make_request
+from hwsim.sweep.ladder import LADDERS, ladder_runs, run_named
 from hwsim.sweep.result_set import ResultSet
-from hwsim.sweep.store import MEMORY, Store
-from hwsim.sweep.story import STORIES, story_tasks
+from hwsim.sweep.store import MEMORY, ResultStore
 from hwsim.sweep.tune import tune
 from tests.cli.command_line import hwsim as command
 
@@ -79,10 +78,10 @@ def test_a8_no_run_is_above_its_roof(tmp_path: Path) -> None:
 
 def test_a11_whether_a_step_of_fusion_pays_depends_on_the_machine() -> None:
     """A11: the same step is faster on one machine and slower on another: five streams crowd into a 4-way cache."""
-    tasks = story_tasks(STORIES["fusion"], ("course_cpu", "cortex_a78"), {"n": 65536})
+    tasks = ladder_runs(LADDERS["fusion"], ("course_cpu", "cortex_a78"), {"n": 65536})
     gains = {}
     for machine, steps in tasks.items():
-        runs = run_tasks(steps)
+        runs = run_named(steps)
         gains[machine] = runs["three passes"].time_s / runs["one pass"].time_s
     assert gains["course_cpu"] > 1 > gains["cortex_a78"]
 
@@ -90,7 +89,7 @@ def test_a11_whether_a_step_of_fusion_pays_depends_on_the_machine() -> None:
 def test_m7_a_tile_that_does_not_fit_is_pruned_by_the_named_rule() -> None:
     """M7: sizes of caches and registers are constraints on the choice of tiles."""
     request = make_request("course_cpu", "matmul_register", {"n": 24, "v1": "2,4,8", "v2": "2,4,8"}, {})
-    search = tune(request, "loads", Store(MEMORY))
+    search = tune(request, "loads", ResultStore(MEMORY))
     assert list(search.pruned) == ["registers: regs has 16, and the register tile needs more"]
 
 
@@ -114,15 +113,15 @@ def test_t6_tune_answers_how_to_set_v1_and_v2() -> None:
 def test_t16_six_tile_sizes_are_tuned_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """T16: register tile, and strips for two caches; the winner beats what one would guess first."""
     axes = {"n": 32, "v1": "1,2,4", "v2": "1,2,4", "b1": "4,8,16", "b2": "4,8,16"}
-    search = tune(make_request("course_cpu", "matmul_strips", axes, {}, math=False), "time", Store(MEMORY))
+    search = tune(make_request("course_cpu", "matmul_strips", axes, {}, math=False), "time", ResultStore(MEMORY))
     assert search.simulated <= search.candidates // 3
     assert search.best["time"] < hwsim.run("course_cpu", "matmul_strips", n=32, v1=1, v2=1, b1=4, b2=4).time_s
 
 
 def test_v3_v4_x5_the_ladder_climbs_in_the_order_of_the_notes() -> None:
     """V3, V4, X5: vectorise, then memory, then cores; each rung is faster. The gap is reported, not promised."""
-    (steps,) = story_tasks(STORIES["matmul"], (), {"n": 128}).values()
-    times = [run.time_s for run in run_tasks(steps).values()]
+    (steps,) = ladder_runs(LADDERS["matmul"], (), {"n": 128}).values()
+    times = [run.time_s for run in run_named(steps).values()]
     assert times == sorted(times, reverse=True)
     assert times[0] / times[1] > 5
     assert times[0] / times[-1] > 50
@@ -161,7 +160,7 @@ def test_h3_kinds_of_machines_stand_side_by_side(tmp_path: Path) -> None:
 
 def test_e5_more_specialised_hardware_takes_less_energy_for_the_same_product() -> None:
     """E5: programmable, vectors, GPU and DSP, FPGA, fixed function; the order is the test, the ratios are reported."""
-    (steps,) = story_tasks(STORIES["specialisation"], (), {"n": 64}).values()
-    energy = {name: run.energy_j or 0.0 for name, run in run_tasks(steps).items()}
+    (steps,) = ladder_runs(LADDERS["specialisation"], (), {"n": 64}).values()
+    energy = {name: run.energy_j or 0.0 for name, run in run_named(steps).items()}
     assert energy["scalar core"] > energy["vectors"] > max(energy["GPU"], energy["signal processor"])
     assert min(energy["GPU"], energy["signal processor"]) > energy["FPGA"] > energy["fixed function"] > 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.memory.hierarchy import Hierarchy
 from hwsim.spec.memory import DramSpec
 from hwsim.trace.nest import Access, Nest
 from tests.property.strategies import cache, nests, plain_hierarchies

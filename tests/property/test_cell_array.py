@@ -9,13 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hwsim.hardware import cell_array
-from hwsim.hardware.cell_array import run_cells
-from hwsim.hardware.systolic import GemmShape, SystolicArray
-from hwsim.mapping.cut import cut_to
-from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.datapath import accumulate, dot
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.systolic import Dataflow, Folding
+from hwsim.program.gemm import GemmShape
+from hwsim.targets.systolic.model import SystolicArray
+from hwsim.targets.systolic.spec import Dataflow, Folding
+from hwsim.targets.systolic.tiling import cut_to
+from tests import cell_array
+from tests.cell_array import run_cells
 
 sides = st.integers(1, 16)
 dataflows = st.sampled_from(["ws", "os", "is"])

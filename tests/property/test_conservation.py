@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.memory.hierarchy import Hierarchy
 from tests.property.strategies import cache, general_hierarchies, nests, plain_hierarchies
 
 

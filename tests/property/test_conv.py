@@ -10,10 +10,11 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.conv.build import FoldedConv
-from hwsim.kernels.operator import OperatorKernel
-from hwsim.spec.ops.conv import ConvWorkload, conv_problem
+from hwsim.ops.conv import ConvWorkload
+from hwsim.ops.fold import FoldedConv
+from hwsim.program.build import build_kernel
+from hwsim.program.convolution import conv_problem
+from hwsim.program.operator import OperatorKernel
 from tests.unit.kernels.helpers import counts, steps, touches, workload
 
 quick = settings(max_examples=60, deadline=None)
@@ -152,7 +153,7 @@ def test_every_schedule_writes_every_output_and_reads_every_weight(
 
 def read_by_definition(made: OperatorKernel, size: dict[str, int], rows: int, columns: int) -> Iterator[int]:
     """The address of the image element of each product, in the order of the loops of the definition."""
-    layout = made.operator.shape.layout  # type: ignore[attr-defined]
+    layout = made.operator.schedule.layout  # type: ignore[attr-defined]
     halo = (0, 0, size["padding"], size["padding_w"])
     view = made.padded("x", halo if layout == "nchw" else (0, halo[2], halo[3], 0))[0].permute(*IMAGE[layout])
     inner, outer = size["ci"] // size["groups"], size["co"] // size["groups"]

@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hwsim
-from hwsim.api import resolve_machine, resolve_workload, run_all
-from hwsim.engine.engine import simulate
+from hwsim.api import resolve_machine, resolve_workload, run_all, simulate
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.loop import grain
-from hwsim.kernels.loop_kernel import LoopKernel
+from hwsim.program import loops
+from hwsim.program.build import build_kernel
+from hwsim.program.loop_kernel import LoopKernel
 
 # Links ----------------------------------------------------------------------------------------------------------------
 
@@ -47,7 +46,7 @@ def finish(rate: Fraction, arrivals: list[Flow]) -> tuple[list[int], int, int]:
     while env.peek() != float("inf"):
         env.step()
         events += 1
-    assert link.in_flight == 0
+    assert not link._waiting
     return done, link.moved_bytes, events
 
 
@@ -225,8 +224,8 @@ def counts(machine: str, name: str, parameters: dict[str, Any], fine: bool, monk
     kernel = build_kernel(resolve_workload(name, parameters), lanes=4, math=False)
     assert isinstance(kernel, LoopKernel)
     if fine:
-        cut = grain.cut_steps
-        monkeypatch.setattr("hwsim.kernels.loop_kernel.cut_steps", lambda plan, ranges, fine: cut(plan, ranges, True))
+        cut = loops.cut_steps
+        monkeypatch.setattr("hwsim.program.loop_kernel.cut_steps", lambda plan, ranges, fine: cut(plan, ranges, True))
     outcome = simulate(spec, kernel)
     monkeypatch.undo()
     return (

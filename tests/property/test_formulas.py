@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
-from hwsim.kernels.course.formula_text import FormulaText, Reference, parse_formula
+from hwsim.program.bind import bind, statement_indices
+from hwsim.program.expression import Apply, Element
+from hwsim.program.statement import parse_statements
 from tests.unit.kernels.helpers import kernel, steps
 
 INDICES = "abcd"
@@ -61,31 +63,49 @@ def schedules(draw, indices):
     }
 
 
-def term_by_term(formula: FormulaText, sizes, arrays):
+def bound(text):
+    """The one statement of a formula, with its positions as sums of indices."""
+    (statement,) = bind(parse_statements(text), sizes=dict.fromkeys(used(text), 1)).lines
+    return statement
+
+
+def used(text):
+    return tuple(index for index in INDICES if index in text)
+
+
+def terms(expr):
+    """The products that are added up, each as its factors."""
+    if isinstance(expr, Apply) and expr.function == "+":
+        return [each for part in expr.arguments for each in terms(part)]
+    return [list(expr.arguments) if isinstance(expr, Apply) else [expr]]
+
+
+def term_by_term(statement, sizes, arrays):
     """The definition: one point of the loops after the other, each index a plain number."""
 
-    def element(ref: Reference, point):
+    def element(ref: Element, point):
         places = (p.constant + sum(f * point[i] for i, f in p.factors) for p in ref.positions)
         return arrays[ref.tensor][tuple(places)]
 
-    output = np.zeros([sizes[index] for index in formula.output.indices])
-    for counters in product(*(range(sizes[index]) for index in formula.indices)):
-        point = dict(zip(formula.indices, counters, strict=True))
-        here = tuple(point[index] for index in formula.output.indices)
-        for term in formula.terms:
-            output[here] += term.scale * np.prod([element(ref, point) for ref in term.references])
+    indices = statement_indices(statement)
+    output = np.zeros([sizes[index] for index in statement.target.indices])
+    for counters in product(*(range(sizes[index]) for index in indices)):
+        point = dict(zip(indices, counters, strict=True))
+        here = tuple(point[index] for index in statement.target.indices)
+        for factors in terms(statement.value):
+            output[here] += np.prod([element(ref, point) for ref in factors])
     return output
 
 
 @quick
 @given(st.data(), formulas(), st.sampled_from([1, 2, 4]), st.sampled_from([1, 3]), st.sampled_from(["fp64", "fp32"]))
 def test_any_formula_with_any_schedule_is_its_definition(data, text, lanes, cores, precision):
-    formula = parse_formula(text)
-    sizes = {index: data.draw(extents) for index in formula.indices}
-    schedule = data.draw(schedules(formula.indices))
+    statement = bound(text)
+    sizes = {index: data.draw(extents) for index in used(text)}
+    schedule = data.draw(schedules(used(text)))
     made = kernel("formula", sizes, formula=text, lanes=lanes, cores=cores, precision=precision, **schedule)
     work = [step.work for step in steps(made)]
-    expected = term_by_term(formula, sizes, {name: array.astype(np.float64) for name, array in made.arrays.items()})
+    expected = term_by_term(statement, sizes, {name: array.astype(np.float64) for name, array in made.arrays.items()})
     error = np.abs(made.output - expected).max() / max(1.0, np.abs(expected).max())
     assert error <= max(made.tolerance, 1e-15)
     points = int(np.prod(list(sizes.values())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwsim.hardware.passes import find_passes
+from hwsim.memory.stream import find_passes
 from hwsim.trace.nest import Access, Nest
 from tests.property.strategies import cache, nests
 from tests.property.test_acceleration import DRAM, assert_same_as_plain_walk, matmul

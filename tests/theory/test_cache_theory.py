@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hwsim.hardware.hierarchy import Hierarchy, Traffic
+from hwsim.memory.hierarchy import Hierarchy, Traffic
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Access, Nest
-from hwsim.validation.cache_nest import Sizes, nests
+from hwsim.validation.cache import Sizes, nests
 
 
 def cache(sets: int, ways: int, **fields: object) -> CacheSpec:

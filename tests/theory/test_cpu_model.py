@@ -8,9 +8,8 @@ import pytest
 
 import hwsim
 from hwsim import RunResult
-from hwsim.kernels.step import Step
-from hwsim.trace.nest import Access, Nest
-from hwsim.trace.work import Chain, Instructions, Work
+from hwsim.program.steps import Step
+from hwsim.trace.nest import Access, Chain, Instructions, Nest, Work
 from tests.unit.engine.made import CYCLE_FS, play
 
 BARE = {
@@ -86,9 +85,36 @@ def test_a_naive_product_is_bound_by_the_latency_of_its_sum_and_a_register_tile_
 
 
 def test_without_fused_multiply_add_the_chain_goes_through_the_adder() -> None:
+    """Three cycles for each addition, and three more until the first product of a sum is there."""
     n = 64
     result = bare("matmul_naive", n=n, set={"core.window": 1, "core.ports.fma": 0})
-    assert result.cycles == pytest.approx(3 * n**3, rel=0.01)
+    assert result.cycles == pytest.approx(3 * n**3 + 3 * n**2, rel=0.01)
+
+
+def test_a_sum_of_exponentials_waits_for_the_first_of_them() -> None:
+    """An in-order core waits at the start of every sum, a window finds the operands of later sums early."""
+    rows = 8
+    found = {
+        (window, special): bare(
+            "softmax",
+            m=rows,
+            n=64,
+            set={"core.window": window, "core.latency.special": special, "core.ports.special": 64},
+        ).cycles
+        for window in (1, 4096)
+        for special in (20, 120)
+    }
+    assert found[1, 120] - found[1, 20] == 100 * rows
+    assert found[4096, 120] - found[4096, 20] <= 100 * rows
+
+
+def test_a_vector_wider_than_a_register_takes_several() -> None:
+    """8 sums and 9 operands fit 32 registers of 256 bits; of 128 bits they take 34: two values are loaded again."""
+    wide, narrow = (
+        bare("matmul_simd", n=32, v1=8, set={"regs.count": 32, "regs.bits": bits}).work["instructions"]["load"]
+        for bits in (256, 128)
+    )
+    assert narrow > wide
 
 
 @pytest.mark.parametrize(("vector", "start"), [(False, 2), (True, 6)])
@@ -210,8 +236,8 @@ def test_halving_the_steps_of_cores_that_share_a_cache_changes_little(monkeypatc
         return hwsim.run("tinytorch_cpu", "matmul_parallel", n=256, cores=4, math=False, set=small)
 
     stock = shared()
-    monkeypatch.setattr("hwsim.kernels.loop.grain.FEWEST_STEPS", 16)
-    monkeypatch.setattr("hwsim.kernels.loop.grain.MOST_STEPS", 128)
+    monkeypatch.setattr("hwsim.program.loops.FEWEST_STEPS", 16)
+    monkeypatch.setattr("hwsim.program.loops.MOST_STEPS", 128)
     halved = shared()
     assert halved.memory["l2"].misses == stock.memory["l2"].misses
     assert halved.memory["l3"].misses == pytest.approx(stock.memory["l3"].misses, rel=0.1)

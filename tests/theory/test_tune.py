@@ -5,22 +5,21 @@ from __future__ import annotations
 import pytest
 
 from hwsim.api import resolve_machine, resolve_workload
-from hwsim.hardware.footprint import estimate_misses
-from hwsim.hardware.hierarchy import Hierarchy
-from hwsim.hardware.reuse_distance import measure_reuse
-from hwsim.results.limits import capacity_tile, conflict_tile
+from hwsim.memory.footprint import estimate_misses
+from hwsim.memory.hierarchy import Hierarchy
+from hwsim.memory.reuse_distance import measure_reuse
+from hwsim.results.tile_limit import capacity_tile, conflict_tile
 from hwsim.spec.memory import CacheSpec
-from hwsim.sweep.api import run_request
-from hwsim.sweep.estimate import estimate
-from hwsim.sweep.request import Request, make_request
+from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.result_set import load_results
-from hwsim.sweep.store import MEMORY, Store
-from hwsim.sweep.tune import Budget, Search, tune
+from hwsim.sweep.runner import run_request
+from hwsim.sweep.store import MEMORY, ResultStore
+from hwsim.sweep.tune import Budget, SearchOutcome, estimate, tune
 from hwsim.trace.nest import Access, Nest
 
 
-def searched(request: Request, metric: str, budget: Budget = Budget()) -> Search:  # noqa: B008 - it is frozen
-    return tune(request, metric, Store(MEMORY), budget=budget)
+def searched(request: SweepRequest, metric: str, budget: Budget = Budget()) -> SearchOutcome:  # noqa: B008 - it is frozen
+    return tune(request, metric, ResultStore(MEMORY), budget=budget)
 
 
 def register_tile(registers: int, most: int = 8) -> set[tuple[int, int]]:
@@ -51,13 +50,15 @@ TILES = make_request(
 
 @pytest.mark.slow
 def test_tune_finds_the_optimum_of_the_tile_sweep_with_a_third_of_its_points() -> None:
-    store = Store(MEMORY)
-    for _ in run_request(TILES, store, "inprocess"):
+    parameters = {"n": 128, "tile": "2..128:x2", "precision": "fp32,bf16,int8"}
+    tiles = make_request("course_cpu", "matmul_tiled", parameters, {}, math=False)
+    store = ResultStore(MEMORY)
+    for _ in run_request(tiles, store, "inprocess"):
         pass
-    everything = load_results(store, store.begin(TILES), TILES)
+    everything = load_results(store, store.begin(tiles), tiles)
     for metric in ("time_s", "energy_j", "edp_js", "l1.fills"):
-        search = searched(TILES, metric)
-        assert search.simulated <= TILES.count // 3
+        search = searched(tiles, metric)
+        assert search.simulated <= tiles.count // 3
         assert search.best.metrics[metric] == everything.best(metric).metrics[metric]
 
 
@@ -78,7 +79,7 @@ def test_a_small_space_is_simulated_whole_and_a_budget_is_kept() -> None:
 
 
 def test_a_large_space_is_sampled_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.sweep.sampler.FIRST", 12)
+    monkeypatch.setattr("hwsim.sweep.search.FIRST", 12)
     request = make_request(
         "course_cpu", "matmul_tiled", {"n": 16, "tile": "1..16", "v1": "1,2", "seed": "0..127"}, {}, math=False
     )
@@ -109,7 +110,7 @@ def test_rows_that_crowd_into_one_set_are_seen() -> None:
 @pytest.mark.slow
 def test_estimates_are_as_good_as_the_page_says() -> None:
     """docs/explanation/sweeps.md: time 0.1 %, energy 2 %, L1 lines 20 % in 18 of 21 cases, and up to 7.1 times off."""
-    store = Store(MEMORY)
+    store = ResultStore(MEMORY)
     for _ in run_request(TILES, store, "inprocess"):
         pass
     near = 0

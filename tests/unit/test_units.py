@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hwsim.units import (
@@ -77,9 +79,21 @@ def test_a_printed_size_reads_back(size: int) -> None:
     assert parse_bytes(format_bytes(size)) == size
 
 
-@given(st.integers(1, 10**13))
+@given(st.integers(1000, 10**12))
 def test_a_printed_frequency_reads_back(hertz: int) -> None:
     assert parse_frequency(format_frequency(hertz)) == hertz
+
+
+Quantity = TypeVar("Quantity")
+
+
+def in_range(parse: Callable[[object], Quantity], text: str) -> Quantity:
+    """The quantity that a text says; one out of range is another test's."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        assume("is not from" not in str(error))
+        raise
 
 
 decimals = st.decimals(0, 10**6, places=6, allow_nan=False, allow_infinity=False)
@@ -87,19 +101,19 @@ decimals = st.decimals(0, 10**6, places=6, allow_nan=False, allow_infinity=False
 
 @given(decimals, st.sampled_from(["fs", "ps", "ns", "us", "ms", "s", "cycles"]))
 def test_a_printed_latency_reads_back(number: object, unit: str) -> None:
-    latency = parse_latency(f"{number:f} {unit}")
+    latency = in_range(parse_latency, f"{number:f} {unit}")
     assert parse_latency(str(latency)) == latency
 
 
 @given(decimals.filter(bool), st.sampled_from(["B/cycle", "GB/s", "KiB/s", "TB/s"]))
 def test_a_printed_bandwidth_reads_back(number: object, unit: str) -> None:
-    bandwidth = parse_bandwidth(f"{number:f} {unit}")
+    bandwidth = in_range(parse_bandwidth, f"{number:f} {unit}")
     assert parse_bandwidth(str(bandwidth)) == bandwidth
 
 
 @given(decimals, st.sampled_from(["pJ", "fJ", "nJ", "pJ/bit", "pJ/B"]))
 def test_a_printed_energy_reads_back(number: object, unit: str) -> None:
-    price = parse_energy(f"{number:f} {unit}")
+    price = in_range(parse_energy, f"{number:f} {unit}")
     assert parse_energy(str(price)) == price
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import find_format
-from hwsim.trace.space import FIRST_ADDRESS, AddressSpace
-from hwsim.trace.view import TensorView
+from hwsim.trace.view import FIRST_ADDRESS, AddressSpace, TensorView
 
 
 def elements(view: TensorView) -> np.ndarray:

@@ -1,28 +1,43 @@
-"""Runs side by side: time with speed-up, energy, and traffic to main memory, a bar for each, all logarithmic."""
+"""Runs side by side: a comparison, the steps of a ladder, and steps by machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import floor, log10
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import floor, log2, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hwsim.results.plot.file import save_plot
-from hwsim.results.plot.series import series_looks
-from hwsim.results.plot.style import FAINT, TEXT, plot_style
-from hwsim.results.result import RunResult
-from hwsim.results.text import data, joules, ratio, seconds
+from hwsim.result import RunResult, bytes_moved
+from hwsim.results.energy import energy_split
+from hwsim.results.explanation import explain
+from hwsim.results.metrics import BYTES, Metric, shown, write
+from hwsim.results.plot.stack import draw_dynamic
+from hwsim.results.plot.style import BAR, FAINT, TEXT, canvas, series_looks
+from hwsim.text import joules, ratio, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "++", "oo", "--", "**")
 
 
 @dataclass(frozen=True)
-class Entry:
+class _Panel:
+    """One metric of all runs that are compared."""
+
+    title: str
+    metric: str
+    amounts: list[float | None]
+
+    def written(self, amount: float) -> str:
+        return write(self.metric, amount)
+
+
+@dataclass(frozen=True)
+class ComparedRun:
     """One run of a comparison: its group (a machine), and its name in the group (a workload)."""
 
     group: str
@@ -30,29 +45,24 @@ class Entry:
     result: RunResult
 
 
-def plot_compare(entries: Sequence[Entry], path: Path | None = None, title: str = "") -> Figure:
+def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title: str = "") -> Figure:
     """Groups from top to bottom; the first entry of all is what speed-ups are against."""
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(entry.name for entry in entries))
     looks = {
         name: (look.colour, _HATCHES[i % len(_HATCHES)]) for i, (name, look) in enumerate(series_looks(names).items())
     }
     places, labels = _places(entries)
-    panels: list[tuple[str, Callable[[RunResult], float | None], Callable[[float], str]]] = [
-        ("Time, and speed-up", lambda r: r.time_s, seconds),
-        ("Energy", lambda r: r.energy_j, joules),
-        ("Traffic to main memory", _far_bytes, data),
-    ]
-    panels = [panel for panel in panels if any(panel[1](entry.result) for entry in entries)]
-    with plot_style():
-        height = 1.5 + 0.3 * len(entries) + 0.25 * len(labels) + (0.25 if len(names) > 1 else 0)
-        figure = Figure(figsize=(3.5 * len(panels) + 1.2, height), layout="constrained")
-        for number, (axes, (heading, value, written)) in enumerate(
+    panels = [_Panel(metric.title.capitalize(), metric.name, _amounts(metric, entries)) for metric in shown("bars")]
+    panels[0] = replace(panels[0], title=f"{panels[0].title}, and speed-up")
+    panels.append(_Panel("Traffic to main memory", BYTES.ending, [_far_bytes(entry.result) for entry in entries]))
+    panels = [panel for panel in panels if any(panel.amounts)]
+    height = 1.5 + 0.3 * len(entries) + 0.25 * len(labels) + (0.25 if len(names) > 1 else 0)
+    with canvas((3.5 * len(panels) + 1.2, height), path, title) as figure:
+        for number, (axes, panel) in enumerate(
             zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
         ):
-            _draw(axes, entries, places, looks, value, written, speed_up=number == 0)
-            axes.set_title(heading)
+            _draw(axes, entries, places, looks, panel, speed_up=number == 0)
+            axes.set_title(panel.title)
             axes.set_yticks(
                 [place for place, _ in labels], [name for _, name in labels] if number == 0 else [""] * len(labels)
             )
@@ -60,34 +70,29 @@ def plot_compare(entries: Sequence[Entry], path: Path | None = None, title: str 
             axes.invert_yaxis()
         if len(names) > 1:
             _legend(figure, looks)
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-        if path is not None:
-            save_plot(figure, path)
     return figure
 
 
 def _draw(
     axes: Axes,
-    entries: Sequence[Entry],
+    entries: Sequence[ComparedRun],
     places: Sequence[float],
     looks: dict[str, tuple[str, str]],
-    value: Callable[[RunResult], float | None],
-    written: Callable[[float], str],
+    panel: _Panel,
     speed_up: bool,
 ) -> None:
-    amounts = [value(entry.result) for entry in entries]
+    amounts = panel.amounts
     found = [amount for amount in amounts if amount]
     start = 10.0 ** floor(log10(min(found) / 2.5))
     baseline = amounts[0]
     for entry, place, amount in zip(entries, places, amounts, strict=True):
         beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8.5}
         if not amount:
-            axes.annotate("–" if amount is None else written(0), (start, place), (5, 0), color=FAINT, **beside)
+            axes.annotate("–" if amount is None else panel.written(0), (start, place), (5, 0), color=FAINT, **beside)
             continue
         colour, hatch = looks[entry.name]
         axes.barh(place, amount - start, 0.82, left=start, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
-        words = axes.annotate(written(amount), (amount, place), (4, 0), fontweight="bold", **beside)
+        words = axes.annotate(panel.written(amount), (amount, place), (4, 0), fontweight="bold", **beside)
         if speed_up and baseline and entry is not entries[0]:
             axes.annotate(ratio(baseline / amount), (1, 0.5), (5, 0), xycoords=words, color=FAINT, **beside)
     axes.set_xscale("log")
@@ -95,11 +100,11 @@ def _draw(
     axes.set_xlim(start, max(found) * max(6.0, span ** (0.75 if speed_up else 0.45)))
     ticks = [10.0**power for power in range(round(log10(start)), floor(log10(max(found))) + 1)]
     axes.set_xticks(ticks[:: max(1, -(-len(ticks) // 4))])
-    axes.xaxis.set_major_formatter(lambda tick, _: written(tick))
+    axes.xaxis.set_major_formatter(lambda tick, _: panel.written(tick))
     axes.tick_params(axis="x", which="minor", bottom=False)
 
 
-def _places(entries: Sequence[Entry]) -> tuple[list[float], list[tuple[float, str]]]:
+def _places(entries: Sequence[ComparedRun]) -> tuple[list[float], list[tuple[float, str]]]:
     """A row for each entry, with room between groups; a group's name stands at its middle."""
     places: list[float] = []
     middles: dict[str, list[float]] = {}
@@ -113,12 +118,14 @@ def _places(entries: Sequence[Entry]) -> tuple[list[float], list[tuple[float, st
     return places, [(sum(rows) / len(rows), group) for group, rows in middles.items()]
 
 
+def _amounts(metric: Metric, entries: Sequence[ComparedRun]) -> list[float | None]:
+    found = [metric.of(entry.result) for entry in entries]
+    return [float(value) if isinstance(value, int | float) else None for value in found]
+
+
 def _far_bytes(result: RunResult) -> float | None:
     """Bytes to and from the level that is furthest from the compute units."""
-    if not result.memory:
-        return None
-    counts = list(result.memory.values())[-1]
-    return float(counts.bytes_read + counts.bytes_written)
+    return float(bytes_moved(list(result.memory.values())[-1])) if result.memory else None
 
 
 def _legend(figure: Figure, looks: dict[str, tuple[str, str]]) -> None:
@@ -126,3 +133,103 @@ def _legend(figure: Figure, looks: dict[str, tuple[str, str]]) -> None:
 
     handles = [Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for name, (c, h) in looks.items()]
     figure.legend(handles=handles, loc="outside lower left", ncols=min(5, len(handles)), frameon=False, fontsize=9)
+
+
+_HEIGHT = 0.62
+
+
+def plot_ladder(rungs: Mapping[str, RunResult], path: Path | None = None, title: str = "") -> Figure:
+    """Bars of time on a logarithmic axis, and the energy of what happens; the first rung is the baseline."""
+    with canvas((9.6, 1.25 + 0.62 * len(rungs)), path, title) as figure:
+        left, right = figure.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": [1.15, 1], "wspace": 0.04})
+        _draw_time(left, rungs)
+        _draw_energy(right, rungs)
+    return figure
+
+
+def _draw_time(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
+    results = list(rungs.values())
+    slowest, fastest = max(r.time_s for r in results), min(r.time_s for r in results)
+    start = 10 ** _floor_log(fastest / 3)
+    rows = range(len(results))
+    axes.barh(rows, [r.time_s - start for r in results], _HEIGHT, left=start, color=BAR)
+    axes.set_xscale("log")
+    axes.set_xlim(start, slowest * 8)
+    for row, result in enumerate(results):
+        speedup = ratio(results[0].time_s / result.time_s) if row else "1×"
+        beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
+        axes.annotate(seconds(result.time_s), (result.time_s, row), (5, 0), **beside)
+        axes.annotate(speedup, (start, row), (6, 0), color="white", **beside)
+    axes.set_title("Time, and speed-up")
+    axes.xaxis.set_major_formatter(lambda value, _: seconds(value))
+    axes.tick_params(axis="x", which="minor", bottom=False)
+    axes.set_yticks(list(rows), [""] * len(results))
+    axes.invert_yaxis()
+    for row, (name, result) in enumerate(rungs.items()):
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(name, (0, row), (-8, 1), va="bottom", fontweight="bold", **place)
+        axes.annotate(
+            f"bound by {explain(result).bound.short}", (0, row), (-8, -2), va="top", fontsize=8, color=FAINT, **place
+        )
+
+
+def _draw_energy(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
+    dynamic = draw_dynamic(axes, [energy_split(result) for result in rungs.values()], _HEIGHT)
+    most = max(dynamic, default=0.0) or 1.0
+    axes.set_xlim(0, most * 1.7)
+    ticks = [tick for tick in axes.get_xticks() if tick <= most * 1.05]
+    axes.set_xticks(ticks)
+    axes.xaxis.set_major_formatter(lambda value, _: joules(value))
+    axes.tick_params(axis="y", labelleft=False)
+    axes.set_title("Dynamic energy")
+    axes.legend(loc="lower right", frameon=False, fontsize=8.5, handlelength=1.6, handleheight=1.0, borderaxespad=0)
+
+
+def _floor_log(value: float) -> int:
+    return floor(log10(value))
+
+
+_FULL = 3.0
+"""A factor of two to the power of this has the full colour."""
+
+
+def plot_steps(runs: Mapping[str, Mapping[str, RunResult]], path: Path | None = None, title: str = "") -> Figure:
+    """`runs` by machine, then step. Blue is faster than the step before, orange slower, by the depth of the colour."""
+    import numpy as np
+    from matplotlib.colors import LinearSegmentedColormap
+
+    machines = list(runs)
+    steps = list(next(iter(runs.values())))
+    shades = np.zeros((len(steps), len(machines)))
+    colours = LinearSegmentedColormap.from_list("gain", ["#D55E00", "#FFFFFF", "#0072B2"])
+    size = (2.6 + max(3.4, 1.75 * len(machines)), 1.3 + 0.68 * len(steps))
+    with canvas(size, path, title) as figure:
+        axes = figure.subplots()
+        for column, machine in enumerate(machines):
+            times = [runs[machine][step].time_s for step in steps]
+            for row in range(1, len(steps)):
+                shades[row, column] = max(-1.0, min(1.0, log2(times[row - 1] / times[row]) / _FULL))
+        axes.imshow(shades, cmap=colours, vmin=-1, vmax=1, aspect="auto")
+        for column, machine in enumerate(machines):
+            times = [runs[machine][step].time_s for step in steps]
+            for row, time in enumerate(times):
+                dark = abs(shades[row, column]) > 0.6
+                main = ratio(times[0] / time) if row else "1×"
+                gain = times[row - 1] / time if row else 1.0
+                small = seconds(time)
+                if row:
+                    small += f", {ratio(gain)} {'▲' if gain > 1.0005 else '▼' if gain < 0.9995 else '='}"
+                ink = "white" if dark else "#222222"
+                axes.text(column, row - 0.12, main, ha="center", va="center", fontweight="bold", color=ink)
+                axes.text(
+                    column, row + 0.24, small, ha="center", va="center", fontsize=8, color="white" if dark else FAINT
+                )
+        axes.set_xticks(range(len(machines)), machines)
+        axes.set_yticks(range(len(steps)), steps)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, labelcolor="#222222")
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        words = "large: speed-up over the first step; small: time, and gain over the step before (▲ faster, ▼ slower)"
+        axes.set_xlabel(words, fontsize=8, color=FAINT)
+    return figure

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
-from hwsim.kernels.kernel import Kernel, Setting
-from hwsim.kernels.step import Block, Stage, Step
 from hwsim.numerics.format import Array, find_format
-from hwsim.trace.nest import Nest
-from hwsim.trace.work import Instructions, Work
+from hwsim.program.kernel import Kernel, Setting
+from hwsim.program.steps import Block, Stage, Step
+from hwsim.trace.nest import Instructions, Nest, Work
 
 
 class Script(Kernel):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -86,11 +85,3 @@ def test_nothing_is_recorded_unless_asked_for() -> None:
 def test_a_step_takes_a_few_events() -> None:
     few, many = (play([[adds(10, lines(8))] * steps]).events for steps in (10, 20))
     assert (many - few) / 10 <= 8
-
-
-def test_repeat_plays_the_accesses_again_in_the_same_step() -> None:
-    once = play([[adds(10, lines(8))]])
-    often = play([[replace(adds(10, lines(8)), repeat=3)]])
-    assert often.accesses == 3 * once.accesses
-    assert often.levels["l1"].misses == once.levels["l1"].misses == 8
-    assert often.events == once.events

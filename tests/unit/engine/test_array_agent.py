@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.engine.engine import simulate
 from hwsim.engine.outcome import Outcome
-from hwsim.hardware.systolic import GemmShape, SystolicArray
-from hwsim.kernels.build import build_kernel
-from hwsim.spec.mapping import MappingSpec
+from hwsim.engine.play import play
+from hwsim.program.build import build_kernel
+from hwsim.program.gemm import GemmShape
+from hwsim.spec.choices import MappingSpec
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.targets.systolic.model import SystolicArray
+from hwsim.targets.systolic.run import ArrayCrew
 
 
 def run(m: int, n: int, k: int, *settings: str, asked: MappingSpec | None = None, timeline: bool = False) -> Outcome:
     fields = {"format": 1, "name": "product", "description": "A product.", "op": "matmul", "precision": "int8"}
     kernel = build_kernel(WorkloadSpec.model_validate({**fields, "sizes": {"m": m, "n": n, "k": k}}), math=False)
-    return simulate(load_machine("scalesim_32", settings).spec, kernel, mapping=asked, timeline=timeline)
+    return play(ArrayCrew(load_machine("scalesim_32", settings).spec, kernel, asked), timeline=timeline)
 
 
 def cycles(outcome: Outcome, name: str) -> int:

@@ -10,8 +10,9 @@ SIDE = 64
 
 
 def test_every_action_of_a_product_is_counted() -> None:
-    """64³ on 16 x 16: inputs are read for each of 4 columns of folds, sums written for each of 4 rows of them."""
-    counts = run_all("gemmini16", "matmul", parameters={"n": SIDE}).outcome.ledger.counts()
+    """64³ on 16 x 16, as one tile: inputs are read for each of 4 columns of folds, sums written for each of 4 rows."""
+    whole = {f"mapping.tile_{name}": SIDE for name in "mnk"}
+    counts = run_all("gemmini16", "matmul", parameters={"n": SIDE, **whole}).outcome.ledger.counts()
     assert counts["array.mac.int8"] == SIDE**3
     assert counts["array.hop"] == 2 * SIDE**3  # an input to the right, a sum downwards
     moved_in = 2 * SIDE**2
@@ -32,6 +33,5 @@ def test_what_the_vector_unit_does_is_counted_by_kind() -> None:
 @pytest.mark.parametrize("machine", ["tpu_v3", "tpu_v4", "edge_npu", "gemmini16", "scalesim_32"])
 def test_a_result_goes_to_memory_also_where_it_would_fit_on_the_chip(machine: str) -> None:
     outcome = run_all(machine, "matmul", parameters={"n": SIDE}).outcome
-    assert outcome.array is not None
-    assert outcome.array["levels"] == {"A": "dram", "B": "dram", "C": "dram"}
+    assert outcome.use["array"]["levels"] == {"A": "dram", "B": "dram", "C": "dram"}
     assert outcome.tensors["C"].stores == SIDE**2

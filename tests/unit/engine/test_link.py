@@ -68,4 +68,4 @@ def test_nothing_moves_at_once_even_on_a_busy_link() -> None:
 
 def test_a_link_is_empty_when_all_is_done() -> None:
     _, link = finish_times(PER_FS, [(0, 3), (1, 5), (2, 8)])
-    assert (link.in_flight, link.moved_bytes) == (0, 16)
+    assert (len(link._waiting), link.moved_bytes) == (0, 16)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 import hwsim
-from hwsim.api import prepare, resolve_machine, resolve_workload
-from hwsim.engine.engine import simulate
+from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
+from hwsim.engine.play import play as play_crew
 from hwsim.errors import InputError
-from hwsim.hardware.build import build_hierarchy
-from hwsim.kernels.step import Step
-from hwsim.trace.nest import Access, Nest
-from hwsim.trace.work import Instructions, Work
-from tests.unit.engine.made import Script, adds, play
+from hwsim.memory.hierarchy import build_hierarchy
+from hwsim.targets.cpu.run import CoreCrew
+from tests.unit.engine.made import Script, adds
 
 
 def test_a_cache_that_nobody_shares_takes_as_long_as_a_private_one() -> None:
@@ -39,19 +37,12 @@ def test_a_warm_run_reports_its_own_counts() -> None:
     machine = resolve_machine("course_cpu")
     workload = resolve_workload("matmul_tiled", {"n": 64})
     hierarchy = build_hierarchy(machine)
-    cold, warm = (simulate(machine, prepare(machine, workload, math=False), hierarchy=hierarchy) for _ in range(2))
+    cold, warm = (
+        play_crew(CoreCrew(machine, prepare(machine, workload, math=False), hierarchy=hierarchy)) for _ in range(2)
+    )
     assert warm.levels["l1"].reads == cold.levels["l1"].reads == cold.loads
     assert warm.dram.reads < cold.dram.reads
     assert warm.ledger.counts()["core.instruction"] == cold.ledger.counts()["core.instruction"]
-
-
-def test_a_step_that_recurs_counts_as_often_as_it_does() -> None:
-    nests = tuple(Nest((1024,), (Access(base, (64,), 4),)) for base in (1 << 20, 1 << 22))
-    work = Work(100, 0, Instructions(add=100))
-    once = play([[Step("walk", work, nests)] * 4])
-    recurring = play([[Step("walk", work, nests, repeat=4)]])
-    assert recurring.levels == once.levels
-    assert recurring.flops == once.flops == 400
 
 
 def test_a_price_per_bit_needs_bits() -> None:

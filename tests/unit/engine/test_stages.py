@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.engine import simulate
 from tests.unit.engine.made import BARRIER_FS, CYCLE_FS, SPAWN_FS, Script, adds
 
 COURSE = load_machine("course_cpu", ["core.count=2"]).spec

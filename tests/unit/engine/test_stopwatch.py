@@ -6,16 +6,16 @@ from fractions import Fraction
 
 import pytest
 
-from hwsim.engine.stopwatch import Stopwatch
-from hwsim.hardware.core import Part, StepCost
+from hwsim.targets.cpu.model import CostPart, StepCost
+from hwsim.targets.cpu.tally import Stopwatch
 
 
-def cost(*compute: Part, chain: tuple[Part, ...] = (), delays: tuple[Part, ...] = ()) -> StepCost:
+def cost(*compute: CostPart, chain: tuple[CostPart, ...] = (), delays: tuple[CostPart, ...] = ()) -> StepCost:
     return StepCost(compute, chain, delays, ())
 
 
-def part(name: str, cycles: int, busy: bool = False) -> Part:
-    return Part(name, Fraction(cycles), busy)
+def part(name: str, cycles: int, busy: bool = False) -> CostPart:
+    return CostPart(name, Fraction(cycles), busy)
 
 
 def watched(step: StepCost, durations: dict[str, int], elapsed: int, overlap: str = "full") -> Stopwatch:

@@ -6,9 +6,8 @@ import pytest
 
 import hwsim
 from hwsim.engine.outcome import Outcome
-from hwsim.kernels.step import Step
-from hwsim.trace.nest import Access, Nest
-from hwsim.trace.work import Instructions, Work
+from hwsim.program.steps import Step
+from hwsim.trace.nest import Access, Instructions, Nest, Work
 from tests.unit.engine.made import adds, play
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hwsim.catalog import load_machine
-from hwsim.hardware.build import build_hierarchy
+from hwsim.memory.hierarchy import build_hierarchy
 
 
 def test_every_core_has_its_private_caches_and_one_chain() -> None:

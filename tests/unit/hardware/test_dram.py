@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
-import pytest
 
-from hwsim.hardware.dram import refreshes
-from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.memory.hierarchy import Hierarchy
 from hwsim.spec.memory import DramSpec
 
 
@@ -76,21 +72,3 @@ def test_bytes_and_requests_are_counted_without_a_description_of_rows_too() -> N
     assert (counters.reads, counters.writes) == (1, 1)
     assert (counters.bytes_read, counters.bytes_written) == (64, 64)
     assert counters.activates == 0
-
-
-TIMING = dict.fromkeys(("cl", "trcd", "trp", "tras", "trfc"), "14 ns") | {"trefi": "7.8 us"}
-
-
-@pytest.mark.parametrize(("nanoseconds", "each"), [(7799, 0), (7800, 1), (15599, 1), (15600, 2), (10**9, 128205)])
-def test_every_rank_is_refreshed_once_per_interval(nanoseconds: int, each: int) -> None:
-    spec = dram(channels=2, ranks=2, timing=TIMING)
-    assert refreshes(spec, Fraction(nanoseconds, 10**9), 10**9) == 4 * each
-
-
-def test_the_interval_may_be_given_in_cycles() -> None:
-    spec = dram(timing=TIMING | {"trefi": "1000 cycles"})
-    assert refreshes(spec, Fraction(3, 10**6), 10**9) == 3
-
-
-def test_without_timing_nothing_is_refreshed() -> None:
-    assert refreshes(dram(), Fraction(1), 10**9) == 0

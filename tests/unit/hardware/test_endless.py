@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from hwsim.hardware.coupled import CoupledCaches
-from hwsim.hardware.dram import Dram
-from hwsim.hardware.hierarchy import Hierarchy
-from hwsim.hardware.topology import Topology
+from hwsim.memory.coupled import CoupledCaches
+from hwsim.memory.dram import Dram
+from hwsim.memory.hierarchy import Hierarchy
+from hwsim.memory.topology import Topology
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Access, Nest
 

@@ -7,16 +7,16 @@ import pytest
 import hwsim
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError
-from hwsim.hardware.core import CpuCore
-from hwsim.hardware.formats import choose_format, contains, lanes_of
 from hwsim.numerics.format import FORMATS, find_format
-from hwsim.spec.compute import CoreFormatSpec
 from hwsim.spec.machine import MachineSpec
+from hwsim.targets.cpu.lower import choose_format, contains, lanes_of
+from hwsim.targets.cpu.model import CpuCore, core_spec
+from hwsim.targets.cpu.spec import CoreFormatSpec
 
 
 def machine(**formats: object) -> MachineSpec:
     spec = load_machine("zen3").spec
-    return spec.model_copy(update={"compute": (spec.cpu.model_copy(update={"formats": formats}),)})
+    return spec.model_copy(update={"compute": (core_spec(spec).model_copy(update={"formats": formats}),)})
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def machine(**formats: object) -> MachineSpec:
      ("e8m3", "bf16"), ("e8m9", "fp32"), ("e9m3", "fp64"), ("bf16", "bf16")],
 )  # fmt: skip
 def test_a_format_is_converted_to_the_narrowest_that_has_all_its_numbers(stored: str, computed: str) -> None:
-    assert choose_format(load_machine("zen3").spec.cpu, find_format(stored), convert=True).name == computed
+    assert choose_format(core_spec(load_machine("zen3").spec), find_format(stored), convert=True).name == computed
 
 
 def test_every_number_of_a_format_is_in_what_it_is_converted_to() -> None:
@@ -43,19 +43,19 @@ def test_every_number_of_a_format_is_in_what_it_is_converted_to() -> None:
 
 def test_a_core_without_a_wide_enough_format_says_so() -> None:
     with pytest.raises(InputError, match="has no format with all numbers of fp8_e4m3; it has int8"):
-        choose_format(machine(int8=1).cpu, find_format("fp8_e4m3"), convert=True)
+        choose_format(core_spec(machine(int8=1)), find_format("fp8_e4m3"), convert=True)
 
 
 @pytest.mark.parametrize(
     ("name", "lanes"), [("fp64", 4), ("fp32", 8), ("bf16", 16), ("int8", 32), ("fp6_e3m2", 32), ("int4", 64)]
 )
 def test_lanes_follow_the_bits_of_a_format_and_six_sit_in_eight(name: str, lanes: int) -> None:
-    assert lanes_of(load_machine("zen3").spec.cpu, FORMATS[name]) == lanes
+    assert lanes_of(core_spec(load_machine("zen3").spec), FORMATS[name]) == lanes
 
 
 def test_a_rate_makes_arithmetic_as_much_slower() -> None:
     full, half = machine(fp32=1), machine(fp32=CoreFormatSpec(rate=0.5))
-    peaks = [CpuCore(each, each.cpu).peak_flops_per_cycle(FORMATS["fp32"]) for each in (full, half)]
+    peaks = [CpuCore(each, core_spec(each)).peak_flops_per_cycle(FORMATS["fp32"]) for each in (full, half)]
     assert peaks[0] == 2 * peaks[1]
     cycles = [hwsim.run(each, "matmul", n=64).bounds["parts"]["fma"] for each in (full, half)]
     assert cycles[1] == pytest.approx(2 * cycles[0])

@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
-from hwsim.hardware.gpu.device import Device
-from hwsim.hardware.gpu.program import program_cost
-from hwsim.hardware.gpu.request import measure, wavefronts
-from hwsim.hardware.gpu.sector_cache import SectorCache
-from hwsim.hardware.gpu.traffic import replay
-from hwsim.hardware.scratchpad import Scratchpad
-from hwsim.kernels.matmul.threads import Problem, make_program
-from hwsim.spec.threads import ThreadSchedule
-from hwsim.trace.threads import WarpAccess
+from hwsim.spec.choices import ThreadSchedule
+from hwsim.targets.gpu.device import Device
+from hwsim.targets.gpu.hand_written import MatmulProblem, make_program, program_cost
+from hwsim.targets.gpu.replay import SectorCache, WarpAccess, measure, replay, touched, wavefronts
 
 LANES = np.arange(32, dtype=np.int64)
 
@@ -47,8 +42,8 @@ def test_a_request_takes_the_sectors_and_lines_that_its_lanes_touch(
     lanes: np.ndarray, nbytes: int, sectors: int, lines: int
 ) -> None:
     """As the CUDA C++ Programming Guide counts 32-byte transactions."""
-    found = measure(device(), load(lanes, nbytes))
-    assert (found.sectors, found.lines) == (sectors, lines)
+    assert measure(device(), load(lanes, nbytes)).sectors == sectors
+    assert len(touched(lanes, nbytes, 128)) == lines
 
 
 def test_a_load_down_a_column_holds_the_load_store_unit_for_a_cycle_per_line() -> None:
@@ -72,7 +67,7 @@ def test_a_load_down_a_column_holds_the_load_store_unit_for_a_cycle_per_line() -
 )
 def test_passes_through_the_banks_of_shared_memory(lanes: np.ndarray, nbytes: int, passes: int) -> None:
     spec = device().shared
-    assert wavefronts(Scratchpad(spec, "shared"), lanes, nbytes) == passes
+    assert wavefronts(spec, lanes, nbytes) == passes
 
 
 class PlainCache:
@@ -109,7 +104,7 @@ RUNGS = ["naive", "coalesced", "shared", "register_1d", "register_2d", "vectoris
 
 @pytest.mark.parametrize("kernel", RUNGS)
 def test_a_program_multiplies_as_often_as_the_product_needs(kernel: str) -> None:
-    program = make_program(Problem(512, 384, 256), ThreadSchedule(kernel=kernel))  # type: ignore[arg-type]
+    program = make_program(MatmulProblem(512, 384, 256), ThreadSchedule(kernel=kernel))  # type: ignore[arg-type]
     assert program.fma_total == 512 * 384 * 256
 
 
@@ -117,26 +112,26 @@ def test_a_program_multiplies_as_often_as_the_product_needs(kernel: str) -> None
 def test_every_element_of_both_matrices_is_loaded_and_none_beyond_them(kernel: str) -> None:
     m, n, k = 256, 256, 64
     bits = 16 if kernel == "tensor" else 32
-    problem = Problem(m, n, k, "fp16" if bits == 16 else "fp32", bits)
+    problem = MatmulProblem(m, n, k, "fp16" if bits == 16 else "fp32", bits)
     program = make_program(problem, ThreadSchedule(kernel=kernel))  # type: ignore[arg-type]
-    touched: dict[str, set[int]] = {"A": set(), "B": set()}
+    loaded: dict[str, set[int]] = {"A": set(), "B": set()}
     for access in program.accesses("global"):
         for number in range(program.blocks):
             for step in range(program.steps):
                 for time in range(access.times):
-                    lanes = access.offsets(program.block_at(number), step, time).ravel()
+                    moved = np.dot(access.block, program.block_at(number)) + access.step * step + access.stride * time
                     for byte in range(0, access.nbytes, bits // 8):
-                        touched[access.tensor].update((lanes + byte).tolist())
+                        loaded[access.tensor].update((access.lanes.ravel() + moved + byte).tolist())
     size = bits // 8
-    assert touched["A"] == set(range(0, m * k * size, size))
-    assert touched["B"] == set(range(0, k * n * size, size))
+    assert loaded["A"] == set(range(0, m * k * size, size))
+    assert loaded["B"] == set(range(0, k * n * size, size))
 
 
 @pytest.mark.parametrize("kernel", ["naive", "coalesced", "shared", "register_2d", "warp_tiled"])
 def test_a_sampled_replay_is_close_to_a_full_one(kernel: str) -> None:
     """On a small GPU: taking steps to be alike moves the bytes from DRAM by less than a quarter, L2's by a tenth."""
     small = device("sm.count=4", "l2.size=128 KiB")
-    program = make_program(Problem(512, 512, 512), ThreadSchedule(kernel=kernel))  # type: ignore[arg-type]
+    program = make_program(MatmulProblem(512, 512, 512), ThreadSchedule(kernel=kernel))  # type: ignore[arg-type]
     full = replay(small, program, 1, most_sectors=10**9)
     part = replay(small, program, 1, most_sectors=20_000)
     assert full.walked == 1 and part.walked < 0.5
@@ -146,13 +141,13 @@ def test_a_sampled_replay_is_close_to_a_full_one(kernel: str) -> None:
 
 def test_what_is_asked_of_the_l1_is_what_the_lanes_touch() -> None:
     """Naive: 33 sectors for each k of a warp, of which the L1 keeps nearly all."""
-    program = make_program(Problem(512, 512, 64), ThreadSchedule(kernel="naive"))
+    program = make_program(MatmulProblem(512, 512, 64), ThreadSchedule(kernel="naive"))
     found = replay(device(), program, 1, most_sectors=10**9)
-    assert found.l1_bytes == 32 * 64 * 33 * 32
+    assert found.l2_bytes / (1 - found.l1_hit_rate) == pytest.approx(32 * 64 * 33 * 32)
     assert found.l1_hit_rate > 0.95
 
 
 def test_a_block_that_does_not_fit_says_by_how_much() -> None:
-    program = make_program(Problem(512, 512, 64), ThreadSchedule(kernel="register_2d", bm=256, bn=512))
+    program = make_program(MatmulProblem(512, 512, 64), ThreadSchedule(kernel="register_2d", bm=256, bn=512))
     with pytest.raises(CapacityError, match="2048 threads, 1024 more than the 1024 of a block"):
         program_cost(device(), program)

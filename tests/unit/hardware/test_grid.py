@@ -7,42 +7,45 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError, InputError
-from hwsim.hardware.grid import Grid, gated_share
-from hwsim.hardware.row_stationary import ConvShape, GridSizes, mappings
+from hwsim.program.convolution import ConvShape
+from hwsim.targets.grid.lower import choices, find_mapping
+from hwsim.targets.grid.mapping import GridSizes, RowStationary, mappings, problems
+from hwsim.targets.grid.model import PeGrid, gated_share
 
-CONV1 = ConvShape(batch=4, c_in=3, c_out=96, h_in=227, w_in=227, r=11, s=11, stride=4)
-CONV3 = ConvShape(batch=4, c_in=256, c_out=384, h_in=13, w_in=13, r=3, s=3, pad=1)
+CONV1 = ConvShape(3, 96, (227, 227), (11, 11), 4, stride=(4, 4))
+CONV3 = ConvShape(256, 384, (13, 13), (3, 3), 4, padding=(1, 1))
 SIZES = GridSizes(rows=12, columns=14, inputs=12, weights=224, sums=24, buffer=51200)
 
 
 @pytest.fixture(scope="module")
-def grid() -> Grid:
-    return Grid(load_machine("eyeriss").spec)
+def grid() -> PeGrid:
+    return PeGrid(load_machine("eyeriss").spec)
 
 
-def test_the_first_layer_of_alexnet_is_mapped_as_the_chip_was(grid: Grid) -> None:
+def test_the_first_layer_of_alexnet_is_mapped_as_the_chip_was(grid: PeGrid) -> None:
     # Chen et al., JSSC 2017, table III: m 96, n 1, e 7, p 16, q 1, r 1, t 2, on 154 elements
-    mapping = grid.best(CONV1).mapping
+    mapping = find_mapping(grid, CONV1, goal="energy").mapping
     assert (mapping.m, mapping.n, mapping.e, mapping.p, mapping.q, mapping.r, mapping.t) == (96, 1, 7, 16, 1, 1, 2)
     assert mapping.active == 154
 
 
-def test_every_mapping_fits(grid: Grid) -> None:
+def test_every_mapping_fits(grid: PeGrid) -> None:
     for shape in (CONV1, CONV3):
         found = list(mappings(shape, SIZES))
         assert found
         for each in found:
             assert each.active <= SIZES.rows * SIZES.columns
-            assert each.q * shape.s <= SIZES.inputs
-            assert each.p * each.q * shape.s <= SIZES.weights
+            assert each.q * shape.window[1] <= SIZES.inputs
+            assert each.p * each.q * shape.window[1] <= SIZES.weights
             assert each.p <= SIZES.sums
-            rows = (each.e - 1) * shape.stride + shape.r
-            inputs = each.n * each.q * each.r * min(rows, shape.h_in + 2 * shape.pad) * (shape.w_in + 2 * shape.pad)
-            assert inputs + each.n * each.m * each.e * shape.columns_out <= SIZES.buffer
+            rows = (each.e - 1) * shape.stride[0] + shape.window[0]
+            inputs = each.n * each.q * each.r * min(rows, shape.padded[0]) * (shape.image[1] + 2 * shape.padding[0])
+            assert inputs + each.n * each.m * each.e * shape.out[1] <= SIZES.buffer
+            assert problems(each, SIZES) == []
 
 
-def test_actions_follow_the_layer(grid: Grid) -> None:
-    cost = grid.best(CONV3)
+def test_actions_follow_the_layer(grid: PeGrid) -> None:
+    cost = find_mapping(grid, CONV3)
     assert CONV3.macs == 4 * 384 * 13 * 13 * 256 * 9
     assert cost.actions["pe", "mac"] == CONV3.macs
     assert cost.actions["weights", "read"] == CONV3.macs
@@ -51,34 +54,88 @@ def test_actions_follow_the_layer(grid: Grid) -> None:
     assert cost.compute_cycles * grid.unit.count >= CONV3.macs
 
 
-def test_zeros_stop_multipliers_and_not_the_clock(grid: Grid) -> None:
-    dense, sparse = grid.best(CONV3), grid.best(CONV3, 0.75)
-    assert sparse.actions["pe", "mac"] == round(dense.actions["pe", "mac"] / 4)
+def test_zeros_stop_multipliers_and_not_the_clock(grid: PeGrid) -> None:
+    mapping = find_mapping(grid, CONV3).mapping
+    dense, sparse = grid.cost(mapping), grid.cost(mapping, 0.75)
+    assert sparse.actions["pe", "mac"] == pytest.approx(dense.actions["pe", "mac"] / 4, rel=1e-6)
     assert sparse.actions["sums", "write"] == pytest.approx(dense.actions["sums", "write"] / 4)
     assert sparse.actions["buffer", "read"] == dense.actions["buffer", "read"]
-    assert sparse.cycles == dense.cycles
+    assert sparse.estimate_cycles == dense.estimate_cycles
 
 
 def test_the_share_of_zeros_is_counted_from_the_data() -> None:
-    shape = ConvShape(batch=1, c_in=2, c_out=3, h_in=6, w_in=5, r=3, s=2, stride=2, pad=1)
+    shape = ConvShape(2, 3, (6, 5), (3, 2), 1, stride=(2, 2), padding=(1, 1))
     rng = np.random.default_rng(0)
     data = rng.standard_normal((1, 2, 6, 5))
     data[rng.random(data.shape) < 0.4] = 0
     padded = np.pad(data, ((0, 0), (0, 0), (1, 1), (1, 1)))
     zero = whole = 0
-    for row in range(shape.rows_out):
-        for column in range(shape.columns_out):
+    for row in range(shape.out[0]):
+        for column in range(shape.out[1]):
             window = padded[:, :, 2 * row : 2 * row + 3, 2 * column : 2 * column + 2]
             zero += int((window == 0).sum())
             whole += window.size
     assert gated_share(data, shape) == pytest.approx(zero / whole)
 
 
-def test_a_kernel_taller_than_the_grid_is_refused(grid: Grid) -> None:
+def test_a_kernel_taller_than_the_grid_is_refused(grid: PeGrid) -> None:
     with pytest.raises(CapacityError, match="no row-stationary mapping of a 13x13 kernel"):
-        grid.best(ConvShape(1, 1, 1, 20, 20, 13, 13))
+        find_mapping(grid, ConvShape(1, 1, (20, 20), (13, 13), 1))
 
 
 def test_a_cpu_is_no_grid() -> None:
     with pytest.raises(InputError, match="core is a cpu"):
-        Grid(load_machine("course_cpu").spec)
+        PeGrid(load_machine("course_cpu").spec)
+
+
+def test_zeros_are_counted_under_dilated_and_uneven_windows() -> None:
+    shape = ConvShape(1, 1, (9, 8), (3, 2), 1, stride=(2, 1), padding=(1, 2), dilation=(2, 3))
+    data = np.random.default_rng(1).integers(0, 2, (1, 1, 9, 8))
+    padded = np.pad(data, ((0, 0), (0, 0), (1, 1), (2, 2)))
+    seen = [
+        padded[0, 0, 2 * row + 2 * i, column + 3 * j]
+        for row in range(shape.out[0])
+        for column in range(shape.out[1])
+        for i in range(3)
+        for j in range(2)
+    ]
+    assert gated_share(data, shape) == pytest.approx(np.mean(np.array(seen) == 0))
+
+
+def test_time_comes_first_then_energy(grid: PeGrid) -> None:
+    fast, frugal = (find_mapping(grid, CONV1, goal=goal) for goal in ("time", "energy"))
+    assert fast.estimate_cycles < frugal.estimate_cycles
+    assert grid.picojoules(frugal.actions) < grid.picojoules(fast.actions)
+    assert fast.estimate_cycles >= grid.least_cycles(CONV1)
+
+
+def test_a_mapping_that_is_asked_for_is_taken(grid: PeGrid) -> None:
+    asked = {"tile.sums.p": 8, "tile.inputs.q": 2, "order": "npm"}
+    mapping = find_mapping(grid, CONV3, asked=asked).mapping
+    assert (mapping.p, mapping.q, mapping.order) == (8, 2, "npm")
+    assert problems(mapping, grid.sizes) == []
+
+
+@pytest.mark.parametrize("letter", ["n", "m", "e", "p", "q", "r", "t"])
+def test_the_largest_choice_fits_and_one_more_does_not(grid: PeGrid, letter: str) -> None:
+    shape = ConvShape(512, 5000, (60, 13), (3, 3), 3000, padding=(1, 1))
+    name = next(each for each in choices(grid, shape) if each.endswith(f".{letter}"))
+    largest = int(choices(grid, shape)[name][-1])
+    assert not problems(RowStationary.of(shape, {letter: largest}), grid.sizes)
+    assert getattr(find_mapping(grid, shape, asked={name: largest}).mapping, letter) == largest
+    with pytest.raises(CapacityError, match=f"the largest that fits, the others as they are: {letter}={largest}$"):
+        find_mapping(grid, shape, asked={name: largest + 1})
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"tile.l1.p": 4}, "no choice of a grid's mapping; those are tile.buffer.n"),
+        ({"order": "pqr"}, "'pqr' is not one of mnp"),
+        ({"p": 0}, "give a whole number from 1"),
+        ({"n": 5}, "n=5: the layer has 4"),
+    ],
+)
+def test_a_choice_that_means_nothing_is_refused(grid: PeGrid, asked: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        find_mapping(grid, CONV3, asked=asked)

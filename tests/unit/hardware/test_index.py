@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from hwsim.hardware.hierarchy import Hierarchy
+from hwsim.memory.hierarchy import Hierarchy
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Access, Nest
 

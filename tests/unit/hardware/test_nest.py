@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hwsim.trace.nest import MAX_ACCESSES, Access, Nest, Table, numbered, peel_outer, pieces, slice_outer
+from hwsim.trace.nest import MAX_ACCESSES, Access, Nest, OffsetTable, numbered, peel_outer, slice_outer
 
 PRODUCT = Nest(
     (3, 4, 5),
@@ -40,7 +40,7 @@ def test_span_covers_exactly_what_is_touched() -> None:
 
 
 def test_span_of_a_gather_covers_its_table() -> None:
-    nest = Nest((2,), (Access(1000, (0,), 8, table=Table(np.array([16, -8]), (1,))),))
+    nest = Nest((2,), (Access(1000, (0,), 8, table=OffsetTable(np.array([16, -8]), (1,))),))
     assert nest.span(nest.accesses[0]) == (992, 1024)
 
 
@@ -51,7 +51,7 @@ def test_slices_of_the_outer_loop_make_the_accesses_of_the_whole(cuts: tuple[int
 
 
 def test_a_slice_of_a_gather_goes_on_in_its_table() -> None:
-    table = Table(np.array([0, 800, 80, 8, 880, 88]), (2, 1))
+    table = OffsetTable(np.array([0, 800, 80, 8, 880, 88]), (2, 1))
     nest = Nest((3, 2), (Access(0, (0, 0), table=table),))
     assert [a for a, _, _ in slice_outer(nest, 1, 2).addresses()] == [80, 8, 880, 88]
 
@@ -103,12 +103,3 @@ def test_the_largest_number_of_accesses_is_tight() -> None:
     assert Nest((1,), (Access(0, (8,)),) * MAX_ACCESSES).length == 64
     with pytest.raises(ValueError, match="at most 64"):
         Nest((1,), (Access(0, (8,)),) * (MAX_ACCESSES + 1))
-
-
-def test_pieces_of_a_nest_are_its_accesses_in_order() -> None:
-    inner = (Access(4096, (512, 0, 8)), Access(8192, (0, 64, 8), write=True), Access(16384, (64, 8), after=True))
-    nest = Nest((6, 5, 7), inner)
-    for most in (1, 10, 80, 1000):
-        cut = list(pieces(nest, most))
-        assert [each for piece in cut for each in piece.addresses()] == list(nest.addresses())
-        assert (len(cut) > 1) == (most < nest.length)

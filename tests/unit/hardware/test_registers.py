@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hwsim.errors import CapacityError
-from hwsim.hardware.registers import RegisterFile, Spills, best_matmul_tile, matmul_tile_registers
 from hwsim.spec.memory import RegistersSpec
+from hwsim.targets.cpu.lower import RegisterFile, Spills, best_matmul_tile, matmul_tile_registers
 
 
 def registers(count: int, spill: str = "count") -> RegisterFile:

@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from hwsim.hardware.systolic import GemmShape, SystolicArray
-from hwsim.spec.systolic import Dataflow
+from hwsim.program.gemm import GemmShape
+from hwsim.targets.systolic.model import SystolicArray
+from hwsim.targets.systolic.spec import Dataflow
 
 
 @pytest.mark.parametrize(

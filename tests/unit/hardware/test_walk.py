@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from hwsim.errors import TraceError
-from hwsim.trace.event import BYTES_MASK, BYTES_SHIFT, KIND, LINE_SHIFT, STORE, address_limit, event_template
-from hwsim.trace.nest import Access, Nest, Table
-from hwsim.trace.split import split_accesses
+from hwsim.trace.event import (
+    BYTES_MASK,
+    BYTES_SHIFT,
+    KIND,
+    LINE_SHIFT,
+    STORE,
+    address_limit,
+    event_template,
+    split_accesses,
+)
+from hwsim.trace.nest import Access, Nest, OffsetTable
 from hwsim.trace.walk import begin, fill, lines_touched, pack_nest
 
 GRAIN = 64
@@ -22,7 +30,7 @@ NESTS = {
     "unit stride": Nest((3, 70), (Access(0, (560, 8)), Access(4104, (560, 8), write=True), Access(8192, (8,)))),
     "straddling": Nest((40,), (Access(60, (12,), 30), Access(5000, (-7,), 200, write=True))),
     "backwards": Nest((2, 33), (Access(9000, (8, -8)), Access(20000, (0, 0), write=True))),
-    "gather": Nest((2, 3), (Access(0, (0, 0), table=Table(np.array([640, 0, 7, 64, 130, 60]), (3, 1))),)),
+    "gather": Nest((2, 3), (Access(0, (0, 0), table=OffsetTable(np.array([640, 0, 7, 64, 130, 60]), (3, 1))),)),
 }
 
 

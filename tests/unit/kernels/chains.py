@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.chain.chain import ChainKernel
-from hwsim.spec.ops.chain import ChainWorkload
+from hwsim.ops.chain import ChainKernel
+from hwsim.program.build import build_kernel
+from hwsim.program.chain_workload import ChainWorkload
 from hwsim.spec.workload import WorkloadSpec
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.kernel import Kernel
-from hwsim.kernels.step import Step
+from hwsim.program.build import build_kernel
+from hwsim.program.kernel import Kernel
+from hwsim.program.steps import Step
 from hwsim.spec.workload import WorkloadSpec
 from tests.conventions import Matrix, Touch
 

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from hwsim.kernels.kernel import Setting
-from hwsim.kernels.operator import Operator, OperatorKernel, OperatorRun
 from hwsim.numerics.format import Array
-from hwsim.spec.ops.common import ParallelSchedule
+from hwsim.ops.pointwise import PointwiseWorkload
+from hwsim.program.kernel import Setting
+from hwsim.program.operation import StatementOperator, find_operation
+from hwsim.program.operator import Operator, OperatorKernel, OperatorRun
+from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.workload import WorkloadSpec
+
+
+def applied(
+    name: str, *shapes: Sequence[int], schedule: dict[str, Any] | None = None, **more: Any
+) -> StatementOperator:
+    """An operation on tensors of some shapes, with parameters and what is said of its schedule."""
+    operation = find_operation(name)
+    return operation.apply(shapes, more, operation.schedule(**(schedule or {})))
+
+
+def staged(
+    shape: tuple[int, int], *stages: str | dict[str, Any], fused: bool = True, in_place: bool = False
+) -> StatementOperator:
+    """Element-wise operations one after the other, as a file lists them."""
+    data = {"format": 1, "name": "y", "description": "", "op": "pointwise", "stages": stages, "in_place": in_place}
+    data |= {"sizes": {"m": shape[0], "n": shape[1]}, "schedule": {"fused": fused}}
+    made = WorkloadSpec.model_validate(data)
+    assert isinstance(made, PointwiseWorkload)
+    operator: StatementOperator = made.operation.of(made)
+    return operator
 
 
 def made(

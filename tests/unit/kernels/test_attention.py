@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 
 from hwsim.errors import CapacityError, InputError, ShapeError
-from hwsim.kernels.attention.attention import Attention
-from hwsim.kernels.attention.backward import AttentionBackward
-from hwsim.kernels.attention.room import Room
-from hwsim.kernels.attention.shape import AttentionShape
-from hwsim.kernels.attention.softmax import Softmax
-from hwsim.kernels.kernel import Setting
-from hwsim.kernels.operator import Operator, OperatorKernel, OperatorRun
 from hwsim.numerics.format import Array, find_format
-from hwsim.spec.ops.attention import AttentionSchedule, BackwardSchedule
-from hwsim.spec.ops.common import ParallelSchedule
+from hwsim.ops.attention import AttentionSchedule, BackwardSchedule, attend, attention, attention_backward
+from hwsim.ops.attention_shape import AttentionShape, Room
+from hwsim.ops.softmax import SoftmaxSchedule, softmax
+from hwsim.program.kernel import Setting
+from hwsim.program.operator import Operator, OperatorKernel, OperatorRun
+from hwsim.spec.schedule import ParallelSchedule
 from hwsim.units import parse_bytes
 from tests.unit.kernels.helpers import counts, kernel, steps
 
@@ -28,15 +25,16 @@ def run(operator: Operator, given: dict[str, Array] | None = None, precision: st
     return made
 
 
-def attend(shape: AttentionShape, q: Array, k: Array, v: Array) -> Array:
-    return Attention(shape).reference({"Q": q, "K": k, "V": v})["O"]
+def output(shape: AttentionShape, q: Array, k: Array, v: Array) -> Array:
+    return attend(attention, shape).reference({"Q": q, "K": k, "V": v})["O"]
 
 
+@pytest.mark.parametrize("variant", ["naive", "fused"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients_agree_with_central_differences(causal):
+def test_gradients_agree_with_central_differences(causal, variant):
     """Of the sum of dO * O, one element of Q, K or V at a time (D5)."""
     shape = AttentionShape(queries=3, keys=5, d=2, heads=4, kv_heads=2, causal=causal)
-    made = run(AttentionBackward(shape, BackwardSchedule(br=2, bc=2)))
+    made = run(attend(attention_backward, shape, BackwardSchedule(br=2, bc=2, variant=variant)))
     values = {name: made.arrays[name].copy() for name in ("Q", "K", "V")}
     step = 1e-6
     for name, gradient in (("Q", "dQ"), ("K", "dK"), ("V", "dV")):
@@ -46,19 +44,19 @@ def test_gradients_agree_with_central_differences(causal):
             for sign in (1, -1):
                 moved = {each: array.copy() for each, array in values.items()}
                 moved[name][place] += sign * step
-                ends.append((made.arrays["dO"] * attend(shape, moved["Q"], moved["K"], moved["V"])).sum())
+                ends.append((made.arrays["dO"] * output(shape, moved["Q"], moved["K"], moved["V"])).sum())
             expected[place] = (ends[0] - ends[1]) / (2 * step)
         np.testing.assert_allclose(made.arrays[gradient], expected, rtol=1e-6, atol=1e-8)
 
 
 def test_a_stored_p_gives_the_gradients_that_a_recomputed_one_gives():
     shape = AttentionShape(queries=6, keys=7, d=3, heads=2, kv_heads=1)
-    again = run(AttentionBackward(shape))
+    again = run(attend(attention_backward, shape))
     q, k = again.arrays["Q"], np.repeat(again.arrays["K"], 2, axis=1)
     scores = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(3))
     given = {name: again.arrays[name] for name in ("Q", "K", "V", "dO")}
     given["P"] = scores / scores.sum(axis=-1, keepdims=True)
-    stored = run(AttentionBackward(shape, BackwardSchedule(probabilities="stored")), given)
+    stored = run(attend(attention_backward, shape, BackwardSchedule(probabilities="stored")), given)
     for name in ("dQ", "dK", "dV"):
         np.testing.assert_allclose(stored.arrays[name], again.arrays[name], atol=1e-14)
     assert stored.useful_flops < again.useful_flops
@@ -70,9 +68,9 @@ def test_heads_may_lie_side_by_side_in_the_columns_of_a_matrix(variant):
     schedule = AttentionSchedule(variant=variant, br=4, bc=3)
     apart = AttentionShape(queries=9, keys=9, d=3, heads=4, kv_heads=2, causal=True)
     together = AttentionShape(queries=9, keys=9, d=3, heads=4, kv_heads=2, causal=True, layout="matrix")
-    first = run(Attention(apart, schedule))
+    first = run(attend(attention, apart, schedule))
     columns = {name: first.arrays[name][0].transpose(1, 0, 2).reshape(9, -1) for name in ("Q", "K", "V")}
-    second = run(Attention(together, schedule), columns)
+    second = run(attend(attention, together, schedule), columns)
     assert second.arrays["Q"].shape == (9, 12)
     assert second.arrays["K"].shape == (9, 6)
     expected = first.arrays["O"][0].transpose(1, 0, 2).reshape(9, -1)
@@ -82,7 +80,7 @@ def test_heads_may_lie_side_by_side_in_the_columns_of_a_matrix(variant):
 
 def test_a_batch_of_columns_and_its_gradients():
     shape = AttentionShape(queries=5, keys=6, d=2, heads=2, kv_heads=2, batch=3, layout="columns")
-    forward, backward = run(Attention(shape)), run(AttentionBackward(shape))
+    forward, backward = run(attend(attention, shape)), run(attend(attention_backward, shape))
     assert forward.arrays["O"].shape == (3, 5, 4)
     np.testing.assert_allclose(forward.output, forward.reference(), atol=1e-14)
     for _, values, expected in backward.answers():
@@ -156,6 +154,11 @@ def test_a_fused_tile_cannot_divide_by_the_sum_of_a_row_that_it_has_not_seen(how
         kernel("attention", {"n": 64}, variant="fused", softmax=how)
 
 
+def test_gradients_tile_by_tile_have_no_stored_p():
+    with pytest.raises(ValueError, match=r"no matrix P in memory.*probabilities: recompute"):
+        kernel("attention_backward", {"n": 64}, variant="fused", probabilities="stored")
+
+
 def test_scratch_space_is_not_for_the_naive_variant():
     with pytest.raises(ValueError, match="scratch is the space of a fused tile"):
         kernel("attention", {"n": 64}, variant="naive", scratch="1 KiB")
@@ -184,10 +187,10 @@ def test_heads_that_cannot_share_and_queries_that_see_nothing_are_refused():
 # Softmax ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("variant", ["passes", "online"])
 @pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 5), (2, 1, 3, 9)])
-def test_softmax_runs_along_the_last_of_any_number_of_axes(shape, online):
-    made = run(Softmax(shape, online=online, block=2))
+def test_softmax_runs_along_the_last_of_any_number_of_axes(shape, variant):
+    made = run(softmax.apply([shape], schedule=SoftmaxSchedule(variant=variant, block=2)))
     np.testing.assert_allclose(made.output.sum(axis=-1), 1)
     np.testing.assert_allclose(made.output, made.reference(), atol=1e-15)
 

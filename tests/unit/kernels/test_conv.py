@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from hwsim.errors import CapacityError, InputError, ShapeError
-from hwsim.kernels.conv.batch_norm import folded_weights
-from hwsim.kernels.conv.conv2d import Conv2d
-from hwsim.kernels.conv.plan import accesses
-from hwsim.kernels.conv.shape import ConvShape
-from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loop_kernel import LoopKernel
 from hwsim.numerics.format import find_format
-from hwsim.spec.ops.conv import ConvSchedule
+from hwsim.ops.conv_operator import Conv2d
+from hwsim.ops.conv_schedule import ConvSchedule
+from hwsim.ops.fold import folded_weights
+from hwsim.program.convolution import ConvShape
+from hwsim.program.kernel import Setting
+from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.tiling import accesses
 from hwsim.spec.parameters import with_parameters
 from hwsim.trace.nest import MAX_ACCESSES
 from tests.unit.kernels.helpers import counts, kernel, steps, touches, workload
@@ -239,8 +239,8 @@ def test_folding_is_the_algebra_of_the_notes() -> None:
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_operators_join_in_one_kernel_with_halos_larger_than_they_ask_for(algorithm: Any, layout: Any) -> None:
     """x → 5x5 → t → 3x3 → y; t has a halo of two where the second convolution asks for one."""
-    first = ConvShape(3, 4, (6, 5), (5, 5), padding=(2, 2), layout=layout)
-    second = ConvShape(4, 2, (6, 5), (3, 3), padding=(1, 1), layout=layout)
+    first = ConvShape(3, 4, (6, 5), (5, 5), padding=(2, 2))
+    second = ConvShape(4, 2, (6, 5), (3, 3), padding=(1, 1))
     schedule = ConvSchedule(algorithm=algorithm, layout=layout, vector=True)
     a, b = Conv2d(first, schedule, ("bias", "relu")), Conv2d(second, schedule, ("batch_norm",))
     made = LoopKernel("pair", find_format("fp64"), Setting(lanes=4))

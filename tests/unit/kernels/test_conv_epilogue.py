@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.kernels.conv import implicit
-from hwsim.kernels.conv.conv2d import Conv2d
-from hwsim.kernels.conv.shape import ConvShape
-from hwsim.kernels.tensor.element import Element, Extra
-from hwsim.kernels.tensor.pointwise import POINTWISE
-from hwsim.spec.ops.conv import ConvSchedule
+from hwsim.ops.conv_operator import Conv2d
+from hwsim.ops.conv_schedule import ConvSchedule
+from hwsim.ops.epilogue import After
+from hwsim.ops.pointwise import POINTWISE
+from hwsim.program.convolution import ConvShape
 from tests.unit.kernels.helpers import counts, kernel, steps
 from tests.unit.kernels.operators import made, ran
 
@@ -47,8 +46,8 @@ def plain(x: Any, w: Any, groups: int, layout: str) -> Any:
 def test_an_operand_has_any_axes_of_the_output_and_is_repeated_along_the_others(
     axes: tuple[int, ...] | None, layout: Any, groups: int, schedule: dict[str, Any]
 ) -> None:
-    shape = ConvShape(4, 4, (5, 6), (2, 2), batch=2, groups=groups, layout=layout)
-    elements = (Element("add", (Extra("r", axes),)), Element("scale", value=-0.5), Element("relu"))
+    shape = ConvShape(4, 4, (5, 6), (2, 2), batch=2, groups=groups)
+    elements = (After("add", "add", (("r", axes),)), After("scale", "scale", value=-0.5), After("relu", "relu"))
     operator = Conv2d(shape, ConvSchedule(layout=layout, **schedule), elements)
     done = ran(operator, lanes=2, cores=2)
     x, w, r = (done.arrays[name] for name in ("x", "w", "r"))
@@ -61,13 +60,13 @@ def test_an_operand_has_any_axes_of_the_output_and_is_repeated_along_the_others(
 
 def test_an_operand_is_loaded_once_for_each_output_where_it_has_all_axes_of_the_loops() -> None:
     shape = ConvShape(2, 3, (5, 5), (2, 2))
-    operator = Conv2d(shape, None, (Element("mul", (Extra("r", (3,)),)),))
+    operator = Conv2d(shape, None, (After("mul", "mul", (("r", (3,)),)),))
     found = counts(made(operator, math=False))
     assert (found["loads.r"], found["stores.y"]) == (3 * 4 * 4, 3 * 4 * 4)
 
 
 def test_one_operand_of_two_operations_is_one_port() -> None:
-    twice = (Element("add", (Extra("r"),)), Element("relu"), Element("mul", (Extra("r"),)))
+    twice = (After("add", "add", (("r", None),)), After("relu", "relu"), After("mul", "mul", (("r", None),)))
     done = ran(Conv2d(ConvShape(2, 3, (5, 5), (2, 2)), None, twice))
     assert [port.name for port in done.operator.inputs] == ["x", "w", "r"]
     y = plain(done.arrays["x"], done.arrays["w"], 1, "nchw")
@@ -76,11 +75,11 @@ def test_one_operand_of_two_operations_is_one_port() -> None:
 
 def test_a_fused_pool_takes_operands_along_channels_and_images_alone() -> None:
     shape = ConvShape(2, 3, (5, 5), (2, 2), batch=2)
-    done = ran(Conv2d(shape, None, (Element("add", (Extra("r", (0, 1)),)),), pool=2))
+    done = ran(Conv2d(shape, None, (After("add", "add", (("r", (0, 1)),)),), pool=2))
     y = plain(done.arrays["x"], done.arrays["w"], 1, "nchw") + done.arrays["r"][:, :, None, None]
     np.testing.assert_allclose(done.output, y.reshape(2, 3, 2, 2, 2, 2).max(axis=(3, 5)), rtol=1e-12)
     with pytest.raises(InputError, match="rows or columns of the map that a fused pool never stores"):
-        made(Conv2d(shape, None, (Element("add", (Extra("r", (3,)),)),), pool=2))
+        made(Conv2d(shape, None, (After("add", "add", (("r", (3,)),)),), pool=2))
 
 
 def test_a_name_that_needs_a_number_says_so() -> None:
@@ -131,22 +130,18 @@ def test_the_reference_of_an_epilogue_is_computed_by_another_formula(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistake in what runs is not in the reference, too."""
-    operator = Conv2d(ConvShape(2, 3, (5, 5), (2, 2)), None, (name,))
     rule = POINTWISE[name]
-    monkeypatch.setattr("hwsim.kernels.tensor.element.POINTWISE", {**POINTWISE, name: _broken(rule)})
-    done = ran(operator)
+    broken = replace(rule, expression=f"0.9 * ({rule.expression})")
+    monkeypatch.setattr("hwsim.ops.epilogue.POINTWISE", {**POINTWISE, name: broken})
+    done = ran(Conv2d(ConvShape(2, 3, (5, 5), (2, 2)), None, (name,)))
     assert np.abs(done.output - done.reference()).max() > 0.05
-
-
-def _broken(rule: Any) -> Any:
-    return replace(rule, function=lambda x: 0.9 * rule.function(x))
 
 
 @pytest.mark.parametrize("w_layout", ["oihw", "ohwi", "hwio"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("tile", [{"h": 2, "w": 3, "ci": 2}, {"h": 2}, {"ci": 3, "w": 5}])
 def test_implicit_multiplies_what_lies_in_its_block(layout: Any, w_layout: Any, tile: dict[str, int]) -> None:
-    shape = ConvShape(5, 3, (7, 8), (3, 2), padding=(1, 0), layout=layout, w_layout=w_layout)
+    shape = ConvShape(5, 3, (7, 8), (3, 2), padding=(1, 0))
     schedule = ConvSchedule(algorithm="implicit", layout=layout, w_layout=w_layout, tile=tile)
     done = ran(Conv2d(shape, schedule), cores=2)
     np.testing.assert_allclose(done.output, done.reference(), rtol=1e-12, atol=1e-13)
@@ -155,14 +150,13 @@ def test_implicit_multiplies_what_lies_in_its_block(layout: Any, w_layout: Any, 
 @pytest.mark.parametrize("wrong", ["copy", "product"])
 def test_a_wrong_address_in_the_block_is_a_wrong_answer(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy and product have to agree where each element of a window lies."""
-    original = implicit._BlockMemory.operand
+    original = Conv2d._matrix
 
-    def shifted(self: Any, flat: bool) -> Any:
-        operand = original(self, flat)
-        swapped = {**operand.strides, "h": operand.strides["w"], "w": operand.strides["h"]}
-        return replace(operand, strides=swapped) if flat == (wrong == "product") else operand
+    def shifted(self: Conv2d, name: str, channels: int, flat: bool) -> str:
+        place = original(self, name, channels, flat)
+        return place.replace("h,w", "w,h") if flat == (wrong == "product") else place
 
-    monkeypatch.setattr(implicit._BlockMemory, "operand", shifted)
+    monkeypatch.setattr(Conv2d, "_matrix", shifted)
     shape = ConvShape(2, 3, (6, 6), (2, 2))
     done = made(Conv2d(shape, ConvSchedule(algorithm="implicit", tile={"h": 5, "w": 5})))
     steps(done)

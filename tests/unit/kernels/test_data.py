@@ -9,9 +9,9 @@ import pytest
 
 import hwsim
 from hwsim.errors import InputError, ShapeError
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.data import OUTLIER_GAIN, make_input, random_values
 from hwsim.numerics.format import find_format
+from hwsim.program.build import build_kernel
+from hwsim.program.tensors import OUTLIER_GAIN, make_input, random_values
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwsim.errors import InputError
-from hwsim.numerics.dot import accumulate, dot
+from hwsim.numerics.datapath import accumulate, dot
 from hwsim.numerics.format import FORMATS, find_format
 
 

@@ -4,55 +4,37 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.hardware.pattern import is_stream
-from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loop.program import flops_of
-from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.matmul.operator import MatmulOperator
-from hwsim.kernels.matmul.products import LowRankOperator, MatmulBackwardOperator, MatvecOperator
-from hwsim.kernels.matmul.strassen import StrassenOperator, strassen_levels
-from hwsim.kernels.operator import Operator
-from hwsim.kernels.tensor.element import Element, Extra
-from hwsim.kernels.tensor.embedding import EmbeddingOperator
-from hwsim.kernels.tensor.losses import CrossEntropyOperator, MseOperator
-from hwsim.kernels.tensor.norm import LayerNormOperator, RMSNormOperator
-from hwsim.kernels.tensor.pointwise import POINTWISE
-from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
-from hwsim.kernels.tensor.reduction import ReduceOperator
-from hwsim.kernels.tensor.transpose import TransposeOperator
 from hwsim.numerics.format import find_format
-from hwsim.spec.ops.common import ParallelSchedule
-from hwsim.spec.ops.matmul import ProductSchedule
-from hwsim.spec.ops.pointwise import PointwiseName
+from hwsim.ops.pointwise import POINTWISE, StageSpec
+from hwsim.program.count import flops_of
+from hwsim.program.kernel import Setting
+from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.operator import Operator
+from hwsim.spec.schedule import ParallelSchedule
+from hwsim.targets.cpu.model import is_stream
 from tests.unit.kernels.helpers import counts, touches
-from tests.unit.kernels.operators import answers, inputs, made, ran
+from tests.unit.kernels.operators import answers, applied, made, ran, staged
 
-BIAS = Element("add", (Extra("bias", (1,)),))
-RESIDUAL = Element("add", (Extra("residual"),))
+BIAS = {"op": "add", "inputs": ("bias",), "along": "columns"}
+RESIDUAL = {"op": "add", "inputs": ("residual",)}
 
 PARTS: list[Operator] = [
-    MatmulOperator(5, 6, 7, epilogue=(BIAS, Element("gelu"), RESIDUAL)),
-    MatmulOperator(5, 6, 7, schedule=ProductSchedule(order="ikj", vector=True), epilogue=(BIAS, Element("relu"))),
-    PointwiseOperator((5, 6), (BIAS, Element("silu"), RESIDUAL), fused=False),
-    PointwiseOperator((5, 6), (Element("tanh"), RESIDUAL)),
-    LayerNormOperator((2, 5, 6)),
-    RMSNormOperator((5, 6)),
-    ReduceOperator((5, 6), (0,), "mean"),
-    ReduceOperator((5, 6), (1,), "max"),
-    TransposeOperator((5, 6), tile=4),
-    EmbeddingOperator(5, 7, 6),
-    CrossEntropyOperator(5, 6),
-    MseOperator((5, 6)),
-    MatvecOperator(5, 6),
-    LowRankOperator(5, 6, 7, 2),
-    MatmulBackwardOperator(5, 6, 7),
-    StrassenOperator(5, 6, 7, levels=1),
+    staged((5, 6), BIAS, "silu", RESIDUAL, fused=False),
+    staged((5, 6), "tanh", RESIDUAL),
+    applied("layernorm", (2, 5, 6), (6,), (6,)),
+    applied("rmsnorm", (5, 6), (6,)),
+    applied("reduce_mean", (5, 6), axis=0),
+    applied("reduce_max", (5, 6), axis=1),
+    applied("transpose", (5, 6), schedule={"tile": 4}),
+    applied("embedding", (5,), (7, 6)),
+    applied("cross_entropy", (5,), (5, 6)),
+    applied("mse", (5, 6), (5, 6)),
 ]
 
 
@@ -84,24 +66,26 @@ def test_an_operator_runs_on_tensors_of_other_names_with_halos_around_them(opera
             assert not kernel.stored[names[port.name]][halo].any(), "the halo stays zero"
 
 
-def test_the_names_of_pointwise_operations_are_those_of_workload_files() -> None:
-    assert set(get_args(PointwiseName)) == set(POINTWISE)
-
-
-@pytest.mark.parametrize("name", [name for name, rule in POINTWISE.items() if rule.check is not None])
+@pytest.mark.parametrize("name", POINTWISE)
 def test_the_second_formula_of_an_operation_is_the_first(name: str) -> None:
-    x = np.linspace(-6, 6, 101)
-    rule = POINTWISE[name]
-    assert rule.check is not None
-    np.testing.assert_allclose(rule.function(x), rule.check(x), rtol=1e-12, atol=1e-14)
+    """Element by element in float64: what the loop computes, and what the reference says."""
+    rule, x = POINTWISE[name], np.linspace(-6, 6, 102)
+    operator = applied(name, *[(102,)] * (1 + rule.operands), **({"value": 0.75} if rule.takes_number else {}))
+    ports = [port.name for port in operator.inputs]
+    given = dict(zip(ports, (np.abs(x) + 0.1 if rule.positive else x, x + 0.03, x[::-1]), strict=False))
+    kernel = ran(operator, given=given)
+    np.testing.assert_allclose(kernel.output, kernel.reference(), rtol=1e-12, atol=1e-14)
 
 
 def test_known_values_of_activations() -> None:
     """GELU(1) = 0.8412 by tanh (0.8413 exactly), SiLU(1) = 0.7311: Hendrycks and Gimpel, 2016."""
-    x = np.array([1.0])
-    assert POINTWISE["gelu"].function(x)[0] == pytest.approx(0.8412, abs=5e-5)
-    assert POINTWISE["silu"].function(x)[0] == pytest.approx(0.7311, abs=5e-5)
-    assert POINTWISE["relu"].function(-x)[0] == 0
+
+    def at(name: str, x: float) -> float:
+        return float(ran(applied(name, (1,)), given={"A": np.array([x])}).output[0])
+
+    assert at("gelu", 1) == pytest.approx(0.8412, abs=5e-5)
+    assert at("silu", 1) == pytest.approx(0.7311, abs=5e-5)
+    assert at("relu", -1) == 0
 
 
 def test_the_page_on_operators_has_the_counts_of_the_table() -> None:
@@ -114,40 +98,44 @@ def test_the_page_on_operators_has_the_counts_of_the_table() -> None:
         words = [word for word in re.findall(r"[a-z_]+", re.sub(r"\(.*?\)|, ½.*", "", names)) if word in POINTWISE]
         numbers = [int(number) for number in counts_.split(",")]
         listed |= dict(zip(words, numbers if len(numbers) > 1 else numbers * len(words), strict=True))
-    assert listed == {name: flops_of(rule.body) for name, rule in POINTWISE.items() if name != "copy"}
+
+    def counted(name: str) -> int:
+        (group,) = applied(name, *[(4,)] * (1 + POINTWISE[name].operands)).groups
+        return flops_of(group.body_cost)
+
+    assert listed == {name: counted(name) for name in POINTWISE if name != "copy"}
 
 
-@pytest.mark.parametrize("fault", ["relus", "add", "scale", "relu"])
-def test_a_wrong_stage_says_what_is_wrong(fault: str) -> None:
-    given = {
-        "relus": (lambda: Element("relus"), "did you mean 'relu'"),
-        "add": (lambda: Element("add"), "takes 1 operands beside the value, found 0"),
-        "scale": (lambda: Element("scale"), "needs a number"),
-        "relu": (lambda: Element("relu", value=1.0), "takes no value"),
-    }
-    make, words = given[fault]
-    with pytest.raises(InputError, match=words):
-        make()
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        ({"op": "relus"}, "did you mean 'relu'"),
+        ({"op": "add"}, "takes 1 operands beside the value, found 0"),
+        ({"op": "scale"}, "needs a number"),
+        ({"op": "relu", "value": 1.0}, "takes no value"),
+    ],
+)
+def test_a_wrong_stage_says_what_is_wrong(stage: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        StageSpec.model_validate(stage)
 
 
-def test_an_extra_must_have_axes_of_the_value_and_one_shape() -> None:
-    with pytest.raises(InputError, match="ascending"):
-        PointwiseOperator((3, 4), [Element("add", (Extra("y", (1, 0)),))])
+def test_an_extra_must_have_one_shape() -> None:
+    stages = [{"op": "add", "inputs": ("y",), "along": along} for along in ("rows", "columns")]
     with pytest.raises(InputError, match="in one stage"):
-        PointwiseOperator((3, 4), [Element("add", (Extra("y", (0,)),)), Element("add", (Extra("y", (1,)),))])
+        staged((3, 4), *stages)
 
 
 @pytest.mark.parametrize(
     "operator",
     [
-        PointwiseOperator((3, 4), [Element("gelu")]),
-        PointwiseOperator((3, 4), [Element("scale", value=0.5)]),
-        MatmulOperator(3, 4, 5, epilogue=[Element("exp")]),
-        LayerNormOperator((3, 4)),
-        RMSNormOperator((3, 4)),
-        CrossEntropyOperator(3, 4),
-        MseOperator((3, 4)),
-        ReduceOperator((3, 4), (0,), "mean"),
+        staged((3, 4), "gelu"),
+        staged((3, 4), {"op": "scale", "value": 0.5}),
+        applied("layernorm", (3, 4), (4,), (4,)),
+        applied("rmsnorm", (3, 4), (4,)),
+        applied("cross_entropy", (3,), (3, 4)),
+        applied("mse", (3, 4), (3, 4)),
+        applied("reduce_mean", (3, 4), axis=0),
     ],
     ids=lambda operator: operator.name,
 )
@@ -159,14 +147,11 @@ def test_what_needs_fractions_refuses_whole_numbers_and_names_what_works(operato
 @pytest.mark.parametrize(
     "operator",
     [
-        PointwiseOperator((3, 4), [Element("relu")]),
-        MatmulOperator(3, 4, 5, epilogue=[BIAS, Element("relu")]),
-        ReduceOperator((3, 4), (0,)),
-        ReduceOperator((3, 4), (1,), "max"),
-        TransposeOperator((3, 4)),
-        EmbeddingOperator(3, 4, 5),
-        StrassenOperator(6, 6, 6, levels=1),
-        LowRankOperator(3, 4, 5, 2),
+        staged((3, 4), "relu"),
+        applied("reduce_sum", (3, 4), axis=0),
+        applied("reduce_max", (3, 4), axis=1),
+        applied("transpose", (3, 4)),
+        applied("embedding", (3,), (4, 5)),
     ],
     ids=lambda operator: operator.name,
 )
@@ -175,65 +160,18 @@ def test_what_needs_no_fractions_is_exact_in_whole_numbers(operator: Operator) -
         np.testing.assert_array_equal(values, reference)
 
 
-def test_an_epilogue_in_registers_loads_only_its_own_operands() -> None:
-    """ijk finishes each sum in a register: C is stored once and never loaded."""
-    seen = counts(made(MatmulOperator(4, 5, 6, epilogue=(BIAS, RESIDUAL)), math=False))
-    assert (seen["loads.C"], seen["stores.C"]) == (0, 20)
-    assert (seen["loads.bias"], seen["loads.residual"]) == (20, 20)
-
-
-def test_an_epilogue_that_cannot_be_in_registers_runs_over_each_row_when_it_is_done() -> None:
-    """ikj adds to a row of C six times (loading it five times), and then goes over it once more."""
-    schedule = ProductSchedule(order="ikj")
-    kernel = made(MatmulOperator(4, 5, 6, schedule=schedule, epilogue=(BIAS,)), math=False)
-    seen = counts(kernel)
-    assert seen["stores.C"] == 4 * 5 * 6 + 20
-    names = [step.name for block in kernel.blocks() for step in block.steps()]
-    assert names == ["matmul", "epilogue"] * 4
-
-
-def test_tiles_of_c_are_finished_one_after_the_other() -> None:
-    schedule = ProductSchedule(order="ijk", tile=2)
-    kernel = made(MatmulOperator(4, 4, 4, schedule=schedule, epilogue=(Element("relu"),)), math=False)
-    names = [step.name for block in kernel.blocks() for step in block.steps()]
-    assert names == ["matmul", "epilogue"] * 4
-
-
-def test_cores_share_the_rows_of_a_product_or_the_matrices_of_a_large_batch() -> None:
-    def written(operator: Operator) -> list[set[int]]:
-        """Rows of all matrices of the batch, one after the other, that each block stores to."""
-        kernel = made(operator, "fp32", cores=2, math=False)
-        base = kernel.tensors["C"].base
-        return [
-            {(a - base) // 20 for s in block.steps() for n in s.nests for a, _, write in n.addresses() if write}
-            for block in kernel.blocks()
-        ]
-
-    assert written(MatmulOperator(4, 5, 6)) == [{0, 1}, {2, 3}]
-    assert written(MatmulOperator(2, 5, 6, batch=(4,))) == [{0, 1, 2, 3}, {4, 5, 6, 7}]
-
-
-@pytest.mark.parametrize("tile", [None, 2])
-def test_the_products_of_a_batch_run_one_after_the_other(tile: int | None) -> None:
-    kernel = made(MatmulOperator(4, 4, 4, batch=(3,), schedule=ProductSchedule(tile=tile)), math=False)
-    first = kernel.tensors["A"]
-    last = first.address([2, 3, 3])
-    seen = [(a - first.base) // (16 * 8) for a, _, _ in touches(kernel) if first.base <= a <= last]
-    assert seen == sorted(seen)
-
-
 def test_a_fused_chain_moves_five_vectors_where_passes_move_nine() -> None:
     """E = D + (A + B) * C, rows A4 and A5 of the course, as stages."""
-    stages = [Element("add", (Extra("B"),)), Element("mul", (Extra("C"),)), Element("add", (Extra("D"),))]
+    stages = [{"op": op, "inputs": (name,)} for op, name in (("add", "b"), ("mul", "c"), ("add", "d"))]
     for fused, loads, stores in ((True, 4, 1), (False, 6, 3)):
-        seen = counts(made(PointwiseOperator((10, 10), stages, fused=fused), math=False))
+        seen = counts(made(staged((10, 10), *stages, fused=fused), math=False))
         assert (seen["loads"], seen["stores"]) == (loads * 100, stores * 100)
 
 
 def test_an_update_in_place_takes_no_further_memory_and_is_checked_against_the_values_before() -> None:
-    stage = Element("add_scaled", (Extra("dw"),), -0.5)
-    in_place = ran(PointwiseOperator((4, 5), [stage], in_place=True))
-    apart = ran(PointwiseOperator((4, 5), [stage]))
+    stage = {"op": "add_scaled", "inputs": ("dw",), "value": -0.5}
+    in_place = ran(staged((4, 5), stage, in_place=True))
+    apart = ran(staged((4, 5), stage))
     assert in_place.space.peak_bytes == 2 * 20 * 8
     assert apart.space.peak_bytes == 3 * 20 * 8
     np.testing.assert_array_equal(in_place.output, apart.output)
@@ -244,7 +182,7 @@ def test_an_update_in_place_takes_no_further_memory_and_is_checked_against_the_v
 @pytest.mark.parametrize(("lanes", "cores"), [(1, 1), (4, 1), (4, 3), (16, 2)])
 def test_an_embedding_touches_the_rows_that_its_numbers_name(lanes: int, cores: int) -> None:
     """Row by row: the number, then the row that it names and the row of the result, element by element."""
-    kernel = made(EmbeddingOperator(7, 9, 6), "fp32", lanes=lanes, cores=cores)
+    kernel = made(applied("embedding", (7,), (9, 6), schedule={"vector": True}), "fp32", lanes=lanes, cores=cores)
     ids, table, result = (kernel.tensors[name] for name in ("ids", "W", "Y"))
     expected = []
     for token, number in enumerate(kernel.arrays["ids"]):
@@ -259,15 +197,16 @@ def test_an_embedding_touches_the_rows_that_its_numbers_name(lanes: int, cores: 
 
 
 def test_numbers_of_rows_are_there_without_math_and_must_lie_in_the_table() -> None:
-    with_math, without = made(EmbeddingOperator(7, 9, 6)), made(EmbeddingOperator(7, 9, 6), math=False)
+    with_math, without = (made(applied("embedding", (7,), (9, 6)), math=math) for math in (True, False))
     assert touches(with_math) == touches(without)
     with pytest.raises(ShapeError, match="from 0 to 8"):
-        made(EmbeddingOperator(2, 9, 6), given={"ids": np.array([3, 9])})
+        made(applied("embedding", (2,), (9, 6)), given={"ids": np.array([3, 9])})
 
 
 def test_a_prefetcher_follows_a_row_that_was_looked_up_but_not_the_rows() -> None:
     def streams(width: int) -> bool:
-        (step,) = (step for block in made(EmbeddingOperator(8, 9, width), "fp32").blocks() for step in block.steps())
+        kernel = made(applied("embedding", (8,), (9, width)), "fp32")
+        (step,) = (step for block in kernel.blocks() for step in block.steps())
         return all(is_stream(nest, a, 64) for nest in step.nests for a in nest.accesses if a.tensor == "W")
 
     assert streams(64)
@@ -275,7 +214,7 @@ def test_a_prefetcher_follows_a_row_that_was_looked_up_but_not_the_rows() -> Non
 
 
 def test_the_loss_looks_its_logit_up() -> None:
-    kernel = made(CrossEntropyOperator(5, 6), math=False)
+    kernel = made(applied("cross_entropy", (5,), (5, 6)), math=False)
     logits = kernel.tensors["X"]
     loss = [step for block in kernel.blocks() for step in block.steps() if step.name == "loss"]
     seen = [address for step in loss for nest in step.nests for address, _, _ in nest.addresses()]
@@ -285,48 +224,32 @@ def test_the_loss_looks_its_logit_up() -> None:
 
 def test_a_stable_softmax_survives_large_logits() -> None:
     x = np.array([[1000.0, 999.0, -1000.0]])
-    found = answers(ran(CrossEntropyOperator(1, 3), "fp32", given={"X": x, "labels": np.array([0])}))
+    found = answers(ran(applied("cross_entropy", (1,), (1, 3)), "fp32", given={"X": x, "labels": np.array([0])}))
     share = 1 / (1 + np.exp(-1))
     assert found["loss"][0] == pytest.approx(-np.log(share), rel=1e-6)
     np.testing.assert_allclose(found["dX"], [[share - 1, 1 - share, 0]], rtol=1e-6)
 
 
 def test_a_row_is_normalised_before_the_next_begins() -> None:
-    names = [step.name for block in made(LayerNormOperator((3, 4))).blocks() for step in block.steps()]
-    assert names == ["mean", "variance", "normalise"] * 3
-    passes = [step.name for block in made(LayerNormOperator((3, 4), rows=3)).blocks() for step in block.steps()]
-    assert passes == ["mean", "variance", "normalise"]
+    def names(rows: int) -> list[str]:
+        kernel = made(applied("layernorm", (3, 4), (4,), (4,), schedule={"rows": rows}))
+        return [step.name for block in kernel.blocks() for step in block.steps()]
+
+    assert names(1) == ["mean", "variance", "normalise"] * 3
+    assert names(3) == ["mean", "variance", "normalise"]
 
 
 def test_reducing_the_rows_adds_to_results_in_memory_or_walks_down_columns() -> None:
-    stored = counts(made(ReduceOperator((8, 5), (0,), order="stored", vector=False), math=False))
-    result = counts(made(ReduceOperator((8, 5), (0,), order="result", vector=False), math=False))
+    stored, result = (
+        counts(made(applied("reduce_sum", (8, 5), axis=0, schedule={"order": order, "vector": False}), math=False))
+        for order in ("stored", "result")
+    )
     assert stored["loads.X"] == result["loads.X"] == 40
     assert (stored["stores.Y"], result["stores.Y"]) == (40, 5)
 
 
 def test_wrong_axes_are_refused() -> None:
-    with pytest.raises(ShapeError, match="are not all axes"):
-        ReduceOperator((3, 4), (2,))
-    with pytest.raises(ShapeError, match="is not an order"):
-        TransposeOperator((3, 4), (0, 0))
-
-
-@pytest.mark.parametrize(
-    ("n", "cutoff", "most", "levels"), [(64, 64, None, 0), (65, 64, None, 1), (256, 64, None, 2), (256, 64, 1, 1)]
-)
-def test_strassen_halves_down_to_the_cutoff(n: int, cutoff: int, most: int | None, levels: int) -> None:
-    assert strassen_levels(n, n, n, cutoff, most) == levels
-
-
-def test_strassen_pads_only_what_cannot_be_halved() -> None:
-    even, odd = (made(StrassenOperator(n, n, n, levels=1), math=False) for n in (8, 7))
-    assert not any("padded" in name for name in even.tensors)
-    assert [name for name in odd.tensors if "padded" in name] == ["A padded", "B padded", "C padded"]
-    assert odd.operator.outputs[0].shape == (7, 7)
-
-
-def test_low_rank_in_the_right_order_saves_work() -> None:
-    """m r (k + n) multiply-adds instead of m k n."""
-    assert made(LowRankOperator(32, 32, 32, 4)).useful_flops * 4 == 2 * 32**3
-    assert inputs(made(LowRankOperator(3, 4, 5, 2))).keys() == {"A", "U", "V"}
+    with pytest.raises(ShapeError, match=r"2 is no axis of shape \(3, 4\)"):
+        applied("reduce_sum", (3, 4), axis=2)
+    with pytest.raises(ShapeError, match=r"\(3, 4, 5\)"):
+        applied("transpose", (3, 4, 5))

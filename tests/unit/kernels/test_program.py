@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwsim.errors import ShapeError
-from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loop.loops import LoopPlan
-from hwsim.kernels.loop.program import Loop, summed, walk
-from hwsim.kernels.loop.template import make_template, template_key
-from hwsim.kernels.loop_kernel import LoopKernel, TileLoop, at, part
-from hwsim.kernels.step import Instructions
 from hwsim.numerics.format import find_format
-from hwsim.spec.ops.common import ParallelSchedule
+from hwsim.program.kernel import Setting
+from hwsim.program.loop_kernel import LoopKernel, TileLoop, at, part
+from hwsim.program.loops import Loop, LoopPlan, summed, walk
+from hwsim.program.steps import make_template, template_key
+from hwsim.spec.schedule import ParallelSchedule
+from hwsim.trace.nest import Instructions
 
 FP32 = find_format("fp32")
 
@@ -99,10 +98,7 @@ def test_a_moved_template_is_what_lowering_at_that_place_gives(
         item = TileLoop(index, extents[index], cut[index], (item,))
     made.add(item)
     steps = [step for block in made.blocks() for step in block.steps()]
-    direct = [
-        make_template(each, ranges, "fp32", {"A": 32, "B": 32, "S": 32}).at(ranges)
-        for each, ranges, _ in walk([item], {})
-    ]
+    direct = [make_template(each, ranges, "fp32").at(ranges) for each, ranges, _ in walk([item], {})]
     assert [addresses(step) for step in steps] == [addresses(step) for step in direct]
     assert [step.work for step in steps] == [step.work for step in direct]
     assert sum(step.work.macs for step in steps) == prod(sizes)

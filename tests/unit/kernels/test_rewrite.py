@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.chain import operators as chain_operator
-from hwsim.kernels.chain.graph import make_graph
-from hwsim.kernels.chain.rewrite import RULES, rewrite
+from hwsim.program import graph as graphs
+from hwsim.program.build import build_kernel
+from hwsim.program.graph import make_graph
+from hwsim.program.operation import find_operation
+from hwsim.program.rewrite import RULES, rewrite
 from tests.unit.kernels.chains import LAYER, LAYER_TENSORS, chain, convolved, layer, run, step
 
 QKV = [
@@ -133,12 +134,12 @@ READERS = [
     step("y", "softmax", "q"),
     step("y", "rmsnorm", "q", "g"),
     step("y", "layernorm", "q", "g", "g"),
-    step("y", "sum", "q", axis=0),
-    step("y", "max", "q"),
+    step("y", "reduce_sum", "q", axis=0),
+    step("y", "reduce_max", "q"),
     step("y", "attention", "q", "k", "v"),
     step("y", "attention", "k", "q", "v", heads=2, variant="fused", br=2, bc=4, causal=True),
     step("y", "matmul", "q", "k", transpose_a=True),
-    step("y", "scale", "q", "v", factor=2.0),
+    step("y", "scale_add", "q", "v", value=2.0),
 ]
 
 
@@ -158,11 +159,11 @@ def test_every_operation_can_read_a_part_of_a_merged_product(reader: dict[str, A
 
 
 MAPS = [
-    step("y", "maxpool", "q"),
-    step("y", "avgpool", "k", window=3),
+    step("y", "max_pool", "q"),
+    step("y", "avg_pool", "k", window=3),
     step("y", "batch_norm", "q", *("c" * 4)),
     step("y", "conv2d", "k", "w"),
-    step("y", "sum", "q", axis=1),
+    step("y", "reduce_sum", "q", axis=1),
     step("y", "relu_backward", "k", "q"),
 ]
 
@@ -237,8 +238,8 @@ def test_two_batch_norms_in_a_row_are_both_folded_and_only_the_last_weights_are_
 
 
 BEHIND = [
-    (step("z", "scale", "conv", factor=2.0), {}),
-    (step("z", "scale", "conv", "image", factor=2.0), {"image": [4, 6, 5]}),
+    (step("z", "scale", "conv", value=2.0), {}),
+    (step("z", "scale_add", "conv", "image", value=2.0), {"image": [4, 6, 5]}),
     (step("z", "add", "conv", "row"), {"row": [5]}),
     (step("z", "sub", "conv", "map"), {"map": [6, 5]}),
     (step("z", "mul", "conv", "image"), {"image": [4, 6, 5]}),
@@ -287,13 +288,15 @@ def test_a_fusion_that_computes_something_else_is_not_taken(monkeypatch: pytest.
     random = np.random.default_rng(0)
     inputs = {name: random.normal(size=shape) for name, shape in graph.given.items()}
     assert rewrite(graph, inputs).groups == (("up", "biased", "act", "y"),)
-    original = chain_operator._make
+    original = graphs.fused_operator
 
-    def make(workload: Any, each: Any, shapes: Any, after: Any) -> Any:
-        broken = tuple(replace(stage, op="copy") if stage.op == "relu" else stage for stage in after)
-        return original(workload, each, shapes, broken)
+    def broken(steps: Any, operators: Any) -> Any:
+        fused = len(operators) > 1
+        copy = find_operation("copy")
+        members = [copy.apply([e.inputs[0].shape]) if fused and e.name == "relu" else e for e in operators]
+        return original(steps, members)
 
-    monkeypatch.setattr(chain_operator, "_make", make)
+    monkeypatch.setattr(graphs, "fused_operator", broken)
     kept = rewrite(graph, inputs)
     assert kept.groups == ()
     assert "fuse_pointwise was not taken: it changes the result by" in kept.notes[0]

@@ -5,24 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hwsim.kernels.conv.pool import Pool, PoolShape
-from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loop.loops import LoopOperation, LoopPlan, Operand
-from hwsim.kernels.loop.lower import lower
-from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.kernels.tensor.element import Element
-from hwsim.kernels.tensor.pointwise_operator import PointwiseOperator
-from hwsim.kernels.tensor.reduction import ReduceOperator
 from hwsim.numerics.format import find_format
-from hwsim.spec.ops.common import ParallelSchedule
+from hwsim.ops.pool import ImageSchedule, Pool
+from hwsim.program.kernel import Setting
+from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loops import LoopOperation, LoopPlan, Operand
+from hwsim.program.lower import lower
+from hwsim.spec.schedule import ParallelSchedule
 from tests.unit.kernels.helpers import counts, kernel
-from tests.unit.kernels.operators import made, ran
+from tests.unit.kernels.operators import applied, made, ran
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_a_pool_with_one_output_is_done_by_one_core(layout: str) -> None:
     """Its window is a sum (or a maximum), which no two cores share."""
-    operator = Pool(PoolShape(1, 1, (6, 6), (6, 6), (6, 6), layout), "avg_pool")  # type: ignore[arg-type]
+    shape = (1, 1, 6, 6) if layout == "nchw" else (1, 6, 6, 1)
+    operator = Pool("avg_pool", shape, (6, 6), schedule=ImageSchedule(layout=layout))  # type: ignore[arg-type]
     found = counts(made(operator, cores=2, math=False))
     assert (found["loads.x"], found["stores.y"], found["loads.y"]) == (36, 1, 0)
     np.testing.assert_allclose(ran(operator, cores=2).output, operator.reference(ran(operator).arrays)["y"])
@@ -35,9 +33,9 @@ def test_a_pool_behind_a_convolution_shares_what_there_is_several_of() -> None:
 
 
 def test_cores_share_the_first_kept_axis_that_has_several_elements() -> None:
-    shared = made(ReduceOperator((1, 6, 5), (2,)), cores=3, math=False)
+    shared = made(applied("reduce_sum", (1, 6, 5), axis=2), cores=3, math=False)
     assert len(shared.blocks()) == 3
-    assert counts(shared) == counts(made(ReduceOperator((1, 6, 5), (2,)), math=False))
+    assert counts(shared) == counts(made(applied("reduce_sum", (1, 6, 5), axis=2), math=False))
 
 
 def test_cores_share_a_pointwise_pass_over_one_image_with_a_halo() -> None:
@@ -45,7 +43,7 @@ def test_cores_share_a_pointwise_pass_over_one_image_with_a_halo() -> None:
     images = LoopKernel("halo", find_format("fp32"), Setting(cores=3), ParallelSchedule(parallel="rows"))
     images.add_input("X", 1, 6, 4, halo=(0, 1, 1))
     images.add_result("Y", 1, 6, 4)
-    PointwiseOperator((1, 6, 4), [Element("relu")]).emit(images, {"X": "X", "Y": "Y"})
+    applied("relu", (1, 6, 4)).emit(images, {"A": "X", "C": "Y"})
     assert len(images.blocks()) == 3
 
 
@@ -59,7 +57,9 @@ def test_cores_share_the_first_index_of_a_formula_that_has_several_positions() -
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize("shape", [(7,), (5, 7), (3, 5, 7)])
 def test_a_sum_of_everything_begins_in_a_register_and_is_stored_once(shape: tuple[int, ...], lanes: int) -> None:
-    found = counts(made(ReduceOperator(shape), lanes=lanes, math=False))
+    places = ",".join("ijk"[: len(shape)])
+    sizes = dict(zip("ijk", shape, strict=False))
+    found = counts(kernel("formula", sizes, formula=f"Y[0] += X[{places}]", vector=True, lanes=lanes, math=False))
     assert (found["loads.Y"], found["stores.Y"]) == (0, 1)
 
 

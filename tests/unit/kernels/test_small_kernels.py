@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hwsim.errors import CapacityError, InputError, ShapeError
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.loop_kernel import LoopKernel, at, part
-from hwsim.kernels.own import register_kernel
-from hwsim.kernels.step import Instructions, Tile
-from hwsim.numerics.format import find_format
+import hwsim
+from hwsim.errors import CapacityError, ShapeError
+from hwsim.program.build import build_kernel
 from hwsim.spec.parameters import with_parameters
+from hwsim.trace.nest import Instructions
 from tests.unit.kernels.helpers import counts, kernel, steps, touches, workload
 
 
@@ -217,34 +215,23 @@ def test_narrow_formats_are_rounded_for_each_tile_of_k():
     assert error[0] < error[1] < 64 * 2**-8
 
 
-def test_a_kernel_of_ones_own():
-    @register_kernel("reverse")
-    def reverse(spec, setting):
-        made = LoopKernel(spec.name, find_format("fp32"), setting)
-        n = spec.sizes["n"]
-        a, c = made.add_input("A", n), made.add_result("C", n)
+def test_an_operation_of_ones_own():
+    @hwsim.operation("A[n] -> C[half]", "C[i] = A[2*i+1]", n=6, half=3)
+    def every_second(A):
+        return A[1::2]
 
-        def copy(ranges):
-            (here,) = part(ranges, "i")
-            made.arrays["C"][here] = made.arrays["A"][::-1][here]
-
-        made.add_loop("reverse", {"i": n}, [at(a.slice(slice(None, None, -1)), "i")], at(c, "i"), Instructions(), copy)
-        made.expected = lambda: made.arrays["A"][::-1]
-        return made
-
-    made = kernel("python", {"n": 6}, kernel="reverse")
+    made = kernel("every_second", {"n": 8})
     steps(made)
-    np.testing.assert_array_equal(made.output, made.arrays["A"][::-1])
+    np.testing.assert_array_equal(made.output, made.arrays["A"][1::2])
     np.testing.assert_array_equal(made.output, made.reference())
-    assert touches(made)[0][0] == made.tensors["A"].base + 5 * 4
+    assert touches(made)[0][0] == made.tensors["A"].base + 4
 
 
-def test_an_unregistered_kernel_is_an_error_with_a_suggestion():
-    with pytest.raises(InputError, match="no kernel 'revers' is registered; did you mean 'reverse'"):
-        kernel("python", {"n": 6}, kernel="revers")
+def test_an_operation_that_does_not_exist_is_an_error_with_a_suggestion():
+    with pytest.raises(ValueError, match=r"'every_secon' is not one of .*; did you mean 'every_second'"):
+        kernel("every_secon", {"n": 6})
 
 
 def test_instructions_add_up():
     one = Instructions(fma=1, load=2, other=3)
     assert (one + one).total == one.scaled(2).total == 12
-    assert Tile("A", (4, 8), 32, count=3).bytes == 4 * 8 * 4 * 3

@@ -7,7 +7,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwsim.mapping.cut import MOST_CUTS, cut_to, cuts
+from hwsim.targets.systolic.tiling import MOST_CUTS, cut_to, cuts
 
 groups = st.lists(st.integers(1, 9), min_size=0, max_size=3).map(
     lambda sizes: {f"i{n}": s for n, s in enumerate(sizes)}

@@ -7,8 +7,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwsim.kernels.loop.loops import Operand
-from hwsim.mapping.footprint import distinct, footprint, slides
+from hwsim.program.gemm import distinct, footprint, slides
+from hwsim.program.loops import Operand
 
 
 def addresses(operand: Operand, box: dict[str, int]) -> set[int]:

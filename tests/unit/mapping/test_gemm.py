@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hwsim.api import prepare, resolve_machine, resolve_workload
-from hwsim.hardware.systolic import GemmShape
-from hwsim.kernels.loop.program import Loop
-from hwsim.kernels.loop_kernel import LoopKernel
-from hwsim.mapping.gemm import GemmView, gemm_view
+from hwsim.program.gemm import GemmShape, GemmView, gemm_view
+from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loops import Loop
 from hwsim.spec.workload import WorkloadSpec
 
 

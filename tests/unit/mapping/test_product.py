@@ -6,12 +6,12 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
-from hwsim.kernels.build import build_kernel
-from hwsim.kernels.kernel import Kernel
-from hwsim.mapping.build import Mapped, map_kernel
-from hwsim.mapping.chip import Chip, build_chip
-from hwsim.spec.mapping import MappingSpec
+from hwsim.program.build import build_kernel
+from hwsim.program.kernel import Kernel
+from hwsim.spec.choices import MappingSpec
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.targets.systolic.lower import Mapped, map_kernel
+from hwsim.targets.systolic.model import Chip, build_chip
 
 MIB = 1024 * 1024
 
@@ -37,7 +37,7 @@ def moved(mapped: Mapped, tensor: str, *, store: bool = False) -> int:
 
 
 def test_where_everything_fits_each_operand_moves_once() -> None:
-    mapped = map_kernel(chip(), product(200, 150, 100))
+    mapped = map_kernel(chip(), product(200, 150, 100), goal="traffic")
     assert moved(mapped, "A") == 200 * 100
     assert moved(mapped, "B") == 100 * 150
     assert moved(mapped, "C", store=True) == 4 * 200 * 150
@@ -68,7 +68,7 @@ def test_auto_takes_the_least_traffic_of_all_orders() -> None:
     small = chip("ifmap.size=16 KiB", "filter.size=32 KiB", "ofmap.size=32 KiB")
 
     def traffic(asked: MappingSpec) -> int:
-        mapped = map_kernel(small, product(300, 200, 400), asked)
+        mapped = map_kernel(small, product(300, 200, 400), asked, "traffic")
         return sum(moved(mapped, name) + moved(mapped, name, store=True) for name in "ABC")
 
     orders = ("mnk", "mkn", "nmk", "nkm", "kmn", "knm")
@@ -88,7 +88,7 @@ def test_a_tile_as_large_as_the_buffer_fits_and_a_larger_one_is_refused(side: in
     with pytest.raises(CapacityError) as error:
         map_kernel(small, product(182, 182, 64), asked)
     assert str(error.value) == (
-        "formula: a tile of m 182 x n 182 x k 32 needs 132496 B in ofmap (output), which has 128 KiB; "
+        "C: a tile of m 182 x n 182 x k 32 needs 132496 B in ofmap (output), which has 128 KiB; "
         "the largest square tile that fits is 181"
     )
 
@@ -123,7 +123,8 @@ def test_activations_that_do_not_fit_come_from_memory() -> None:
 
 
 def test_small_products_share_a_tile() -> None:
-    mapped = map_kernel(chip(), formula("O[h,i,j] += A[h,i,k] * B[h,k,j]", h=64, i=8, j=8, k=8))
+    whole = MappingSpec(tile_m=8, tile_n=8, tile_k=8)
+    mapped = map_kernel(chip(), formula("O[h,i,j] += A[h,i,k] * B[h,k,j]", h=64, i=8, j=8, k=8), whole)
     assert len(mapped.passes[0].steps) == 8
     assert mapped.passes[0].counts.macs == 64 * 8**3
 

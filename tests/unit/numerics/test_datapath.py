@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.numerics.datapath import Datapath, find_datapath
-from hwsim.numerics.dot import integer_dot
+from hwsim.numerics.datapath import Datapath, find_datapath, integer_dot
 from hwsim.numerics.format import Array, find_format
 from hwsim.numerics.quantize import quantize
 

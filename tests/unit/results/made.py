@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import hwsim
-from hwsim.results.result import RunResult
+from hwsim.result import RunResult, TimeBounds
 
 
 @cache
@@ -21,12 +21,12 @@ def bound_by(part: str, base: RunResult | None = None, **changes: Any) -> RunRes
     """A result whose time is all in one part."""
     base = base or small()
     parts = {"fma": base.time_s / 10, part: base.time_s}
-    bounds = {"lower_s": base.time_s, "upper_s": base.time_s * 1.1, "parts": parts}
+    bounds = TimeBounds(base.time_s, base.time_s * 1.1, parts)
     return replace(base, bounds=bounds, **changes)
 
 
 def with_schedule(result: RunResult, **fields: Any) -> RunResult:
     """The same result, as if its workload had been scheduled otherwise."""
-    workload = dict(result.resolved["workload"])
+    workload = dict(result.resolved.workload)
     workload["schedule"] = {**workload["schedule"], **fields}
-    return replace(result, resolved={**result.resolved, "workload": workload})
+    return replace(result, resolved=replace(result.resolved, workload=workload))

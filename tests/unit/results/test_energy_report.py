@@ -11,9 +11,9 @@ import pytest
 import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
-from hwsim.results.energy_report import energy_csv
-from hwsim.results.plot.energy_stack import plot_energy_stack
-from hwsim.results.power import power_over_time
+from hwsim.results.energy import energy_csv
+from hwsim.results.plot.stack import plot_energy_stack
+from hwsim.results.plot.timeline import power_over_time
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import hwsim
-from hwsim.results.conflict import find_crowding, sets_used
-from hwsim.results.result import RunResult
+from hwsim.memory.set_pressure import find_crowding, sets_used
+from hwsim.result import RunResult
 from hwsim.spec.memory import CacheSpec
 from tests.unit.results.made import small
 

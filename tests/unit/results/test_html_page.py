@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from hwsim.results.html.page import _finite
+from hwsim.record import finite
 
 
 def test_what_is_no_number_becomes_null_on_the_page() -> None:
     data = {"values": [1.5, float("inf"), float("nan")], "at": {"error": float("-inf"), "tile": 8}, "name": "x"}
-    found = _finite(data)
+    found = finite(data)
     assert found == {"values": [1.5, None, None], "at": {"error": None, "tile": 8}, "name": "x"}
     assert json.loads(json.dumps(found, allow_nan=False)) == found

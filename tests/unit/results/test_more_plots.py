@@ -12,13 +12,11 @@ import pytest
 import hwsim
 from hwsim.api import run_all, set_pressure
 from hwsim.errors import InputError
-from hwsim.results.diagram import as_svg, as_text, draw_machine, fit_words
-from hwsim.results.plot.compare import Entry, plot_compare
-from hwsim.results.plot.series import series_looks, spread
-from hwsim.results.plot.steps import plot_steps
-from hwsim.results.plot.style import LOOKS
-from hwsim.results.resolved import machine_of
-from hwsim.results.roofline import make_roofline
+from hwsim.result import machine_of
+from hwsim.results.plot.compare import ComparedRun, plot_compare, plot_steps
+from hwsim.results.plot.diagram import as_svg, as_text, draw_machine, fit_words
+from hwsim.results.plot.roofline import make_roofline
+from hwsim.results.plot.style import LOOKS, series_looks, spread
 from hwsim.sweep.result_set import ResultSet
 from tests.unit.results.made import small
 
@@ -34,7 +32,9 @@ PLOTS: dict[str, Draw] = {
     **{kind: (lambda path, sweep, kind=kind: sweep.plot(kind, path)) for kind in ("lines", "heat", "pareto")},
     "energy": lambda path, sweep: sweep.where(precision="fp32").plot("energy", path),
     "traffic": lambda path, sweep: sweep.where(precision="fp32").plot("traffic", path),
-    "compare": lambda path, _: plot_compare([Entry("course_cpu", name, run) for name, run in RUN.items()], path, "t"),
+    "compare": lambda path, _: plot_compare(
+        [ComparedRun("course_cpu", name, run) for name, run in RUN.items()], path, "t"
+    ),
     "steps": lambda path, _: plot_steps({"one": RUN, "two": RUN}, path, "t"),
     "split": lambda path, _: small().plot.split(path),
     "roofline": lambda path, _: small().plot.roofline(path),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.results.plot.ladder import plot_ladder
-from hwsim.results.plot.split import plot_split
+from hwsim.results.plot.compare import plot_ladder
+from hwsim.results.plot.run import plot_split
 from hwsim.results.plot.style import LOOKS, look_of
 from tests.unit.results.made import small
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import hwsim
+from hwsim.engine.attribution import total
 from hwsim.errors import InputError, OverrideError
-from hwsim.hardware.counters import CacheCounters, DramCounters
-from hwsim.results.attribution import total
-from hwsim.results.result import RunResult
-from hwsim.results.verify import NumericError, measure_error
+from hwsim.memory.counters import CacheCounters, DramCounters
+from hwsim.numerics.error import NumericError, measure
+from hwsim.result import RunResult, StageResult
 from tests.unit.results.made import small
 
 FIRST_KEYS = [
@@ -46,6 +46,42 @@ def test_json_there_and_back_is_the_same_result() -> None:
     assert again.output is None
     assert isinstance(again.memory["l1"], CacheCounters)
     assert isinstance(again.memory["dram"], DramCounters)
+
+
+@pytest.mark.parametrize(
+    ("machine", "workload"),
+    [
+        ("course_cpu", "mlp"),
+        ("a100_40", "softmax"),
+        ("tpu_v1", "conv2d"),
+        ("eyeriss", "conv2d"),
+        ("gddr6_aim", "matmul"),
+    ],
+)
+def test_the_json_of_every_class_of_machines_comes_back_byte_by_byte(machine: str, workload: str) -> None:
+    result = hwsim.run(machine, workload, math=False)
+    again = RunResult.from_json(result.to_json())
+    assert again.to_json() == result.to_json()
+    assert isinstance(again.stages[0], StageResult)
+    assert again.work == replace(result.work, use=again.work.use)
+    assert json.loads(result.to_json())["work"].keys() == result.work.keys()
+
+
+def test_a_record_reads_as_the_json_that_it_becomes() -> None:
+    result = small()
+    assert result.work["flops"] == result.work.flops == json.loads(result.to_json())["work"]["flops"]
+    assert {**result.bounds} == {name: getattr(result.bounds, name) for name in ("lower_s", "upper_s", "parts")}
+    assert "gpu" not in result.work
+    assert "gpu" in hwsim.run("a100_40", "softmax", math=False).work
+    with pytest.raises(KeyError, match="flop"):
+        result.work["flop"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("work", {"flops": 1}), ("stages", [3]), ("tensors", {"A": None})])
+def test_a_result_with_other_data_inside_is_refused(field: str, value: object) -> None:
+    data = {**small().to_dict(), field: value}
+    with pytest.raises(InputError, match="not the result of a run that this version knows"):
+        RunResult.from_dict(data)
 
 
 def test_equal_runs_give_equal_bytes_and_another_seed_other_ones() -> None:
@@ -147,14 +183,16 @@ def test_what_is_no_result_is_refused(text: str, says: str) -> None:
 
 def test_errors_are_relative_to_the_largest_element() -> None:
     """By hand: differences 0.1 and 0 beside 2 and 1; mean squares 0.005 and 2.5."""
-    error = measure_error(np.array([2.1, 1.0]), np.array([2.0, 1.0]))
+    error = measure(np.array([2.1, 1.0]), np.array([2.0, 1.0]))
     assert error.max_rel == pytest.approx(0.05)
     assert error.rms_rel == pytest.approx((0.005 / 2.5) ** 0.5)
-    assert measure_error(np.zeros(2), np.zeros(2)) == NumericError(0.0, 0.0)
+    none = measure(np.zeros(2), np.zeros(2))
+    assert (none.max_rel, none.rms_rel) == (0.0, 0.0)
 
 
 def test_an_output_with_nan_has_an_infinite_error_that_json_can_hold() -> None:
-    error = measure_error(np.array([np.nan, 1.0]), np.ones(2))
+    found = measure(np.array([np.nan, 1.0]), np.ones(2))
+    error = NumericError(found.max_rel, found.rms_rel)
     assert error.max_rel == float("inf")
     broken = replace(small(), error=error, verified=False)
     assert json.loads(broken.to_json())["error"] == {"max_rel": None, "rms_rel": None}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hwsim.api import prepare, resolve_machine, resolve_workload
-from hwsim.hardware.hierarchy import Hierarchy
-from hwsim.hardware.set_pressure import SetPressure, measure_set_pressure
-from hwsim.results.pressure import look_at_sets
-from hwsim.results.reuse import elements_loaded
+from hwsim.memory.hierarchy import Hierarchy
+from hwsim.memory.set_pressure import SetPressure, measure_set_pressure
 from hwsim.spec.memory import CacheSpec
+from hwsim.targets.cpu.details import elements_loaded, look_at_sets
 from hwsim.trace.nest import Access, Nest
 
 SMALL = CacheSpec(kind="cache", name="l1", size="512 B", ways=2)

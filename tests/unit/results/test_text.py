@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hwsim.results import text
+from hwsim import text
 
 
 @pytest.mark.parametrize(

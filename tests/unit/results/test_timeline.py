@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hwsim.api import run_all
 from hwsim.engine.outcome import Span
-from hwsim.results.timeline import assign_lanes, timeline_json
+from hwsim.results.plot.timeline import assign_lanes, timeline_json
 
 SPANS = st.lists(
     st.builds(

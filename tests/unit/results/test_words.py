@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hwsim.results.advice import advise
-from hwsim.results.words import explain_bound, explain_bounds, part_words
+from hwsim.result import TimeBounds
+from hwsim.results.explanation import explain
+from hwsim.targets.cpu.why import part_words
 from tests.unit.results.made import bound_by, small, with_schedule
 
 
@@ -28,8 +29,8 @@ from tests.unit.results.made import bound_by, small, with_schedule
     ],
 )
 def test_each_bound_has_its_words(part: str, kind: str, says: str) -> None:
-    base = replace(small(), bounds={"lower_s": 1.0, "upper_s": 1.0, "parts": {}})
-    bound = explain_bound(bound_by(part, base))
+    base = replace(small(), bounds=TimeBounds(1.0, 1.0, {}))
+    bound = explain(bound_by(part, base)).bound
     assert (bound.part, bound.kind) == (part, kind)
     assert says in bound.words
 
@@ -41,30 +42,30 @@ def test_a_link_at_full_bandwidth_is_bound_by_bandwidth_and_else_by_latency() ->
     at_full_rate = (dram.bytes_read + dram.bytes_written) / 25.6e9
     for factor, kind in ((1.0, "bandwidth"), (10.0, "latency")):
         slow = replace(base, time_s=at_full_rate * factor)
-        assert explain_bound(bound_by("dram→l2", slow)).kind == kind
+        assert explain(bound_by("dram→l2", slow)).bound.kind == kind
 
 
 def test_a_column_that_crowds_into_few_sets_is_named() -> None:
     """Rows of 256 fp32 are 16 lines; 64 sets hold every 16th line in 4 sets."""
     result = bound_by("l2→l1", small("matmul_naive", n=256))
-    words = explain_bound(result).words
+    words = explain(result).bound.words
     assert "Rows of B are 1,024 B apart" in words
     assert "only 4 of the 64 sets of l1" in words
-    assert dict(advise(result).parameters) == {"ld": "272"}
+    assert dict(explain(result).advice.parameters) == {"ld": "272"}
 
 
 def test_without_parts_the_attribution_decides() -> None:
     base = replace(
         small(),
-        bounds={"lower_s": 1.0, "upper_s": 1.0, "parts": {}},
+        bounds=TimeBounds(1.0, 1.0, {}),
         attribution={"core[0]": {"busy": {"fma": 10}, "waiting": {"dependency chain": 30}}},
     )
-    bound = explain_bound(base)
+    bound = explain(base).bound
     assert (bound.kind, bound.share) == ("chain", 0.75)
 
 
 def test_both_bounds_are_told_with_what_the_machine_overlaps() -> None:
-    assert "this machine overlaps all but loop starts" in explain_bounds(small())
+    assert "this machine overlaps all but loop starts" in explain(small()).bounds
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,13 @@ def test_both_bounds_are_told_with_what_the_machine_overlaps() -> None:
     ],
 )
 def test_the_advice_fits_the_bound(part: str, schedule: dict[str, object], advice: dict[str, str]) -> None:
-    assert dict(advise(with_schedule(bound_by(part), **schedule)).parameters) == advice
+    assert dict(explain(with_schedule(bound_by(part), **schedule)).advice.parameters) == advice
 
 
 def test_where_nothing_fits_the_advice_is_a_perfect_part() -> None:
     result = with_schedule(bound_by("l1→regs", small("matmul_tiled", tile=8)), tile=8)
-    assert advise(result).settings == ("l1.bandwidth=inf",)
-    assert advise(bound_by("loop start")).settings == ("l1.size=inf",)
+    assert explain(result).advice.settings == ("l1.bandwidth=inf",)
+    assert explain(bound_by("loop start")).advice.settings == ("l1.size=inf",)
 
 
 def test_every_part_has_a_name_for_the_table() -> None:
@@ -91,3 +92,30 @@ def test_every_part_has_a_name_for_the_table() -> None:
     assert part_words("dram→l2") == "waits for dram → l2"
     assert part_words("latency of l2") == "waits for the latency of l2"
     assert part_words("unheard of") == "waits for unheard of"
+
+
+def test_a_part_that_takes_all_of_the_time_decides_over_a_larger_row_and_says_so() -> None:
+    """Everything overlaps: without the fma unit at work the run would take as long."""
+    base = small()
+    attribution = {"core[0]": {"busy": {"fma": 80}, "waiting": {"dram→l2": 20}}}
+    bounds = TimeBounds(base.time_s, base.time_s, {"fma": 0.8 * base.time_s, "dram→l2": base.time_s})
+    bound = explain(replace(base, attribution=attribution, bounds=bounds)).bound
+    assert bound.part == "dram→l2"
+    assert "the table puts first what it overlaps with (fma unit at work, 80.0 %)" in bound.words
+
+
+def test_where_no_part_takes_nearly_all_of_the_time_the_largest_row_decides() -> None:
+    base = small()
+    attribution = {"core[0]": {"busy": {"fma": 60}, "waiting": {"dram→l2": 40}}}
+    parts = {"fma": 0.6 * base.time_s, "dram→l2": 0.7 * base.time_s}
+    bounds = TimeBounds(base.time_s, base.time_s, parts)
+    bound = explain(replace(base, attribution=attribution, bounds=bounds)).bound
+    assert (bound.part, bound.share) == ("fma", 0.6)
+
+
+@pytest.mark.parametrize(("busy", "says"), [(96, "the fma unit never rests"), (75, "is at work 75.0 % of the time")])
+def test_a_unit_that_rests_is_not_said_never_to(busy: int, says: str) -> None:
+    attribution = {"core[0]": {"busy": {"fma": busy}, "waiting": {"issue": 100 - busy}}}
+    words = explain(bound_by("fma", replace(small(), attribution=attribution))).bound.words
+    assert says in words
+    assert ("never rests" in words) == (busy >= 95)

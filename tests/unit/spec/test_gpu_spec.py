@@ -8,7 +8,8 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError, SpecError
-from hwsim.hardware.gpu.device import Device
+from hwsim.targets.cpu.model import core_spec
+from hwsim.targets.gpu.device import Device
 
 VARIANT = "format: 1\nname: mine\nextends: a100_40\ndescription: A variant.\ncompute:\n  - name: sm\n    "
 
@@ -53,7 +54,7 @@ def test_a_cpu_is_no_gpu_and_a_gpu_no_cpu() -> None:
     with pytest.raises(InputError, match="zen3 is no GPU"):
         Device.of(load_machine("zen3").spec)
     with pytest.raises(InputError, match=r"a100_40 has no CPU core .* its sm is a gpu"):
-        _ = load_machine("a100_40").spec.cpu
+        _ = core_spec(load_machine("a100_40").spec)
 
 
 def test_a_format_that_the_gpu_does_not_have_is_named() -> None:

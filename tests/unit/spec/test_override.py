@@ -8,7 +8,7 @@ from hwsim.catalog import load_machine
 from hwsim.errors import OverrideError, SpecError
 from hwsim.spec.document import read_document
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.override import known_paths
+from hwsim.spec.variant import known_paths
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_problem_in_a_set_value_names_the_setting_as_its_place() -> None:
 
 def test_every_known_path_can_be_set() -> None:
     from hwsim.catalog import find_machine
-    from hwsim.spec.override import apply_overrides
+    from hwsim.spec.variant import apply_overrides
 
     node, _ = read_document(find_machine("course_cpu"))
     paths = list(known_paths(MachineSpec, node))

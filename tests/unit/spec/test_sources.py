@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.spec.document import parse_document
-from hwsim.spec.sources import sources
+from hwsim.spec.fields import sources
 
 LEVEL = (
     "memory:\n  - {{name: l1, kind: cache, shared_by: 2, size: 32 KiB, ways: full, line: 64 B, "

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from hwsim.errors import SpecError
-from hwsim.sweep.file import is_sweep_file, load_sweep
-from hwsim.sweep.request import make_request
+from hwsim.sweep.grid import is_sweep_file, load_sweep, make_request
 
 GOOD = """\
 format: 1

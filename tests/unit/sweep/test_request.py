@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hwsim.errors import InputError, OverrideError
+from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.point import check_request, resolve_points
-from hwsim.sweep.request import Request, make_request
 
 
-def request(parameters: dict[str, object] | None = None, **more: object) -> Request:
+def request(parameters: dict[str, object] | None = None, **more: object) -> SweepRequest:
     return make_request(
         more.pop("machines", "course_cpu"), more.pop("workloads", "matmul_tiled"), parameters or {}, more
     )
@@ -39,7 +39,7 @@ def test_99_999_points_run_at_once_and_100_000_ask() -> None:
 
 def test_a_request_survives_json() -> None:
     grid = request({"n": [16, 32], "vector": [True, False]}, **{"l1.size": ["32 KiB", "inf"]})
-    assert Request.from_json(grid.to_json()) == grid
+    assert SweepRequest.from_json(grid.to_json()) == grid
 
 
 def test_what_is_given_twice_is_refused() -> None:
@@ -79,7 +79,7 @@ def test_values_that_only_some_combinations_refuse_are_points_that_fail() -> Non
     grid = request({"n": [32, 64], "ld": [48, 64]})
     check_request(grid)
     points = list(resolve_points(grid))
-    assert [point.job is None for point in points] == [False, False, True, False]
+    assert [point.inputs is None for point in points] == [False, False, True, False]
     assert "ld 48 is less" in points[2].error
 
 

@@ -7,7 +7,7 @@ import pytest
 import hwsim
 from hwsim.errors import InputError
 from hwsim.results.metrics import about, metrics_of, write
-from hwsim.sweep.request import make_request
+from hwsim.sweep.grid import make_request
 from hwsim.sweep.result_set import ResultSet, Row
 from tests.unit.results.made import small
 

@@ -8,28 +8,22 @@ import pytest
 
 import hwsim
 from hwsim.errors import InputError
-from hwsim.kernels.kernel import Setting
-from hwsim.kernels.loop_kernel import LoopKernel, Ranges, at, part
-from hwsim.kernels.own import register_kernel
-from hwsim.kernels.step import Instructions
-from hwsim.numerics.format import find_format
-from hwsim.spec.operation import PythonWorkload
-from hwsim.sweep.api import run_request
-from hwsim.sweep.request import Request, make_request
+from hwsim.numerics.format import Array
+from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.result_set import ResultSet, load_results
-from hwsim.sweep.runner import Finished
-from hwsim.sweep.store import Store
+from hwsim.sweep.runner import Finished, run_request
+from hwsim.sweep.store import ResultStore
 from tests.unit.sweep import workers
 
 SIZES = (16, 17, 20, 24, 28, 32)
 
 
-def request() -> Request:
+def request() -> SweepRequest:
     return make_request("course_cpu", "matmul_tiled", {"n": list(SIZES), "tile": 4}, {})
 
 
 def run(path: Path, executor: str = "inprocess") -> tuple[ResultSet, list[Finished]]:
-    with Store(path) as store:
+    with ResultStore(path) as store:
         news = list(run_request(request(), store, executor, jobs=2))
         return load_results(store, store.begin(request()), request()), news
 
@@ -39,12 +33,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str 
     """What an uninterrupted sweep leaves."""
     path = tmp_path_factory.mktemp("whole") / "sweep.db"
     run(path)
-    with Store(path, write=False) as store:
+    with ResultStore(path, write=False) as store:
         return store.digest()
 
 
 def digest(path: Path) -> dict[str, tuple[str, str | None, str | None]]:
-    with Store(path, write=False) as store:
+    with ResultStore(path, write=False) as store:
         return store.digest()
 
 
@@ -78,7 +72,7 @@ def test_the_second_time_everything_is_reused(tmp_path: Path) -> None:
 def test_another_sweep_reuses_equal_points(tmp_path: Path) -> None:
     run(tmp_path / "s.db")
     other = make_request("course_cpu", "matmul_tiled", {"tile": 4, "n": [12, 16, 17]}, {})
-    with Store(tmp_path / "s.db") as store:
+    with ResultStore(tmp_path / "s.db") as store:
         reused = {each.point.coordinates["n"]: each.reused for each in run_request(other, store, "inprocess")}
         assert reused == {12: False, 16: True, 17: True}
         assert store.count() == len(SIZES) + 1
@@ -88,7 +82,7 @@ def test_a_killed_worker_is_replaced_and_its_point_computed(
     whole: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(workers.FOLDER, str(tmp_path))
-    monkeypatch.setattr("hwsim.sweep.runner.run_job", workers.die_once)
+    monkeypatch.setattr("hwsim.sweep.runner.run_inputs", workers.die_once)
     _, news = run(tmp_path / "s.db", "processes")
     assert (tmp_path / "died").exists()
     assert [each.status for each in news] == ["done"] * len(SIZES)
@@ -98,7 +92,7 @@ def test_a_killed_worker_is_replaced_and_its_point_computed(
 def test_a_point_that_kills_every_worker_is_given_up_and_tried_again_next_time(
     whole: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwsim.sweep.runner.run_job", workers.die_always)
+    monkeypatch.setattr("hwsim.sweep.runner.run_inputs", workers.die_always)
     results, _ = run(tmp_path / "s.db", "processes")
     assert [(row["n"], row.status) for row in results.failed] == [(17, "lost")]
     assert "died 3 times" in str(results.failed[0].error)
@@ -113,7 +107,7 @@ def test_a_point_that_kills_every_worker_is_given_up_and_tried_again_next_time(
 def test_a_point_that_fails_is_kept_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: object, words: str
 ) -> None:
-    monkeypatch.setattr("hwsim.sweep.runner.run_job", function)
+    monkeypatch.setattr("hwsim.sweep.runner.run_inputs", function)
     results, _ = run(tmp_path / "s.db")
     assert len(results.done) == len(SIZES) - 1
     assert words in str(results.failed[0].error)
@@ -127,7 +121,7 @@ def test_points_that_cannot_be_resolved_are_kept_with_their_reason(tmp_path: Pat
 
 
 def test_an_interrupted_sweep_goes_on_where_it_was(whole: dict[str, object], tmp_path: Path) -> None:
-    with Store(tmp_path / "s.db") as store:
+    with ResultStore(tmp_path / "s.db") as store:
         watched = run_request(request(), store, "inprocess")
         for _ in range(3):
             next(watched)
@@ -138,26 +132,28 @@ def test_an_interrupted_sweep_goes_on_where_it_was(whole: dict[str, object], tmp
     assert digest(tmp_path / "s.db") == whole
 
 
-def test_a_kernel_of_ones_own_is_swept_in_this_process_and_not_kept(tmp_path: Path) -> None:
-    @register_kernel("twice")
-    def twice(workload: PythonWorkload, setting: Setting) -> LoopKernel:
-        kernel = LoopKernel("twice", find_format(workload.precision), setting)
-        a, c = kernel.add_input("A", workload.sizes["n"]), kernel.add_result("C", workload.sizes["n"])
-
-        def compute(ranges: Ranges) -> None:
-            kernel.arrays["C"][part(ranges, "i")] = 2 * kernel.arrays["A"][part(ranges, "i")]
-
-        kernel.add_loop("twice", {"i": workload.sizes["n"]}, [at(a, "i")], at(c, "i"), Instructions(add=1), compute)
-        kernel.expected = lambda: 2 * kernel.arrays["A"]
-        return kernel
+def test_an_operation_of_ones_own_is_swept_in_this_process_and_not_kept(tmp_path: Path) -> None:
+    @hwsim.operation("A[n] -> C[n]", "C[i] = A[i] + A[i]", n=8)
+    def twice(A: Array) -> Array:
+        return 2 * A
 
     file = tmp_path / "twice.yaml"
-    file.write_text("format: 1\nname: twice\ndescription: d\nop: python\nkernel: twice\nsizes: {n: 8}\n")
+    file.write_text("format: 1\nname: twice\ndescription: d\nop: twice\nsizes: {n: 8}\n")
     assert [row["flops"] for row in hwsim.sweep("course_cpu", file, n=[8, 16])] == [8, 16]
     with pytest.raises(InputError, match="exists only in this process"):
         hwsim.sweep("course_cpu", file, n=[8, 16], executor="processes")
     with pytest.raises(InputError, match="not kept"):
         hwsim.sweep("course_cpu", file, n=[8, 16], out=tmp_path / "s.db")
+
+
+def test_an_operation_of_a_python_file_is_swept(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import hwsim\n\n\n"
+        '@hwsim.operation("A[n] -> C[n]", "C[i] = A[i] * A[i] + 1", n=8)\n'
+        "def squared_plus(A):\n    return A**2 + 1\n"
+    )
+    assert [row["flops"] for row in hwsim.sweep("course_cpu", f"{file}:squared_plus", n=[8, 16])] == [16, 32]
 
 
 def test_executors_that_do_not_exist_are_refused() -> None:

@@ -12,19 +12,19 @@ import pytest
 
 import hwsim
 from hwsim.sweep import store as store_module
-from hwsim.sweep.api import run_request
-from hwsim.sweep.request import Request, make_request
-from hwsim.sweep.store import FORMAT, Store, StoreError
+from hwsim.sweep.grid import SweepRequest, make_request
+from hwsim.sweep.runner import run_request
+from hwsim.sweep.store import FORMAT, ResultStore, StoreError
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def request(*sizes: int) -> Request:
+def request(*sizes: int) -> SweepRequest:
     return make_request("course_cpu", "matmul_tiled", {"n": list(sizes), "tile": 4}, {})
 
 
 def fill(path: Path, *sizes: int) -> None:
-    with Store(path) as store:
+    with ResultStore(path) as store:
         for _ in run_request(request(*(sizes or (16, 17))), store, "inprocess"):
             pass
 
@@ -38,7 +38,7 @@ def test_another_kind_of_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary, " * 100)
     with pytest.raises(StoreError, match="is not a sweep of hwsim"):
-        Store(path)
+        ResultStore(path)
     assert path.read_text() == "dear diary, " * 100
 
 
@@ -47,7 +47,7 @@ def test_another_database_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE mine (x)")
     with pytest.raises(StoreError, match="is not a sweep of hwsim"):
-        Store(path)
+        ResultStore(path)
     with sqlite3.connect(path) as other:
         assert other.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
 
@@ -57,7 +57,7 @@ def test_a_store_of_another_format_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "s.db") as db:
         db.execute(f"PRAGMA user_version = {FORMAT + 1}")
     with pytest.raises(StoreError, match=f"format {FORMAT + 1}.*writes format {FORMAT}"):
-        Store(tmp_path / "s.db")
+        ResultStore(tmp_path / "s.db")
 
 
 def test_a_store_of_another_model_is_refused_for_writing_and_read_all_the_same(
@@ -65,7 +65,7 @@ def test_a_store_of_another_model_is_refused_for_writing_and_read_all_the_same(
 ) -> None:
     fill(tmp_path / "s.db")
     monkeypatch.setattr(store_module, "model_version", lambda: "9.9+new")
-    with Store(tmp_path / "s.db") as store:
+    with ResultStore(tmp_path / "s.db") as store:
         with pytest.raises(StoreError, match=r"this is model 9\.9\+new.*--out"):
             store.check_model()
         assert store.count() == 2
@@ -77,7 +77,7 @@ def test_a_damaged_store_says_so_and_keeps_its_bytes(tmp_path: Path) -> None:
     broken = bytearray(path.read_bytes())
     broken[4096 * 3 : 4096 * 5] = os.urandom(8192)
     path.write_bytes(broken)
-    with pytest.raises(StoreError, match="is damaged"), Store(path) as store:
+    with pytest.raises(StoreError, match="is damaged"), ResultStore(path) as store:
         store.digest()
     assert path.read_bytes() == bytes(broken)
 
@@ -86,7 +86,7 @@ def test_a_point_whose_bytes_are_damaged_is_not_taken_for_a_result(tmp_path: Pat
     fill(tmp_path / "s.db")
     with sqlite3.connect(tmp_path / "s.db") as db:
         db.execute("UPDATE points SET result = substr(result, 1, 100)")
-    with pytest.raises(StoreError, match="is damaged"), Store(tmp_path / "s.db") as store:
+    with pytest.raises(StoreError, match="is damaged"), ResultStore(tmp_path / "s.db") as store:
         store.digest()
 
 
@@ -94,7 +94,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     """SQLite reports the same error when its page limit is reached as when the disk has no more room."""
     fill(tmp_path / "s.db", 16)
     sizes = tuple(range(16, 112, 4))
-    with Store(tmp_path / "s.db") as store:
+    with ResultStore(tmp_path / "s.db") as store:
         pages = store._pragma("page_count")
         store._db.execute(f"PRAGMA max_page_count = {pages + 3}")
         with pytest.raises(StoreError, match="the disk is full; what was finished is kept"):
@@ -103,17 +103,17 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert 1 < kept < len(sizes)
     fill(tmp_path / "s.db", *sizes)
     fill(tmp_path / "whole.db", *sizes)
-    with Store(tmp_path / "s.db") as resumed, Store(tmp_path / "whole.db") as whole:
+    with ResultStore(tmp_path / "s.db") as resumed, ResultStore(tmp_path / "whole.db") as whole:
         assert resumed.digest() == whole.digest()
 
 
 def test_places_that_cannot_hold_a_store_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no folder"):
-        Store(tmp_path / "nowhere" / "s.db")
+        ResultStore(tmp_path / "nowhere" / "s.db")
     with pytest.raises(StoreError, match="is a folder"):
-        Store(tmp_path)
+        ResultStore(tmp_path)
     with pytest.raises(StoreError, match="there is no file"):
-        Store(tmp_path / "s.db", write=False)
+        ResultStore(tmp_path / "s.db", write=False)
     assert not (tmp_path / "s.db").exists()
 
 
@@ -122,7 +122,7 @@ def test_places_that_cannot_hold_a_store_are_refused(tmp_path: Path) -> None:
 )
 def test_a_read_only_folder_is_refused() -> None:
     with pytest.raises(StoreError, match="read-only; choose another with --out"):
-        Store(Path("/proc/self/s.db"))
+        ResultStore(Path("/proc/self/s.db"))
 
 
 def test_two_processes_may_write_to_one_store(tmp_path: Path) -> None:
@@ -138,6 +138,6 @@ def test_two_processes_may_write_to_one_store(tmp_path: Path) -> None:
     ]
     assert [process.wait(timeout=120) for process in started] == [0, 0]
     hwsim.sweep("course_cpu", "matmul_tiled", n="16..108:4", tile=4, out=tmp_path / "whole.db", executor="inprocess")
-    with Store(tmp_path / "s.db") as both, Store(tmp_path / "whole.db") as whole:
+    with ResultStore(tmp_path / "s.db") as both, ResultStore(tmp_path / "whole.db") as whole:
         assert both.digest() == whole.digest()
         assert len(both.sweeps()) == 2

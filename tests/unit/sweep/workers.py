@@ -7,37 +7,36 @@ import signal
 from pathlib import Path
 
 from hwsim.errors import CapacityError
-from hwsim.sweep.point import Job
-from hwsim.sweep.worker import run_job
+from hwsim.sweep.point import RunInputs, run_inputs
 
 FOLDER = "HWSIM_TEST_MARKS"
 
 
-def _is_chosen(job: Job) -> bool:
-    return '"n":17,' in job.workload
+def _is_chosen(inputs: RunInputs) -> bool:
+    return '"n":17' in inputs.workload
 
 
-def die_once(job: Job) -> str:
+def die_once(inputs: RunInputs) -> str:
     mark = Path(os.environ[FOLDER]) / "died"
-    if _is_chosen(job) and not mark.exists():
+    if _is_chosen(inputs) and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return run_job(job)
+    return run_inputs(inputs)
 
 
-def die_always(job: Job) -> str:
-    if _is_chosen(job):
+def die_always(inputs: RunInputs) -> str:
+    if _is_chosen(inputs):
         os.kill(os.getpid(), signal.SIGKILL)
-    return run_job(job)
+    return run_inputs(inputs)
 
 
-def refuse(job: Job) -> str:
-    if _is_chosen(job):
+def refuse(inputs: RunInputs) -> str:
+    if _is_chosen(inputs):
         raise CapacityError("the tile does not fit")
-    return run_job(job)
+    return run_inputs(inputs)
 
 
-def blunder(job: Job) -> str:
-    if _is_chosen(job):
+def blunder(inputs: RunInputs) -> str:
+    if _is_chosen(inputs):
         raise ZeroDivisionError("a mistake of ours")
-    return run_job(job)
+    return run_inputs(inputs)

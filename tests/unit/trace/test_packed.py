@@ -7,15 +7,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hwsim.hardware.hierarchy import Hierarchy
-from hwsim.hardware.pattern import is_stream
-from hwsim.kernels.build import build_kernel
+from hwsim.memory.hierarchy import Hierarchy
 from hwsim.numerics.format import FORMATS
+from hwsim.program.build import build_kernel
 from hwsim.spec.memory import CacheSpec
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.targets.cpu.model import is_stream
 from hwsim.trace.nest import Access, Nest, make_access, slice_outer
-from hwsim.trace.space import AddressSpace
-from hwsim.trace.view import TensorView
+from hwsim.trace.view import AddressSpace, TensorView
 
 BITS = [3, 4, 5, 6, Fraction(17, 4), Fraction(25, 4), Fraction(33, 4), 12]
 

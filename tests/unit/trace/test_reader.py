@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 
 from hwsim.errors import TraceError
-from hwsim.trace.reader import TEXT_FORMATS, open_trace
-from hwsim.trace.readers.accesses import Accesses, ReadOptions
-from hwsim.trace.readers.npz import NpzReader
-from hwsim.trace.readers.source import GzipSource, PlainSource
-from hwsim.trace.readers.text import LONGEST_LINE, TextReader
+from hwsim.trace.reader import TEXT_FORMATS, NpzReader, open_trace
+from hwsim.trace.text_trace import LONGEST_LINE, AccessBlock, GzipSource, PlainSource, ReadOptions, TextReader
 
 Rows = list[tuple[int, bool, int]]
 
 
-def rows_of(chunks: list[Accesses]) -> Rows:
+def rows_of(chunks: list[AccessBlock]) -> Rows:
     return [
         (int(address), bool(write), int(size)) for chunk in chunks for address, write, size in zip(*chunk, strict=True)
     ]
@@ -38,10 +35,10 @@ def written(folder: Path, text: str | bytes, name: str = "trace") -> Path:
     return path
 
 
-def random_accesses(count: int = 3000, seed: int = 5) -> Accesses:
+def random_accesses(count: int = 3000, seed: int = 5) -> AccessBlock:
     numbers = np.random.default_rng(seed)
     bits = numbers.integers(1, 48, count, dtype=np.uint64)
-    return Accesses(
+    return AccessBlock(
         numbers.integers(0, 1 << 48, count, dtype=np.uint64) >> bits,
         numbers.random(count) < 0.4,
         numbers.integers(1, 300, count).astype(np.uint16),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from hwsim.catalog import load_machine
-from hwsim.hardware.gpu.device import Device
-from hwsim.hardware.gpu.model import GpuModel
+from hwsim.targets.gpu.device import Device
+from hwsim.targets.gpu.model import GpuModel
 
 
 @cache

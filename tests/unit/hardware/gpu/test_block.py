@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hwsim.hardware.gpu.block import BlockCost, wave, waves_of
+from hwsim.targets.gpu.device import BlockCost, wave, waves_of
 from tests.unit.hardware.gpu.made import device
 
 GPU = device("a100_40")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hwsim.hardware.gpu.gemm import GemmShape
-from hwsim.hardware.gpu.power import Activity, under_cap
+from hwsim.catalog import load_machine
+from hwsim.errors import InputError
+from hwsim.program.gemm import GemmShape
+from hwsim.targets.gpu.device import Activity, under_cap
 from tests.unit.hardware.gpu.made import device, model
 
 
@@ -33,6 +35,12 @@ def test_a_large_product_on_h100_is_limited_by_power_and_says_so() -> None:
     assert cost.power.watts == pytest.approx(700)
     assert cost.power.clock_hz < 1.83e9
     assert cost.seconds > cost.full_clock_seconds
+
+
+def test_a_limit_below_what_flows_when_idle_is_refused() -> None:
+    with pytest.raises(InputError, match=r"sm\.power_limit: a limit of 66 W leaves nothing.*66 W flow when idle"):
+        load_machine("a100_40", ["sm.power_limit=66 W"])
+    load_machine("a100_40", ["sm.power_limit=67 W"])
 
 
 def test_without_the_limit_it_runs_at_full_clock() -> None:

@@ -1,1 +1,0 @@
-"""Chains of operations on named tensors."""

@@ -1,1 +1,0 @@
-"""Convolutions of images, and what follows them."""

@@ -1,1 +1,0 @@
-"""Small kernels: vectors, sums, views, probes of memory, and formulas."""

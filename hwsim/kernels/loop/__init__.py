@@ -1,1 +1,0 @@
-"""Loops: how they are cut, lowered to nests of accesses, and counted."""

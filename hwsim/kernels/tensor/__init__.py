@@ -1,1 +1,0 @@
-"""Operations on whole tensors: element by element, row by row, along an axis."""

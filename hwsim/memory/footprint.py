@@ -1,0 +1,206 @@
+"""Footprint: how much a nest would miss, estimated from which lines its loops touch, without walking it.
+
+The rule is the layer condition of stencil codes: a line that one iteration of a loop leaves in the cache is still there
+in the next iteration if all that one iteration touches fits. So, from the innermost loop outwards: where one iteration
+fits, the whole loop fetches each of its lines once; where it does not, every iteration misses as often as one does.
+Whether it fits is asked of every set by itself, so that rows which crowd into few sets are seen.
+
+Reuse from one nest to the next is left out, and so is which of two caches holds a line. Good enough to rank schedules,
+and not a count: the exact walk is `Hierarchy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwsim.memory.counters import CacheCounters, DramCounters
+from hwsim.memory.dram import Dram
+from hwsim.memory.hierarchy import Traffic
+from hwsim.memory.topology import Topology
+from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.trace.nest import Access, Nest
+
+SAMPLES = 3
+"""At how many places of the outer loops a footprint is looked at."""
+
+MOST_LINES = 1 << 21
+"""A loop that touches more is taken as one that fits nowhere."""
+
+
+def estimate_misses(nest: Nest, caches: Sequence[CacheSpec]) -> list[list[float]]:
+    """For each cache by itself, how many lines each access of a nest brings into it when it is cold."""
+    touches = _Touches(nest)
+    return [_misses(nest, cache, touches) for cache in caches]
+
+
+def _misses(nest: Nest, cache: CacheSpec, touches: _Touches) -> list[float]:
+    if cache.infinite:
+        return [float(n) for n in touches.lines(0, cache.line)[1]]
+    misses = np.minimum(1.0, touches.lines(nest.depth, cache.line)[1])
+    for loop in range(nest.depth - 1, -1, -1):
+        fitting = _fitting(nest, loop + 1, cache, touches)
+        distinct = touches.lines(loop, cache.line)[1]
+        inside = np.array([access.depth > loop for access in nest.accesses])
+        again = np.maximum(nest.trips[loop] * misses, distinct)
+        misses = np.where(inside, fitting * distinct + (1 - fitting) * again, distinct)
+    return [float(n) for n in misses]
+
+
+def _fitting(nest: Nest, loop: int, cache: CacheSpec, touches: _Touches) -> float:
+    """The share of the lines of one iteration that find room in their sets."""
+    found = []
+    for counters in touches.places(loop):
+        lines = touches.lines(loop, cache.line, counters)[0]
+        if lines is None or len(lines) > 2 * cache.set_count * cache.way_count:
+            return 0.0
+        if not len(lines):
+            return 1.0
+        crowd = np.bincount(_sets(lines, cache), minlength=cache.set_count)
+        found.append(float(crowd[crowd <= cache.way_count].sum()) / len(lines))
+    return sum(found) / len(found)
+
+
+def _sets(lines: NDArray[np.int64], cache: CacheSpec) -> NDArray[np.int64]:
+    if cache.index == "modulo":
+        return lines % cache.set_count
+    bits = max(1, cache.set_count.bit_length() - 1)
+    folded = lines ^ (lines >> bits) ^ (lines >> (2 * bits))
+    return folded % cache.set_count
+
+
+class _Touches:
+    """Which lines the loops of a nest touch; asked once for all caches with lines of the same size."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self._known: dict[object, tuple[NDArray[np.int64] | None, NDArray[np.float64]]] = {}
+
+    def places(self, loop: int) -> list[tuple[int, ...]]:
+        """Some iterations of the loops around `loop`: the first, and others taken at random, the same every time."""
+        random = np.random.default_rng(loop)
+        others = [tuple(int(random.integers(trip)) for trip in self.nest.trips[:loop]) for _ in range(SAMPLES - 1)]
+        return list(dict.fromkeys([(0,) * loop, *others]))
+
+    def lines(
+        self, loop: int, line: int, counters: tuple[int, ...] | None = None
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
+        """The lines of the loops from `loop` on, each once, and how many of them each access is the first to touch."""
+        key = (loop, line, counters or (0,) * loop)
+        if key not in self._known:
+            self._known[key] = self._find(*key)
+        return self._known[key]
+
+    def _find(
+        self, loop: int, line: int, counters: tuple[int, ...]
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
+        nest = self.nest
+        pieces: list[NDArray[np.int64]] = []
+        for access in nest.accesses:
+            touched = _touched(nest, access, loop, line, counters)
+            if touched is None:
+                return None, np.array([float(np.prod(nest.trips[loop : a.depth])) for a in nest.accesses])
+            pieces.append(touched)
+        every = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+        distinct, first = np.unique(every, return_index=True)
+        ends = np.cumsum([len(piece) for piece in pieces])
+        owners = np.searchsorted(ends, first, side="right")
+        return distinct, np.bincount(owners, minlength=len(pieces)).astype(np.float64)
+
+
+def _touched(nest: Nest, access: Access, loop: int, line: int, counters: Sequence[int]) -> NDArray[np.int64] | None:
+    """Lines of one access in the loops from `loop` on; None where there are too many to look at."""
+    if access.depth < loop:
+        return np.zeros(0, np.int64)
+    base = access.base + sum(c * s for c, s in zip(counters, access.strides, strict=False))
+    addresses = np.array([base], np.int64)
+    if access.table is not None:
+        return None if len(access.table.offsets) > MOST_LINES else np.unique((base + access.table.offsets) // line)
+    for trip, stride in sorted(
+        zip(nest.trips[loop:], access.strides[loop:], strict=False), key=lambda pair: -abs(pair[1])
+    ):
+        if stride == 0 or trip == 1:
+            continue
+        steps = np.arange(trip, dtype=np.int64) * stride
+        if abs(stride) < line:
+            steps = np.unique(np.append(steps[:: max(1, line // abs(stride))], steps[-1]))
+        if len(addresses) * len(steps) > MOST_LINES:
+            return None
+        addresses = np.unique((addresses[:, None] + steps[None, :]).ravel())
+    touched = addresses // line
+    last = (addresses + access.nbytes - 1) // line
+    return np.unique(np.concatenate((touched, last))) if (last != touched).any() else np.unique(touched)
+
+
+class FootprintHierarchy:
+    """Stands in for a Hierarchy where an estimate will do: the same counts come out, roughly."""
+
+    model = "footprint"
+
+    def __init__(
+        self, specs: Sequence[CacheSpec], dram: DramSpec | None, *, cores: int = 1, unit: str = "core"
+    ) -> None:
+        self.topology = Topology.build(specs, cores, unit)
+        self.dram = Dram.build(dram)
+        self._levels = {spec.name: CacheCounters() for spec in specs}
+        self._known: dict[object, Traffic] = {}
+
+    def level_counters(self) -> dict[str, CacheCounters]:
+        return dict(self._levels)
+
+    def replay(self, nest: Nest, core: int = 0) -> Traffic:
+        """What a nest would move; of nests of the same shape, the first stands for all."""
+        key = (nest.trips, tuple((a.tensor, a.strides, a.nbytes, a.write) for a in nest.accesses))
+        traffic = self._known.get(key)
+        if traffic is None:
+            traffic = self._known[key] = self._estimate(nest)
+        for name, counts in traffic.levels.items():
+            self._levels[name] += counts
+        self.dram.counts[:] += np.array(list(traffic.dram.to_dict().values()), self.dram.counts.dtype)
+        return traffic
+
+    def replay_parts(self, nest: Nest, core: int = 0, parts: int = 1, *, alone: bool = True) -> Iterator[Traffic]:
+        """An estimate is one number for the whole nest: it has no parts."""
+        yield self.replay(nest, core)
+
+    def _estimate(self, nest: Nest) -> Traffic:
+        executed = [float(nest.count(access)) for access in nest.accesses]
+        levels: dict[str, CacheCounters] = {}
+        causes: dict[str, tuple[int, ...]] = {}
+        nbytes = [access.nbytes for access in nest.accesses]
+        asked, line = executed, 0
+        specs = self.topology.specs
+        for spec, found in zip(specs, estimate_misses(nest, specs), strict=True):
+            missed = [min(a, b) for a, b in zip(found, asked, strict=True)]
+            written = [access.write for access in nest.accesses]
+            reads = sum(n for n, write in zip(asked, written, strict=True) if not write or line)
+            writes = sum(n for n, write in zip(asked, written, strict=True) if write)
+            tensors = {access.tensor for access in nest.accesses if access.write}
+            dirty = sum(m for m, access in zip(missed, nest.accesses, strict=True) if access.tensor in tensors)
+            size = [line] * len(asked) if line else nbytes
+            moved = [n * each for n, each in zip(asked, size, strict=True)]
+            levels[spec.name] = CacheCounters(
+                reads=round(reads),
+                writes=round(writes),
+                read_misses=round(sum(missed)),
+                writebacks=round(dirty),
+                bytes_read=round(sum(b for b, write in zip(moved, written, strict=True) if not write or line)),
+                bytes_written=round(sum(b for b, write in zip(moved, written, strict=True) if write)),
+                bytes_fetched=round(sum(missed)) * spec.line,
+                bytes_evicted=round(dirty) * spec.line,
+            )
+            causes[spec.name] = tuple(round(n) for n in missed)
+            asked, line = missed, spec.line
+        last = list(levels.values())[-1] if levels else CacheCounters(bytes_fetched=0)
+        burst = max(1, line or 64)
+        reads_far, writes_far = last.bytes_fetched // burst, last.bytes_evicted // burst
+        dram = DramCounters(
+            reads=reads_far,
+            writes=writes_far,
+            bytes_read=last.bytes_fetched,
+            bytes_written=last.bytes_evicted,
+            row_hits=reads_far + writes_far,
+        )
+        return Traffic(levels, dram, causes, nest.length, nest.length)

@@ -1,0 +1,118 @@
+"""Operations of your own: statements in a workload file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hwsim.errors import InputError
+from hwsim.numerics.format import Array
+from hwsim.program.bind import Program, bind
+from hwsim.program.emit import Layout
+from hwsim.program.group import Group
+from hwsim.program.interpret import interpret
+from hwsim.program.loop_kernel import vector_lanes
+from hwsim.program.loops import LoopPlan, Operand
+from hwsim.program.operation import Operation, OwnOperation, StatementOperator
+from hwsim.program.statement import parse_statements
+from hwsim.spec.schedule import Extent, IndexName, ParallelSchedule
+from hwsim.spec.workload import WorkloadSpec
+
+
+class FormulaSchedule(ParallelSchedule):
+    """Loop order and tiles."""
+
+    order: tuple[IndexName, ...] = Field(
+        (), description="Loops, outermost first; in the order of the formula if not given."
+    )
+    tile: dict[IndexName, Extent] = Field({}, description="Extent of a cache tile along an index.")
+    unroll: dict[IndexName, Extent] = Field({}, description="Extent of the register tile along an index.")
+    vector: bool = Field(False, description="Use the machine's vector unit on the innermost loop.")
+    fused: bool = Field(
+        True, description="Statements over the same indices run in the same loops; otherwise each in loops of its own."
+    )
+
+
+class FormulaWorkload(WorkloadSpec):
+    """Any operation whose indices are sums of loop counters: one statement, or several."""
+
+    op: Literal["formula"] = Field(description="An operation given as a formula.")
+    formula: str = Field(
+        description="What is computed for each point of the loops; a statement on each line.",
+        examples=["C[i,j] += A[i,k] * B[k,j]"],
+    )
+    sizes: dict[IndexName, Extent] = Field(description="Extent of each index.", examples=[{"i": 64, "j": 64}])
+    parameters: dict[IndexName, float] = Field(
+        {}, description="Numbers that the formula names.", examples=[{"epsilon": 1e-5}]
+    )
+    schedule: FormulaSchedule = Field(FormulaSchedule(), description="How the loops run.")
+
+    @model_validator(mode="after")
+    def _formula_makes_sense(self) -> Self:
+        try:
+            check_schedule(self, bound(self))
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+def bound(workload: FormulaWorkload) -> Program:
+    """The statements of a file with their extents."""
+    lines = parse_statements(workload.formula)
+    return bind(lines, sizes=workload.sizes, parameters=workload.parameters, padded=False)
+
+
+def check_schedule(workload: FormulaWorkload, program: Program) -> None:
+    """An order names loops, each once; so do tiles."""
+    order, indices = workload.schedule.order, tuple(program.extents)
+    if order and sorted(order) != sorted(indices):
+        raise InputError(f"schedule.order must name each of {', '.join(indices)} once, found {', '.join(order)}")
+    for field, cuts in (("tile", workload.schedule.tile), ("unroll", workload.schedule.unroll)):
+        for index in cuts:
+            if index not in indices:
+                raise InputError(f"schedule.{field}: {index} does not appear in the formula {workload.formula.strip()}")
+
+
+def formula_layout(operator: StatementOperator, schedule: FormulaSchedule, lanes: int) -> Layout:
+    def plan(group: Group, extents: Mapping[str, int], operands: Sequence[Operand]) -> LoopPlan:
+        order = tuple(extents)
+        inner = order[-1]
+        tile = {i: min(size, extents[i]) for i, size in schedule.tile.items() if i in extents}
+        width = min(tile.get(inner, extents[inner]), extents[inner])
+        chosen = vector_lanes(lanes, inner, width, operands) if schedule.vector else 1
+        unroll = {i: min(size, extents[i]) for i, size in schedule.unroll.items() if i in extents and size > 1}
+        return LoopPlan(order, tile, unroll, vector=inner if chosen > 1 else None, lanes=chosen)
+
+    return Layout(vector=schedule.vector, fuse=schedule.fused, order=schedule.order, plan=plan)
+
+
+class FormulaOperation(OwnOperation):
+    """The operation of a workload file with a formula."""
+
+    def of(self, workload: FormulaWorkload) -> StatementOperator:
+        program = bound(workload)
+
+        def reference(**tensors: Array) -> dict[str, Array]:
+            found = interpret(program, {name: np.asarray(tensors[name], np.float64) for name in program.inputs})
+            return {name: found[name] for name in program.outputs}
+
+        sums = {each.name for each in program.statements if each.sign == "+="}
+        made = Operation(
+            "formula",
+            workload.formula,
+            dict.fromkeys(program.inputs, ()),
+            dict.fromkeys(program.outputs, ()),
+            reference,
+            schedule=FormulaSchedule,
+            layout=formula_layout,
+            formats={name: "sums" for name in program.outputs if name in sums},
+        )
+        shapes = {name: program.shapes[name] for name in program.inputs}
+        parameters: dict[str, Any] = dict(workload.parameters)
+        return StatementOperator(made, shapes, parameters, workload.schedule, sizes=workload.sizes)
+
+
+FormulaWorkload.operation = FormulaOperation()

@@ -1,0 +1,149 @@
+"""Normalisation: layer norm and RMS norm of rows, group norm and instance norm of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from hwsim.errors import ShapeError
+from hwsim.numerics.format import Array, Format
+from hwsim.ops.pointwise import MatrixSizes
+from hwsim.program.emit import Layout
+from hwsim.program.kernel import Formula, Setting
+from hwsim.program.operation import Measured, Parameter, StatementOperator, operation
+from hwsim.spec.base import Spec
+from hwsim.spec.schedule import Extent, ParallelSchedule
+
+EPSILON = Parameter(1e-5, "Added to the variance or the mean square.", limits={"gt": 0})
+
+
+class RowSchedule(ParallelSchedule):
+    """Loops over rows, several for each row."""
+
+    vector: bool = Field(True, description="Use the machine's vector unit.")
+    rows: Extent = Field(1, description="Rows that go through all loops together; all of them: pass after pass.")
+
+
+def row_by_row(operator: StatementOperator, schedule: RowSchedule, lanes: int) -> Layout:
+    """All loops of some rows run before the next rows begin, so that a row is in the cache when it is read again."""
+    extents = operator.program.extents
+    outer = [index for index in extents if index[0] == "r" and index[1:].isdigit()]
+    together = {index: min(schedule.rows, extents[index]) if index == outer[-1] else 1 for index in outer}
+    return Layout(vector=schedule.vector, together=together)
+
+
+def operations(each: int, row: int) -> object:
+    """The closed form: so many operations for each element, and for each row."""
+
+    def formulas(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+        *rows, columns = operator.inputs[0].shape
+        total = prod(rows) * (each * columns + row)
+        return (Formula("operations", f"m({each}n + {row})", total, "operations", "flops"),)
+
+    return formulas
+
+
+@operation(
+    "X[m,n] gamma[n] beta[n] -> Y[m,n]",
+    """
+    mean:      mean[...] += X[...,c]
+               mean[...] = mean[...] / |c|
+    variance:  scale[...] += (X[...,c] - mean[...]) ** 2
+               scale[...] = rsqrt(scale[...] / |c| + epsilon)
+    normalise: Y[...,c] = (X[...,c] - mean[...]) * scale[...] * gamma[c] + beta[c]
+    """,
+    sizes=MatrixSizes,
+    schedule=RowSchedule,
+    layout=row_by_row,
+    formulas=operations(8, 5),
+    epsilon=EPSILON,
+)
+def layernorm(X: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
+    """Each row of a matrix less its mean, over its deviation; the variance is the mean square less the squared mean."""
+    mean = X.mean(axis=-1, keepdims=True)
+    variance = (X * X).mean(axis=-1, keepdims=True) - mean * mean
+    return np.asarray((X - mean) / np.sqrt(variance + epsilon) * gamma + beta)
+
+
+@operation(
+    "X[m,n] gamma[n] -> Y[m,n]",
+    """
+    mean square: scale[...] += X[...,c] ** 2
+                 scale[...] = rsqrt(scale[...] / |c| + epsilon)
+    normalise:   Y[...,c] = X[...,c] * scale[...] * gamma[c]
+    """,
+    sizes=MatrixSizes,
+    schedule=RowSchedule,
+    layout=row_by_row,
+    formulas=operations(4, 4),
+    epsilon=EPSILON,
+)
+def rmsnorm(X: Array, gamma: Array, epsilon: float) -> Array:
+    """Each row of a matrix over the root of its mean square."""
+    length = np.linalg.norm(X, axis=-1, keepdims=True)
+    return np.asarray(X * gamma / np.sqrt(length**2 / X.shape[-1] + epsilon))
+
+
+class ImageNormSizes(Spec):
+    """Images [batch, channels, height, width]."""
+
+    batch: Extent = Field(1, description="Images.")
+    channels: Extent = Field(64, description="Channels.")
+    height: Extent = Field(32, description="Rows.")
+    width: Extent = Field(32, description="Columns.")
+
+
+def _by_groups(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any], schedule: object) -> Measured:
+    """Channels in groups, each with a mean and a variance of its own."""
+    _, channels, height, width = shapes["X"]
+    groups = parameters["groups"]
+    if channels % groups:
+        raise ShapeError(f"{channels} channels cannot be divided into {groups} groups")
+    each = channels // groups
+    count, place = each * height * width, f"{each}*g+c"
+    text = f"""
+    mean:      mean[r0,g] += X[r0,{place},h,w]
+               mean[r0,g] = mean[r0,g] / {count}
+    variance:  scale[r0,g] += (X[r0,{place},h,w] - mean[r0,g]) ** 2
+               scale[r0,g] = rsqrt(scale[r0,g] / {count} + epsilon)
+    normalise: Y[r0,{place},h,w] = (X[r0,{place},h,w] - mean[r0,g]) * scale[r0,g] * gamma[{place}] + beta[{place}]
+    """
+    return Measured(text, sizes={"g": groups, "c": each})
+
+
+_IMAGES: dict[str, Any] = {"sizes": ImageNormSizes, "schedule": RowSchedule, "layout": row_by_row, "epsilon": EPSILON}
+
+
+@operation(
+    "X[batch,channels,height,width] gamma[channels] beta[channels] -> Y[batch,channels,height,width]",
+    _by_groups,
+    groups=Parameter(8, "Groups of channels that are normalised together.", limits={"ge": 1}),
+    **_IMAGES,
+)
+def group_norm(X: Array, gamma: Array, beta: Array, groups: int, epsilon: float) -> Array:
+    """Groups of channels of each image less their mean, over their deviation (Wu and He, 2018)."""
+    n, c, h, w = X.shape
+    rows = X.reshape(n, groups, -1)
+    even = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + epsilon)
+    return np.asarray(even.reshape(n, c, h, w) * gamma[:, None, None] + beta[:, None, None])
+
+
+@operation(
+    "X[batch,channels,height,width] gamma[channels] beta[channels] -> Y[batch,channels,height,width]",
+    """
+    mean:      mean[r0,c] += X[r0,c,h,w]
+               mean[r0,c] = mean[r0,c] / (|h| * |w|)
+    variance:  scale[r0,c] += (X[r0,c,h,w] - mean[r0,c]) ** 2
+               scale[r0,c] = rsqrt(scale[r0,c] / (|h| * |w|) + epsilon)
+    normalise: Y[r0,c,h,w] = (X[r0,c,h,w] - mean[r0,c]) * scale[r0,c] * gamma[c] + beta[c]
+    """,
+    **_IMAGES,
+)
+def instance_norm(X: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
+    """Each channel of each image less its mean, over its deviation (Ulyanov and others, 2016)."""
+    mean, variance = X.mean((2, 3), keepdims=True), X.var((2, 3), keepdims=True)
+    return np.asarray((X - mean) / np.sqrt(variance + epsilon) * gamma[:, None, None] + beta[:, None, None])

@@ -1,0 +1,590 @@
+"""Operations: each declared once, as statements, a signature and a reference.
+
+    @operation("X[m,n] gamma[n] -> Y[m,n]", '''
+        scale: s[...] += X[...,c] ** 2
+               s[...] = rsqrt(s[...] / |c| + epsilon)
+        apply: Y[...,c] = X[...,c] * s[...] * gamma[c]
+    ''', epsilon=1e-5)
+    def rmsnorm(X, gamma, epsilon):
+        return X * gamma / np.sqrt((X**2).mean(-1, keepdims=True) + epsilon)
+
+The function is the reference: the answer in float64, by other means. Its name is that of the operation. The signature
+names the
+tensors that are given and that are asked for, with the sizes that a workload file gives them when the operation runs
+alone; in a
+chain their shapes are those of the tensors that it is applied to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
+from functools import cached_property
+from inspect import signature
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, create_model, model_validator
+
+from hwsim.errors import InputError, ShapeError
+from hwsim.numerics.format import Array, Format, find_format
+from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices
+from hwsim.program.convolution import find_convolution
+from hwsim.program.count import needs_floats
+from hwsim.program.emit import Emitter, Layout, View
+from hwsim.program.evaluate import find_product
+from hwsim.program.expression import Apply, Element, Expr
+from hwsim.program.group import Group, GroupLine, all_groups, make_groups
+from hwsim.program.kernel import Formula, Kernel, Setting
+from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loops import LoopPlan
+from hwsim.program.operator import Names, Operator, OperatorKernel, OperatorRun, Port, need_floats, run_of
+from hwsim.program.rounding import Rounding, storing_error, sum_pieces
+from hwsim.program.statement import Line, Statement, TileBlock, all_statements, parse_statements
+from hwsim.program.tensors import Storage
+from hwsim.spec.base import Spec
+from hwsim.spec.fields import did_you_mean
+from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.workload import WorkloadSpec, import_home, import_operations
+from hwsim.trace.nest import Size
+
+Kept = str
+"""The format of a tensor: ``stored`` (that of the tensors), ``sums`` (that of sums of products), ``half`` (that of the
+tensors, or fp32 where that is below 16 bits or has no infinity), ``wide`` (fp32 at least), the name of a format, or
+``=to``: the format that a parameter names."""
+
+_TENSOR = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]")
+
+
+def wide_format(fmt: Format) -> Format:
+    """What maxima and sums of a row are kept in: fp32 at least."""
+    return find_format("fp64" if fmt.computed == np.float64 else "fp32")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number or a word that an operation takes beside its tensors, as a workload file may set it."""
+
+    default: Any
+    description: str = ""
+    type: Any = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """What pydantic checks: ``{"gt": 0}``."""
+    alone: bool = True
+    """Whether a file of the operation alone may set it; otherwise only a step of a chain."""
+
+
+class NoSizes(Spec):
+    """Nothing to choose."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Statements made to measure, with what their text alone does not tell."""
+
+    text: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Extents of indices that run over a part of a tensor."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of tensors between the statements that are larger than what is written to them."""
+    over: Mapping[str, str] = field(default_factory=dict)
+    """Tensors between the statements, by the name of the memory that they take: several may take the same. They are
+    placed in this order."""
+    formats: Mapping[str, Kept] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """What is computed, said once. Everything else is derived for the shapes at hand."""
+
+    name: str
+    statements: str | Callable[..., str | Measured]
+    """What is computed; where the text itself depends on shapes, parameters or schedule, a function of these."""
+    inputs: Mapping[str, tuple[str, ...]]
+    """Tensors that are given, with the sizes of their axes when the operation runs alone: ``m``, or ``m|n`` for m,
+    else n."""
+    outputs: Mapping[str, tuple[str, ...]]
+    """Tensors that are asked for; the main one last."""
+    reference: Callable[..., Any]
+    """The outputs in float64 from the inputs in float64, by other means than the statements."""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    sizes: type[Spec] = NoSizes
+    schedule: type[ParallelSchedule] = ParallelSchedule
+    scheduled: tuple[str, ...] = ()
+    """What a step of a chain may say of its schedule, beside what the chain says of all."""
+    layout: Callable[[StatementOperator, Any, int], Layout] | None = None
+    """How its loops run, from its schedule and the lanes of a vector; in the order of the statements if not given."""
+    extents: Mapping[str, int] = field(default_factory=dict)
+    """How far indices run that the shapes do not tell: those of a window."""
+    formats: Mapping[str, Kept] = field(default_factory=dict)
+    positive: frozenset[str] = frozenset()
+    over: Mapping[str, str] = field(default_factory=dict)
+    """Outputs that take the memory of an input when the operation runs alone; scratch space that takes the memory of
+    another where both have one format."""
+    before_results: tuple[str, ...] = ()
+    """Tensors between the statements that lie before the results in memory, and not after them."""
+    thin: tuple[str, ...] = ()
+    """Indices that make no loop where they run over one thing only."""
+    make: Callable[[Operation, Mapping[str, Sequence[int]], Mapping[str, Any], Any], StatementOperator] | None = None
+    """Applies it to shapes by name, with parameters and a schedule, where tensors are seen with other axes."""
+    fits: Callable[[StatementOperator, Format], None] | None = None
+    """Raises CapacityError where tiles exceed what the schedule gives them."""
+    follow: Callable[[StatementOperator, Mapping[str, Array]], Mapping[str, Array]] | None = None
+    """Inputs that an earlier operation has made from the others: their values, where a user gives none."""
+    padded_rows: frozenset[str] = frozenset()
+    """Tensors whose rows begin ``schedule.ld`` elements apart, where that is given."""
+    formulas: Callable[[StatementOperator, Setting, Format], Sequence[Formula]] | None = None
+    absorb: Callable[[Sequence[StatementOperator]], StatementOperator | None] | None = None
+    """A way of its own to run with what follows it, where it has one: a convolution with its max-pool."""
+    check: Callable[[Any], str] | None = None
+    """What is wrong with a workload file, beyond single fields; nothing if all fits."""
+    reshape: Callable[[Any, dict[str, tuple[int, ...]]], dict[str, tuple[int, ...]]] | None = None
+    """Changes the shapes of the inputs, where a workload file says more of them than its sizes."""
+    floats: bool | str | None = None
+    """Whether whole numbers make no sense, or what of it needs others; if not said, the statements tell."""
+    tolerance: Callable[[StatementOperator, Rounding], float] | None = None
+    """How far off rounding may bring it, where that is not what its statements tell one by one."""
+
+    @property
+    def summary(self) -> str:
+        return (self.reference.__doc__ or self.name).strip()
+
+    def measured(self, shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any], schedule: Any) -> Measured:
+        """The statements for some shapes."""
+        made = self.statements if isinstance(self.statements, str) else self.statements(shapes, parameters, schedule)
+        return Measured(made) if isinstance(made, str) else made
+
+    def shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs for the sizes of a workload file."""
+        return {name: tuple(_extent(sizes, axis) for axis in axes) for name, axes in self.inputs.items()}
+
+    def apply(
+        self,
+        shapes: Sequence[Sequence[int]],
+        parameters: Mapping[str, Any] | None = None,
+        schedule: ParallelSchedule | None = None,
+    ) -> StatementOperator:
+        """The operation on tensors of some shapes, in the order of its inputs."""
+        if len(shapes) != len(self.inputs):
+            raise InputError(
+                f"{self.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), found {len(shapes)}"
+            )
+        named = dict(zip(self.inputs, shapes, strict=True))
+        if self.make is not None:
+            defaults = {name: each.default for name, each in self.parameters.items()}
+            return self.make(self, named, {**defaults, **(parameters or {})}, schedule)
+        return StatementOperator(self, named, parameters, schedule)
+
+    def kernel(self, workload: Any, setting: Setting, given: Mapping[str, Array] | None) -> Kernel:
+        """The kernel of a workload that is this operation alone."""
+        return self.of(workload).make_kernel(run_of(workload, workload.schedule, given), setting)
+
+    def of(self, workload: Any) -> StatementOperator:
+        """The operation as a workload file asks for it."""
+        places = {name: workload.sizes if name in self._sized else workload for name in self.parameters}
+        chosen = {name: getattr(place, name) for name, place in places.items() if self.parameters[name].alone}
+        shapes = self.shapes(workload.sizes)
+        if self.reshape is not None:
+            shapes = self.reshape(workload, shapes)
+        if self.make is not None:
+            return self.make(self, shapes, chosen, workload.schedule)
+        return StatementOperator(self, shapes, chosen, workload.schedule)
+
+    @property
+    def _sized(self) -> set[str]:
+        """Parameters that a file has among its sizes."""
+        return set(self.parameters) & set(self.sizes.model_fields)
+
+    @cached_property
+    def workload(self) -> type[WorkloadSpec]:
+        """What a workload file of this operation may say."""
+        fields: dict[str, Any] = {
+            name: (p.type or type(p.default), Field(p.default, description=p.description, **p.limits))
+            for name, p in self.parameters.items()
+            if name not in self._sized and p.alone
+        }
+        described = self.summary.split("\n\n")[0]
+        made = create_model(
+            f"{self.name.title().replace('_', '')}Workload",
+            __base__=WorkloadSpec,
+            __doc__=self.summary,
+            __validators__={} if self.check is None else {"_fields_fit": _validator(self.check)},
+            **{"op": (Literal[self.name], Field(description=described)), **fields},
+            sizes=(self.sizes, Field(self.sizes(), description="Extents.")),
+            schedule=(self.schedule, Field(self.schedule(), description="How the loops run.")),
+        )
+        made.operation = self
+        return made
+
+
+class OwnOperation:
+    """The operation of a workload file that says itself what is computed."""
+
+    def of(self, workload: Any) -> StatementOperator:
+        raise NotImplementedError
+
+    def kernel(self, workload: Any, setting: Setting, given: Mapping[str, Array] | None) -> Kernel:
+        return self.of(workload).make_kernel(run_of(workload, workload.schedule, given), setting)
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""Every operation that was imported, by name."""
+
+
+def find_operation(name: str) -> Operation:
+    """An operation by its name; the module that declares it is imported for it."""
+    if name not in OPERATIONS:
+        import_home(name)
+    if name not in OPERATIONS:
+        import_operations()
+        near = did_you_mean(name, OPERATIONS)
+        raise InputError(f"'{name}' is no operation{near}; there are {', '.join(sorted(OPERATIONS))}")
+    return OPERATIONS[name]
+
+
+def is_own(made: object) -> bool:
+    """Whether an operation is the user's, and not one that comes with hwsim."""
+    return isinstance(made, Operation) and not made.reference.__module__.startswith("hwsim.")
+
+
+def operation(
+    tensors: str, statements: str | Callable[..., str | Measured], **options: Any
+) -> Callable[[Callable[..., Any]], Operation]:
+    """Declares an operation whose reference is the decorated function.
+
+    Keywords are the fields of `Operation`; any other is one of its parameters: a `Parameter`, or just its default.
+    """
+    given, arrow, made = tensors.partition("->")
+    if not arrow:
+        raise InputError(f"signature '{tensors}': write inputs -> outputs, such as X[m,n] -> Y[m,n]")
+    fields = {each.name for each in dataclass_fields(Operation)}
+    known = {name: value for name, value in options.items() if name in fields}
+    own = {
+        name: value if isinstance(value, Parameter) else Parameter(value)
+        for name, value in options.items()
+        if name not in fields
+    }
+
+    def declare(reference: Callable[..., Any]) -> Operation:
+        name = reference.__name__.rstrip("_")
+        found = Operation(name, statements, _tensors(given), _tensors(made), reference, own, **known)
+        if name in OPERATIONS and OPERATIONS[name].statements != statements:
+            raise InputError(f"there are two operations {name}")
+        OPERATIONS[name] = found
+        if isinstance(statements, str):
+            parse_statements(statements)  # a mistake in the text shows when it is declared
+        found.workload  # noqa: B018 - registers the class of its files
+        return found
+
+    return declare
+
+
+def signature_of(tensors: str) -> list[tuple[str, ...]]:
+    """The shapes of all tensors of a signature, in names of sizes."""
+    given, _, made = tensors.partition("->")
+    return [*_tensors(given).values(), *(_tensors(made) if made else {}).values()]
+
+
+def _validator(check: Callable[[Any], str]) -> Any:
+    def fields_fit(workload: Any) -> Any:
+        if problem := check(workload):
+            raise ValueError(problem)
+        return workload
+
+    return model_validator(mode="after")(fields_fit)
+
+
+def _tensors(text: str) -> dict[str, tuple[str, ...]]:
+    found = {name: tuple(s.strip() for s in axes.split(",") if s.strip()) for name, axes in _TENSOR.findall(text)}
+    if not found or _TENSOR.sub("", text).strip(" ,"):
+        raise InputError(f"'{text.strip()}' is no list of tensors such as X[m,n] W[n,k]")
+    return found
+
+
+def _positions(program: Program) -> dict[str, int]:
+    """Tensors that hold positions in others, and what these have to stay below."""
+    found: dict[str, int] = {}
+    for statement in program.statements:
+        for element in all_elements(statement):
+            for extent, position in zip(program.shapes[element.tensor], element.positions, strict=True):
+                if position.lookup is not None:
+                    free = extent - position.last(program.extents)
+                    found[position.lookup.tensor] = min(free, found.get(position.lookup.tensor, free))
+    return found
+
+
+def _extent(sizes: Any, axis: str) -> int:
+    """An extent of a signature: a number, the name of a size, or the first of several that is given."""
+    for name in axis.split("|"):
+        found = int(name) if name.isdigit() else getattr(sizes, name)
+        if found is not None:
+            return int(found)
+    raise InputError(f"sizes: {axis} is not given")
+
+
+class StatementOperator(Operator):
+    """An operation with shapes: ports, loops, reference and tolerance, all from its statements."""
+
+    reads = frozenset({"accumulate", "chunk"})
+    text = Measured("")
+    element_bytes: Mapping[str, Size] = {}
+    """Of each tensor, once it has a place in memory."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        shapes: Mapping[str, Sequence[int]],
+        parameters: Mapping[str, Any] | None = None,
+        schedule: ParallelSchedule | None = None,
+        sizes: Mapping[str, int] | None = None,
+        views: Mapping[str, View] | None = None,
+    ) -> None:
+        """`sizes` are the extents of indices that no shape tells; `views` are tensors that statements and reference see
+        with other axes than they have in memory."""
+        self.operation = operation
+        self.name = operation.name
+        self.parameters = {**{name: p.default for name, p in operation.parameters.items()}, **(parameters or {})}
+        self.schedule = schedule or operation.schedule()
+        numbers = {name: value for name, value in self.parameters.items() if isinstance(value, int | float)}
+        self.text = operation.measured(shapes, self.parameters, self.schedule)
+        lines = parse_statements(self.text.text)
+        numbers |= {name: getattr(self.schedule, name) for name in _tile_names(lines) if name not in numbers}
+        inputs, outputs = _given(lines, operation.inputs), tuple(operation.outputs)
+        self.views = {name: view for name, view in (views or {}).items() if name in (*inputs, *outputs)}
+        seen = {name: self.views[name].shape if name in self.views else shapes[name] for name in inputs}
+        self.program = bind(
+            lines,
+            shapes={**seen, **self.text.shapes},
+            sizes={**operation.extents, **self.text.sizes, **(sizes or {})},
+            parameters=numbers,
+            inputs=inputs,
+            outputs=outputs,
+            thin=operation.thin,
+        )
+        layout = self.layout(1)
+        self.groups = all_groups(make_groups(self.program, fuse=layout.fuse, completes=layout.completes(self.program)))
+        self.inputs = tuple(self._port(name) for name in inputs)
+        self.outputs = tuple(self._port(name) for name in outputs)
+        self.convolution = find_convolution(self.program)
+        sums = any(each.sign == "+=" and reduced_indices(each) for each in self.program.statements)
+        self.reads = frozenset({"accumulate", "chunk"}) if sums else frozenset()
+
+    def layout(self, lanes: int) -> Layout:
+        """How the loops run with so many elements in a vector."""
+        if self.operation.layout is not None:
+            return self.operation.layout(self, self.schedule, lanes)
+        return Layout(vector=getattr(self.schedule, "vector", True), fuse=getattr(self.schedule, "fused", True))
+
+    def _port(self, name: str) -> Port:
+        op, view = self.operation, self.views.get(name)
+        shape = self.program.shapes[name] if view is None else view.port
+        kept = self.formats.get(name, "stored")
+        return Port(
+            name,
+            shape,
+            halo=self.program.halos.get(name, ()),
+            wide=kept == "sums",
+            fmt="" if kept in ("stored", "sums", "half") else self._named(kept),
+            positive=name in op.positive,
+            below=_positions(self.program).get(name, 0),
+            over=op.over.get(name, ""),
+        )
+
+    def emit(self, kernel: LoopKernel, names: Names) -> None:
+        floats = self.operation.floats
+        if needs_floats(self.program.statements) if floats is None else floats:
+            need_floats(floats if isinstance(floats, str) else self.name, kernel.fmt)
+        program, layout = self.written(kernel.fmt, kernel.setting.lanes)
+        if self.operation.fits is not None:
+            self.operation.fits(self, kernel.fmt)
+        between, over = set(program.between), self.text.over
+        own = {
+            name: names.get(over.get(name, "")) or self.scratch(over.get(name, name), names)
+            for name in dict.fromkeys((*over, *program.between))
+            if name in between
+        }
+        formats = {name: self._format(kept, kernel) for name, kept in self.formats.items()}
+        stages = {
+            name: (self.scratch(stage, names) if stage else "", share) for name, (stage, share) in layout.stages.items()
+        }
+        layout = replace(layout, stages=stages)
+        Emitter(kernel, program, {**names, **own}, layout, formats, self.views, self.operation.over).emit()
+        self.element_bytes = {port: kernel.tensor(name).element_bytes for port, name in names.items()}
+
+    @property
+    def before_results(self) -> Mapping[str, tuple[int, ...]]:
+        named = self.operation.before_results
+        return {name: self.program.shapes[name] for name in named if name in self.program.between}
+
+    @property
+    def formats(self) -> Mapping[str, Kept]:
+        return {**self.operation.formats, **self.text.formats}
+
+    @property
+    def factors(self) -> Mapping[str, int]:
+        return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])[0]
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])[1]
+
+    def storage(self, lanes: int) -> Mapping[str, Storage]:
+        ld = getattr(self.schedule, "ld", None)
+        return {**{name: Storage(ld=ld) for name in self.operation.padded_rows}, **self.layout(lanes).storage}
+
+    def written(self, fmt: Format, lanes: int) -> tuple[Program, Layout]:
+        """The statements as they run in a number format, and how their loops are cut; an operation may have several
+        ways to run what it says."""
+        return self.program, self.layout(lanes)
+
+    def make_kernel(self, run: OperatorRun, setting: Setting) -> OperatorKernel:
+        """The kernel of the operation alone."""
+        return OperatorKernel(self, run, setting)
+
+    def _format(self, kept: Kept, kernel: LoopKernel) -> Format:
+        if kept == "wide" or (kept == "half" and (kernel.fmt.bits < 16 or not kernel.fmt.has_infinity)):
+            return wide_format(kernel.fmt)
+        if kept == "sums":
+            return kernel.find_sum_format()
+        return kernel.fmt if kept in ("stored", "half") else find_format(self._named(kept))
+
+    def _named(self, kept: Kept) -> str:
+        return str(self.parameters[kept[1:]]) if kept.startswith("=") else kept
+
+    def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        tensors = {
+            name: self.views[name].values(values) if name in self.views else values for name, values in tensors.items()
+        }
+        known = {**tensors, **self.parameters, "schedule": self.schedule}
+        wanted = signature(self.operation.reference).parameters
+        every = any(each.kind is each.VAR_KEYWORD for each in wanted.values())
+        arguments = {**tensors, **self.parameters} if every else {name: known[name] for name in wanted if name in known}
+        found = self.operation.reference(**arguments)
+        if not isinstance(found, Mapping):
+            found = (
+                {self.outputs[-1].name: found}
+                if len(self.outputs) == 1
+                else dict(zip(self.operation.outputs, found, strict=True))
+            )
+        for name, values in found.items():
+            if np.shape(values) != self.program.shapes[name]:
+                raise ShapeError(
+                    f"the reference of {self.name} gives {name} of shape {np.shape(values)}; "
+                    f"it should be {self.program.shapes[name]}"
+                )
+        answers = {name: np.asarray(values, np.float64) for name, values in found.items()}
+        return {
+            name: self.views[name].stored(values) if name in self.views else values for name, values in answers.items()
+        }
+
+    def follow(self, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+        return {} if self.operation.follow is None else self.operation.follow(self, tensors)
+
+    def tolerance(self, rounding: Rounding) -> float:
+        """Where it rounds, and how long it sums: each stored tensor, each sum, and the longest chain of operations."""
+        if self.operation.tolerance is not None:
+            return self.operation.tolerance(self, rounding)
+        program, layout = self.written(rounding.fmt, 1)
+        lines = make_groups(program, fuse=layout.fuse, completes=layout.completes(program))
+        extents, total, groups = program.extents, 0.0, all_groups(lines)
+        stored = [name for group in groups for name in {group.result.tensor, *(e.tensor for e in group.stores)}]
+        for name in stored:
+            total += self._storing(self.formats.get(name, "stored"), rounding)
+        for group in groups:
+            for each in group.body:
+                if (each.sign == "+=" or is_recurrence(each)) and (reduced := reduced_indices(each)):
+                    total += rounding.sum(prod(extents[index] for index in reduced))
+            if group.accumulates:
+                loops = layout.extents(group, program)
+                plan = layout.plan(group, loops, ()) or LoopPlan(tuple(loops))
+                pieces = sum_pieces(plan, extents, group.reduced) * _tiles_of_sum(program, lines, group)
+                total += rounding.kept_sum(pieces) - rounding.kept_sum() if pieces > 1 else 0.0
+        return total + rounding.operations(max(map(_operations, program.statements)))
+
+    def _storing(self, kept: Kept, rounding: Rounding) -> float:
+        """What it costs to store a tensor; in a narrower format, a number between two others may go to either."""
+        if kept in ("stored", "half"):
+            return rounding.stored
+        if kept == "sums":
+            return rounding.kept
+        fmt = wide_format(rounding.fmt) if kept == "wide" else find_format(self._named(kept))
+        if fmt.is_integer:
+            return 1 / float(fmt.largest)
+        return storing_error(fmt) * (2 if storing_error(fmt) > rounding.stored else 1)
+
+    def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
+        return tuple(self.operation.formulas(self, setting, fmt)) if self.operation.formulas is not None else ()
+
+
+def _factors(groups: Sequence[Group], inputs: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Inputs that products of matrices read, with the axis that is summed over; and those of them that are weights."""
+    axes: dict[str, set[int | None]] = {}
+    left: set[str] = set()
+    weights: dict[str, int] = {}
+    for group in groups:
+        for statement in group.body:
+            product = find_product(statement, group.indices)
+            for element in () if product is None else (product.left, product.right):
+                assert product is not None
+                inner = [
+                    axis - len(element.positions)
+                    for axis, position in enumerate(element.positions)
+                    if position.is_plain and position.factors[0][0] in product.inner
+                ]
+                plain = len(product.inner) == 1 and all(position.is_plain for position in element.positions)
+                axes.setdefault(element.tensor, set()).add(inner[0] if plain else None)
+                if element is product.left:
+                    left.add(element.tensor)
+                elif inner:
+                    weights.setdefault(element.tensor, inner[0])
+    factors = {name: next(iter(found)) for name, found in axes.items() if name in inputs and len(found) == 1}
+    return (
+        {name: axis for name, axis in factors.items() if axis is not None},
+        {name: axis for name, axis in weights.items() if name in inputs and name not in left},
+    )
+
+
+def _operations(statement: Statement) -> int:
+    """Operations one after the other of one value; a product that is added to a sum counts there."""
+    value = statement.value
+    if statement.sign == "+=" and isinstance(value, Apply) and value.function == "*":
+        return max(map(_depth, value.arguments))
+    return _depth(value)
+
+
+def _tiles_of_sum(program: Program, lines: Sequence[GroupLine], group: Group) -> int:
+    """How often the tiles around a loop come back to a sum that is kept in memory."""
+    for line in lines:
+        if not isinstance(line, Group) and any(each is group for each in all_groups(line[1])):
+            block, body = line
+            outside = block.index not in group.target.indices and group.target.tensor in program.outputs
+            times = -(-program.extents[block.index] // program.size(block)) if outside else 1
+            return times * _tiles_of_sum(program, body, group)
+    return 1
+
+
+def _tile_names(lines: Sequence[Line]) -> set[str]:
+    """Sizes of tiles that a schedule gives by name."""
+    blocks = [line for line in lines if isinstance(line, TileBlock)]
+    found = {block.size for block in blocks if not block.size.isdigit()}
+    return found.union(*(_tile_names(block.body) for block in blocks))
+
+
+def _given(lines: Sequence[Line], named: Iterable[str]) -> tuple[str, ...]:
+    """Of the tensors that may be given, those that the statements read before they make them."""
+    read: set[str] = set()
+    made: set[str] = set()
+    for statement in all_statements(tuple(lines)):
+        read |= {each.tensor for each in all_elements(statement) if each is not statement.target} - made
+        made.add(statement.name)
+    return tuple(name for name in named if name in read)
+
+
+def _depth(expr: Expr) -> int:
+    """Operations one after the other."""
+    if isinstance(expr, Element) or not expr.parts:
+        return 0
+    return max(map(_depth, expr.parts)) + (1 if isinstance(expr, Apply) else 0)

@@ -1,0 +1,335 @@
+"""The points of a sweep: metrics as lines over one axis, as a map over two, or against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log10
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hwsim.results.metrics import about, write
+from hwsim.results.plot.style import FAINT, TEXT, Series, canvas, series_looks, spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_LOG_FROM = 8.0
+"""An axis whose values differ by more than this factor is logarithmic."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line: its name, and a value of each metric at each place; places are numbers or words."""
+
+    name: str
+    places: tuple[Any, ...]
+    numbers: tuple[float, ...]
+    values: Mapping[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True)
+class AxisMark:
+    """A place on the axis that means something for one line, in a named row below the plot."""
+
+    line: str
+    row: str
+    number: float
+
+
+def plot_lines(
+    lines: Sequence[Curve],
+    metrics: Sequence[str],
+    axis: str,
+    path: Path | None = None,
+    *,
+    title: str = "",
+    marks: Sequence[AxisMark] = (),
+    lines_are: str = "",
+) -> Figure:
+    """A panel for each metric, all over the same axis; `marks` in a strip below."""
+    looks = series_looks(line.name for line in lines)
+    rows = list(dict.fromkeys(mark.row for mark in marks))
+    width = 4.7 * len(metrics) + 0.6
+    with canvas((width, 3.9 + 0.3 * len(rows)), path, title) as figure:
+        heights = [1, 0.085 * len(rows)] if rows else [1]
+        grid = figure.subplots(len(heights), len(metrics), squeeze=False, sharex="col", height_ratios=heights)
+        for column, metric in enumerate(metrics):
+            axes = grid[0][column]
+            _draw(axes, lines, metric, looks)
+            bottom = axes
+            if rows:
+                bottom = grid[1][column]
+                _draw_marks(axes, bottom, marks, rows, looks, labelled=column == 0)
+            _label_axis(bottom, lines, axis)
+            if rows:
+                axes.tick_params(axis="x", which="both", bottom=False, labelbottom=False)
+        if lines_are:
+            grid[0][0].annotate(
+                f"lines: {lines_are}",
+                (1, 1),
+                (0, 4),
+                "axes fraction",
+                "offset points",
+                ha="right",
+                color=FAINT,
+                fontsize=9,
+            )
+    return figure
+
+
+def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, Series]) -> None:
+    drawn = []
+    for line in lines:
+        pairs = [(x, y) for x, y in zip(line.numbers, line.values[metric], strict=True) if y is not None]
+        if not pairs:
+            continue
+        look = looks[line.name]
+        axes.plot(
+            [x for x, _ in pairs], [y for _, y in pairs], color=look.colour, linestyle=look.dash, marker=look.marker,
+            markersize=5, linewidth=1.8, markeredgecolor="white", markeredgewidth=0.6, clip_on=False, zorder=3,
+        )  # fmt: skip
+        drawn.append((line.name, pairs))
+    values = [y for _, pairs in drawn for _, y in pairs]
+    positive = [y for y in values if y > 0]
+    logarithmic = bool(positive) and len(positive) == len(values) and max(positive) / min(positive) > _LOG_FROM
+    if logarithmic:
+        axes.set_yscale("log")
+        axes.set_ylim(min(positive) / 1.35, max(positive) * 1.35)
+        axes.tick_params(axis="y", which="minor", left=False, labelleft=False)
+    elif values:
+        low, high = min(values), max(values)
+        room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
+        axes.set_ylim(0 if 0 <= low < 0.6 * high else low - room, high + room)
+    axes.yaxis.set_major_formatter(lambda value, _: write(metric, value))
+    axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
+    axes.set_title(about(metric).title)
+    _name_ends(axes, drawn, looks, logarithmic)
+    _mark_best(axes, drawn, metric, looks)
+
+
+def _name_ends(axes: Axes, drawn: Sequence[tuple[str, Any]], looks: Mapping[str, Series], logarithmic: bool) -> None:
+    """The name of each line at its end, moved apart where lines end together."""
+    if len(drawn) < 2 or not all(pairs for _, pairs in drawn):
+        return
+    low, high = axes.get_ylim()
+    scale = (lambda y: (log10(y) - log10(low)) / (log10(high) - log10(low))) if logarithmic else (
+        lambda y: (y - low) / (high - low)
+    )  # fmt: skip
+    heights = spread([scale(pairs[-1][1]) for _, pairs in drawn], 0.062)
+    for (name, pairs), height in zip(drawn, heights, strict=True):
+        axes.annotate(
+            name, (pairs[-1][0], height), (9, 0), ("data", "axes fraction"), "offset points",
+            color=looks[name].colour, va="center", fontweight="bold", fontsize=9, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _mark_best(axes: Axes, drawn: Sequence[tuple[str, Any]], metric: str, looks: Mapping[str, Series]) -> None:
+    """A ring around the best of each line."""
+    choose = max if about(metric).higher_is_better else min
+    for name, pairs in drawn:
+        if len(pairs) > 2:
+            x, y = choose(pairs, key=lambda pair: pair[1])
+            axes.plot([x], [y], "o", markersize=11, markerfacecolor="none", markeredgecolor=looks[name].colour,
+                      markeredgewidth=1.3, clip_on=False, zorder=4)  # fmt: skip
+
+
+def _draw_marks(
+    axes: Axes, strip: Axes, marks: Sequence[AxisMark], rows: Sequence[str], looks: Mapping[str, Series], labelled: bool
+) -> None:
+    """A row for each rule: where each line meets it."""
+    for mark in marks:
+        look = looks[mark.line]
+        axes.axvline(mark.number, color=look.colour, linestyle=(0, (1, 3)), linewidth=1.0, zorder=1)
+        strip.plot(
+            [mark.number], [rows.index(mark.row)], marker=look.marker, color=look.colour, markersize=5.5, clip_on=False
+        )
+    strip.set_ylim(len(rows) - 0.5, -0.5)
+    strip.set_yticks(range(len(rows)), rows if labelled else [""] * len(rows), fontsize=8.5, color=FAINT)
+    strip.spines["left"].set_visible(False)
+    for number in range(len(rows)):
+        strip.axhline(number, color="#E5E5E5", linewidth=0.8, zorder=0)
+
+
+def _label_axis(axes: Axes, lines: Sequence[Curve], axis: str) -> None:
+    places = {number: place for line in lines for number, place in zip(line.numbers, line.places, strict=True)}
+    numbers = sorted(places)
+    words = any(isinstance(place, str) and place == str(place) and not place[:1].isdigit() for place in places.values())
+    if not words and numbers[0] > 0 and numbers[-1] / numbers[0] >= _LOG_FROM:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_minor_locator(_no_ticks())
+    step = -(-len(numbers) // 12)
+    shown = numbers[::step]
+    axes.set_xticks(shown, [str(places[number]) for number in shown])
+    axes.set_xlabel(axis)
+
+
+def _no_ticks() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()
+
+
+_NUMBERS_UP_TO = 160
+
+
+def plot_heat(
+    values: Mapping[tuple[Any, Any], float | None],
+    columns: Sequence[Any],
+    rows: Sequence[Any],
+    metric: str,
+    names: tuple[str, str],
+    path: Path | None = None,
+    title: str = "",
+) -> Figure:
+    """`values` by (column, row); dark is good, the best has a frame, a point that failed a cross."""
+    import numpy as np
+    from matplotlib.patches import Rectangle
+
+    found = [value for value in values.values() if value is not None]
+    better = about(metric).higher_is_better
+    field = np.full((len(rows), len(columns)), np.nan)
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            value = values.get((column, row))
+            if value is not None:
+                field[i, j] = _shade(value, found)
+    size = (1.9 + max(4.0, 0.78 * len(columns)), 1.5 + max(1.6, 0.42 * len(rows)))
+    with canvas(size, path) as figure:
+        axes = figure.subplots()
+        image = axes.imshow(field, cmap="cividis" if better else "cividis_r", vmin=0, vmax=1, aspect="auto")
+        best = (max if better else min)(found) if found else None
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                value = values.get((column, row))
+                if len(rows) * len(columns) <= _NUMBERS_UP_TO:
+                    dark = value is not None and ((field[i, j] < 0.5) == better)
+                    text = "×" if value is None else write(metric, value).replace(" ", "\u202f")
+                    axes.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if dark else "#222222")
+                if value is not None and value == best:
+                    axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=2.2))
+        axes.set_xticks(range(len(columns)), [str(column) for column in columns])
+        axes.set_yticks(range(len(rows)), [str(row) for row in rows])
+        axes.set_xlabel(names[0])
+        axes.set_ylabel(names[1])
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        axes.set_title(title or about(metric).title)
+        if found and max(found) > min(found):
+            bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
+            places = (0.0, 0.5, 1.0)
+            bar.set_ticks(list(places), labels=[write(metric, _unshade(place, found)) for place in places])
+            bar.outline.set_visible(False)
+            bar.ax.set_title(about(metric).title, fontsize=9, fontweight="normal", loc="left")
+    return figure
+
+
+def _logarithmic(found: Sequence[float]) -> bool:
+    return min(found) > 0 and max(found) / min(found) > 8
+
+
+def _shade(value: float, found: Sequence[float]) -> float:
+    low, high = min(found), max(found)
+    if high == low:
+        return 0.5
+    if _logarithmic(found):
+        return (log10(value) - log10(low)) / (log10(high) - log10(low))
+    return (value - low) / (high - low)
+
+
+def _unshade(shade: float, found: Sequence[float]) -> float:
+    low, high = min(found), max(found)
+    if _logarithmic(found):
+        return float(10 ** (log10(low) + shade * (log10(high) - log10(low))))
+    return low + shade * (high - low)
+
+
+_NAMED = 14
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One point of a sweep."""
+
+    x: float
+    y: float
+    third: float | None
+    label: str
+    group: str
+    front: bool
+
+
+def plot_pareto(
+    dots: Sequence[Dot], metrics: Sequence[str], path: Path | None = None, title: str = "", groups_are: str = ""
+) -> Figure:
+    """The front as a line through its points, which are named; all others pale. `metrics`: x, y and perhaps a third."""
+    groups = list(dict.fromkeys(dot.group for dot in dots))
+    looks = series_looks(groups)
+    with canvas((7.6, 5.0), path) as figure:
+        axes = figure.subplots()
+        sizes = _sizes(dots)
+        for group in groups:
+            own = [(dot, size) for dot, size in zip(dots, sizes, strict=True) if dot.group == group]
+            for front in (False, True):
+                chosen = [(dot, size) for dot, size in own if dot.front == front]
+                axes.scatter(
+                    [dot.x for dot, _ in chosen], [dot.y for dot, _ in chosen], s=[size for _, size in chosen],
+                    color=looks[group].colour, marker=looks[group].marker, alpha=0.95 if front else 0.3,
+                    edgecolors="white", linewidths=0.7, zorder=4 if front else 2,
+                    label=group if chosen and (front or not any(dot.front for dot, _ in own)) else None,
+                )  # fmt: skip
+        for values, setter in (([d.x for d in dots], axes.set_xscale), ([d.y for d in dots], axes.set_yscale)):
+            if values and min(values) > 0 and max(values) / min(values) > 8:
+                setter("log")
+        _draw_front(axes, [dot for dot in dots if dot.front])
+        axes.xaxis.set_major_formatter(lambda value, _: write(metrics[0], value))
+        axes.yaxis.set_major_formatter(lambda value, _: write(metrics[1], value))
+        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        axes.yaxis.set_minor_formatter(lambda value, _: "")
+        axes.set_xlabel(about(metrics[0]).title)
+        axes.set_ylabel(about(metrics[1]).title)
+        axes.grid(color="#EEEEEE", linewidth=0.8)
+        axes.set_axisbelow(True)
+        if title:
+            axes.set_title(title)
+        if len(groups) > 1:
+            legend = axes.legend(title=groups_are or None, frameon=False, fontsize=9, loc="best")
+            for handle in legend.legend_handles:
+                if handle is not None and hasattr(handle, "set_sizes"):
+                    handle.set_sizes([45])
+        if len(metrics) > 2:
+            words = f"size: {about(metrics[2]).title}, larger is worse"
+            axes.annotate(words, (1, 0), (-4, 6), "axes fraction", "offset points", ha="right", color=FAINT, fontsize=9)
+    return figure
+
+
+def _draw_front(axes: Axes, front: Sequence[Dot]) -> None:
+    ordered = sorted(front, key=lambda dot: (dot.x, dot.y))
+    axes.plot([dot.x for dot in ordered], [dot.y for dot in ordered], color=FAINT, linewidth=1.0, zorder=3)
+    distinct: dict[tuple[float, float], list[str]] = {}
+    for dot in ordered:
+        distinct.setdefault((dot.x, dot.y), []).append(dot.label)
+    for number, ((x, y), labels) in enumerate(list(distinct.items())[:_NAMED]):
+        more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+        above = number % 2 == 0
+        axes.annotate(
+            labels[0] + more,
+            (x, y),
+            (7, 6 if above else -11),
+            textcoords="offset points",
+            fontsize=8,
+            color=TEXT,
+            zorder=5,
+        )
+
+
+def _sizes(dots: Sequence[Dot]) -> list[float]:
+    """Areas between 30 and 170, by the logarithm of the third metric; zero is smallest."""
+    values = [dot.third for dot in dots if dot.third]
+    if not values or max(values) == min(values):
+        return [55.0] * len(dots)
+    low, high = log10(min(values)), log10(max(values))
+    return [30.0 if not dot.third else 40 + 130 * (log10(dot.third) - low) / (high - low) for dot in dots]

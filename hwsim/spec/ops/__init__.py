@@ -1,1 +1,0 @@
-"""The operations that a workload file may ask for, one family in each file, with their sizes and schedules."""

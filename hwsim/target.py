@@ -1,0 +1,303 @@
+"""Target: a class of machines, as everything outside its folder sees it.
+
+A target says which choices of a schedule mean something on its machines, what it takes where nobody chose, how a
+kernel becomes the work of its agents, what that costs, and why a run took as long as it did. It has no clock and prints
+nothing. `find_target` is the only place that asks what class a machine belongs to; the folder of a class is imported
+when a machine needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from hwsim.catalog import find_workload, shipped_folder
+from hwsim.engine.outcome import Outcome
+from hwsim.engine.play import Crew
+from hwsim.errors import OverrideError
+from hwsim.numerics.datapath import SumRule
+from hwsim.program.kernel import Kernel
+from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
+from hwsim.spec.choices import LAYOUT
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.parameters import locate, parameter_keys
+from hwsim.spec.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from hwsim.memory.set_pressure import Pressure
+
+
+ARROW = "→"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A choice of the schedule that means something to a target."""
+
+    name: str
+    """As it is typed: ``tile.shared.m``."""
+    meaning: str
+    default: str
+    """What is taken where nobody chooses."""
+    allowed: str = ""
+    """Values it may have, in words or as a range: ``16..256:x2``."""
+    also: tuple[str, ...] = ()
+    """Other names for it: shorthands, or the level that it means."""
+    tries: str = ""
+    """What `tune` tries, as an axis of a sweep; nothing if it leaves it alone."""
+    group: str = "choices"
+    """The group of a workload in which it is kept: choices, schedule, mapping, threads."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of a ladder: its name, what runs, and what is different."""
+
+    name: str
+    workload: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    machine: str | None = None
+
+
+def tried(knobs: Mapping[str, Knob]) -> dict[str, str]:
+    """The space that a search goes through: what each choice says is worth trying."""
+    return {name: knob.tries for name, knob in knobs.items() if knob.tries}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The part that decides how long a run takes."""
+
+    part: str
+    kind: str
+    """chain, compute, port, issue, bandwidth, latency, chase, loop, parallel, …: what the advice depends on."""
+    share: float
+    """The part's own time over the time of the run."""
+    words: str
+
+    @property
+    def short(self) -> str:
+        """Two or three words, for a plot."""
+        source = self.part.partition(ARROW)[0]
+        return {
+            "compute": "arithmetic",
+            "issue": "instruction issue",
+            "bandwidth": f"bandwidth of {source}",
+            "latency": f"latency of {source}",
+            "parallel": "starting and gathering cores",
+        }.get(self.kind, self.part)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Words to add to the command, and what they are meant to show."""
+
+    parameters: tuple[tuple[str, str], ...]
+    settings: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text for people; a screen, a page or a notebook draws them. A row may end before the last column."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: tuple[int, ...] = (0,)
+    """Columns that begin at the left; the others are numbers."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence beside or below a table."""
+
+    text: str
+    weight: Literal["plain", "strong", "faint"] = "plain"
+    """Strong is what to remember, faint what a word means."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of an explanation, under a title of its own."""
+
+    title: str
+    body: tuple[Table | Line, ...]
+
+
+@dataclass(frozen=True)
+class Details:
+    """What a second, longer look at a run finds."""
+
+    sections: tuple[Section, ...] = ()
+    loaded: Mapping[str, float] = field(default_factory=dict)
+    """Elements of each tensor that went into registers, where they were counted."""
+    pressure: Pressure | None = None
+    """Misses of the first cache by set, where the machine has sets and the run can be repeated."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """What a run did and what decided its time, as data that is drawn without knowing the class of the machine."""
+
+    used: str
+    """The units that it ran on: ``1 of 4 cores``, ``108 sm``, ``1 array of 256 x 256, ws, pipelined``."""
+    whole: str
+    """Whose cycles they are: ``4 cores``, ``the array``, ``the GPU``."""
+    peak: str
+    """What its speed is a share of: ``1 core``, ``2 arrays``, ``108 sm``."""
+    units: int
+    """Compute units that share its work: what a roofline is drawn for."""
+    bound: Bound
+    bounds: str
+    """Where the time lies between everything overlapping and nothing."""
+    advice: Advice
+    parts: Mapping[str, str]
+    """What each part of the attribution means: ``math`` are "multiply-adds on the SMs"."""
+    levels: Table
+    """Traffic, level by level."""
+    lines: tuple[Line, ...] = ()
+    """Facts about the use of the units, below the time."""
+    body: tuple[Table | Line, ...] = ()
+    """What the first screen shows below the levels: the launches of a GPU."""
+    look: Callable[[], Details] = Details
+    """Takes the second look, which may take some seconds; its findings are kept in `details`."""
+    operation: str = "FLOP"
+    """What its speed counts."""
+    schedule: Mapping[str, object] = field(default_factory=dict)
+    """The choices that it read, as they were typed or taken."""
+
+    @cached_property
+    def details(self) -> Details:
+        """What `explain` adds."""
+        return self.look()
+
+    def part(self, name: str) -> str:
+        """A row of the attribution table: what a unit did, or what it waited for."""
+        return self.parts.get(name, f"waits for {name}")
+
+
+class Target(Protocol):
+    """A class of machines. Every promise here is checked for every target by tests/contract/test_targets.py."""
+
+    machine: MachineSpec
+    groups: ClassVar[frozenset[str]] = frozenset()
+    """Groups of a workload file that are for this class alone: `mapping`, `threads`."""
+
+    def reads(self, work: WorkloadSpec) -> Mapping[str, Knob]:
+        """The choices that mean something here; any other one is refused by name."""
+
+    def defaults(self, work: WorkloadSpec) -> WorkloadSpec:
+        """The workload with the precision and the tiles that nobody named."""
+
+    def space(self, work: WorkloadSpec) -> Mapping[str, str]:
+        """What `tune` varies: a range of values for each choice."""
+        return tried(self.reads(work))
+
+    def misfit(self, kernel: Kernel, work: WorkloadSpec) -> str | None:
+        """The capacity rule that a schedule breaks, in words, where a search need not try it; None if all fits."""
+        return None
+
+    def ladder(self, story: str) -> tuple[Rung, ...]:
+        """The steps of a story as this class of machines takes them; none where the story's own mean something here."""
+        return ()
+
+    def sums(self, precision: str) -> SumRule:
+        """How this machine keeps sums of products of a format: the math does the same."""
+
+    def prepare(self, work: WorkloadSpec, *, math: bool = True) -> Kernel:
+        """The kernel of a workload for this machine. Refuses what the machine does not compute."""
+
+    def crew(self, kernel: Kernel, work: WorkloadSpec | None = None, *, seed: int = 0) -> Crew:
+        """The kernel laid out for this machine as its workload asks: agents with their steps, ready to be played."""
+
+    def estimate(self, kernel: Kernel, work: WorkloadSpec) -> Crew | None:
+        """A quicker crew that counts without replaying; None where the real one is as quick."""
+        return None
+
+    def formulas(
+        self, kernel: Kernel, outcome: Outcome, memory: Mapping[str, Counts], intensity: Intensity
+    ) -> tuple[FormulaCheck, ...]:
+        """The closed forms of a kernel beside what was simulated, with the reason for a gap; none where none fit."""
+        return ()
+
+    def why(self, result: RunResult) -> Why:
+        """What decided the time of a run on this machine, and what to try next."""
+
+
+def find_target(machine: MachineSpec) -> Target:
+    """The target of a machine, by the kind of its first unit."""
+    found: Target = import_module(f"hwsim.targets.{machine.kind}.target").TARGET(machine)
+    return found
+
+
+_SCHEDULE = ("schedule", "choices", "mapping", "threads")
+"""Groups of a workload that say how it is computed; the rest is what is computed."""
+
+
+def check_choices(target: Target, work: WorkloadSpec, named: Mapping[str, object]) -> None:
+    """Raises OverrideError for each choice that somebody named and the target does not read.
+
+    `named` are the parameters that were typed, or written in a file of the user's own. What a stock workload says for
+    machines of another class is no one's choice here.
+    """
+    refused = unread(target, work, {**named, **work.choices})
+    if refused:
+        raise OverrideError("\n".join(refusal(target, work, refused)))
+
+
+def unread(target: Target, work: WorkloadSpec, named: Mapping[str, object]) -> dict[str, object]:
+    """Those of the named choices that mean nothing to the target."""
+    keys = parameter_keys(work)
+    asked = {name: key for name, value in named.items() if (key := locate(work, name, value, keys)) is not None}
+    chosen = {name: key.path for name, key in asked.items() if key.path[0] in _SCHEDULE and key.path[1] not in LAYOUT}
+    if not chosen:
+        return {}
+    knobs = target.reads(work)
+    return {name: named[name] for name, path in chosen.items() if not _is_read(name, path[0], knobs)}
+
+
+def refusal(target: Target, work: WorkloadSpec, refused: Mapping[str, object]) -> list[str]:
+    """What to say: the names that mean nothing, and the list of those that do."""
+    machine, knobs = target.machine.name, target.reads(work)
+    lines = [f"{_shown(name, value, knobs)} means nothing on {machine}" for name, value in refused.items()]
+    listed = ", ".join(f"{name} ({knob.allowed})" if knob.allowed else name for name, knob in knobs.items())
+    lines[-1] += f"; for {work.name} it reads {listed or 'nothing'}; see hwsim show {work.name} --on {machine}"
+    return lines
+
+
+def written_choices(workload: str | Path | WorkloadSpec, spec: WorkloadSpec) -> dict[str, object]:
+    """What a workload file of the user's own says about the schedule; nothing for a stock file or a spec."""
+    if isinstance(workload, WorkloadSpec) or is_stock(workload):
+        return {}
+    found: dict[str, object] = {}
+    for group in ("schedule", "mapping", "threads"):
+        data = spec.model_dump(include={group}, exclude_unset=True).get(group, {})
+        for name, value in data.items():
+            if group != "schedule":
+                found[f"{group}.{name}"] = value
+            elif isinstance(value, dict):
+                found |= {f"{name}.{index}": size for index, size in value.items()}
+            else:
+                found[name] = value
+    return found
+
+
+def is_stock(workload: str | Path) -> bool:
+    """Whether a name or a path means a workload that comes with hwsim."""
+    return find_workload(str(workload)).resolve().parent == shipped_folder("workload").resolve()
+
+
+def _is_read(name: str, group: str, knobs: Mapping[str, Knob]) -> bool:
+    knob = knobs.get(name)
+    if knob is not None:
+        return knob.group == group
+    return any(name in knob.also for knob in knobs.values())
+
+
+def _shown(name: str, value: object, knobs: Mapping[str, Knob]) -> str:
+    """With its value where the name alone means something: ``order=ijk`` on an array."""
+    return f"{name}={value}" if name in knobs else name

@@ -1,0 +1,1 @@
+"""CPU cores in front of a hierarchy of caches."""

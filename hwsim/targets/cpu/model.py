@@ -1,0 +1,469 @@
+"""CpuCore: what a step costs on a core, in cycles, part by part. No clock, no waiting for others.
+
+Compute is bound by the units (operations over ports), by issue, by the load and store ports, and by chains of
+dependent operations, of which the window of an out-of-order core hides the beginning. Memory is bound, at every level,
+by bytes over bandwidth and by the latency of the next level over the number of misses that can be outstanding at once.
+Which parts run at the same time is the machine's `overlap`; the engine adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from math import ceil
+
+from hwsim.errors import InputError
+from hwsim.memory.hierarchy import Traffic
+from hwsim.numerics.format import Format
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
+from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
+from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
+from hwsim.trace.nest import Access, Chain, Instructions, Nest, Work
+from hwsim.units import Bandwidth
+
+STREAM_LINES = 2
+"""Neighbouring lines in a row from which a prefetcher runs ahead."""
+PAGE_BYTES = 4096
+"""No prefetcher steps over the border of a page."""
+
+
+def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
+    """Whether a prefetcher can follow an access: the innermost loop that leads to another line decides.
+
+    A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
+    Nobody can follow a loop whose places are looked up in a table.
+    """
+    line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
+    looked_up = access.table.strides if access.table is not None else (0,) * access.depth
+    loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
+    for trip, stride, entries in reversed(tuple(loops)):
+        if entries and trip > 1:
+            return False
+        if stride == 0 or trip == 1:
+            continue
+        if abs(stride) > line:
+            return abs(stride) < page
+        if trip * abs(stride) >= STREAM_LINES * line:
+            return True
+    return True
+
+
+Cycles = Fraction
+
+ZERO = Fraction(0)
+
+
+@dataclass(frozen=True)
+class CostPart:
+    """Something that takes time by itself: a unit at work, or a resource that is waited for."""
+
+    name: str
+    cycles: Cycles
+    busy: bool = False
+    """Whether the core does useful work meanwhile."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a step moves over the link from a level to the one nearer the core."""
+
+    link: str
+    level: str
+    cycles: Cycles
+    """How long it takes when nobody else uses the link."""
+    shared_bytes: Fraction | int
+    """Bytes that go over a link which other cores use as well, or what takes it as long; 0 for a private one."""
+    lead_cycles: Cycles = Fraction(0)
+    """How much earlier than the instructions that need it it can begin: while as much arrives as is in flight at
+    once."""
+
+    def scaled(self, share: Fraction) -> Transfer:
+        """A share of it."""
+        return replace(self, cycles=self.cycles * share, shared_bytes=self.shared_bytes * share)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a step, some accesses that follow each other, and what they moved."""
+
+    nests: tuple[Nest, ...]
+    traffic: tuple[Traffic, ...]
+    """Of each nest, of which a chunk may hold a part: as many accesses as the traffic says."""
+    begin: Fraction
+    end: Fraction
+    """Which part of the step's accesses it is; arithmetic is spread evenly over them."""
+    executions: int
+    """Accesses of the whole step."""
+
+    @property
+    def share(self) -> Fraction:
+        return self.end - self.begin
+
+    @staticmethod
+    def whole(nests: Sequence[Nest], traffic: Sequence[Traffic]) -> Chunk:
+        """A step in one piece."""
+        return Chunk(tuple(nests), tuple(traffic), ZERO, Fraction(1), sum(nest.length for nest in nests))
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The parts of a step, or of a piece of it."""
+
+    compute: tuple[CostPart, ...]
+    """Units, ports, issue and the link to the first level, all at the same time."""
+    chain: tuple[CostPart, ...]
+    """Operations that wait for each other, one after the other; as a whole at the same time as `compute`."""
+    delays: tuple[CostPart, ...]
+    """What nothing overlaps with."""
+    transfers: tuple[Transfer, ...]
+
+    @property
+    def work_cycles(self) -> Cycles:
+        """How long units, ports and issue are at work, delays counted in."""
+        return max((part.cycles for part in self.compute), default=ZERO) + _total(self.delays)
+
+    @property
+    def chain_cycles(self) -> Cycles:
+        """How long it takes at least because operations wait for each other."""
+        return _total(self.chain) + _total(self.delays)
+
+
+@dataclass(frozen=True)
+class Misses:
+    """Misses of one level: how many, and how many of them are outstanding at once."""
+
+    counts: tuple[tuple[int, Fraction], ...]
+
+    def cycles(self, latency: Cycles, *, first: bool) -> Cycles:
+        """Latency of the next level over the misses that are outstanding at once.
+
+        Nothing overlaps with the first miss of a step, so a step that begins with misses takes the latency at least.
+        """
+        total = sum((count * latency / parallel for count, parallel in self.counts), ZERO)
+        return max(total, latency) if total and first else total
+
+    @property
+    def ahead(self) -> Fraction:
+        """The share of them that can be under way before the first instruction that needs one is reached.
+
+        These are as many as are outstanding at once: what the MSHRs hold of a stream that a prefetcher follows, and as
+        far as the window reaches of jumps.
+        """
+        if not self.counts:
+            return ZERO
+        held = max(min(Fraction(count), parallel) for count, parallel in self.counts)
+        return held / sum(count for count, _ in self.counts)
+
+
+def _in_matrices(issued: Instructions, matrix: MatrixSpec) -> Instructions:
+    """The same work with matrix instructions: operands and sums move in the pieces they take, loops in steps of k."""
+    piece = min(matrix.m * matrix.k, matrix.k * matrix.n)
+    fewer = {"fma": matrix.macs, "load": piece, "store": matrix.m * matrix.n, "other": matrix.k}
+    return replace(issued, **{name: -(-getattr(issued, name) // by) for name, by in fewer.items()})
+
+
+def _shared(parts: tuple[CostPart, ...], share: Fraction) -> tuple[CostPart, ...]:
+    """A share of each."""
+    return parts if share == 1 else tuple(replace(part, cycles=part.cycles * share) for part in parts)
+
+
+def _total(parts: Sequence[CostPart]) -> Cycles:
+    return sum((part.cycles for part in parts), ZERO)
+
+
+def core_spec(machine: MachineSpec) -> CpuSpec:
+    """The core of a machine, which has to have one."""
+    unit = machine.compute[0]
+    if not isinstance(unit, CpuSpec):
+        raise InputError(f"machine {machine.name} has no CPU core to run a kernel on: its {unit.name} is a {unit.kind}")
+    return unit
+
+
+class CpuCore:
+    """One kind of core of a machine."""
+
+    def __init__(self, machine: MachineSpec, unit: CpuSpec, registers_needed: int = 0) -> None:
+        self.unit = unit
+        self.clock_hz = machine.clock_hz(unit.clock)
+        self.caches = machine.caches
+        self.registers = next((level for level in machine.memory if isinstance(level, RegistersSpec)), None)
+        self.dram = next(level for level in machine.memory if isinstance(level, DramSpec))
+        self.registers_needed = registers_needed
+        self._file = RegisterFile(self.registers) if self.registers else None
+        self.spilled = self._spills(1, vector=unit.simd is not None).values
+        self._machine = machine
+        self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
+        self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
+        self._issued: dict[Work, Instructions] = {}
+        self._busy: dict[Work, tuple[CostPart, ...]] = {}
+        self._waits: dict[Work, tuple[CostPart, ...]] = {}
+        self._rates: dict[tuple[str, int], Fraction | None] = {}
+        self._latencies: dict[str, Cycles] = {}
+
+    def cost(self, work: Work, chunk: Chunk) -> StepCost:
+        """What a piece of a step takes, given the work of the whole step and what the piece moved."""
+        dependent = work.chain is not None and work.chain.op == "load"
+        start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
+        share = chunk.share
+        return StepCost(
+            compute=self._compute(work, chunk),
+            chain=self._load_chain(work, chunk) if dependent else _shared(self._chain(work), share),
+            delays=(CostPart("loop start", start * work.loop_starts * share),),
+            transfers=self._transfers(work, chunk, dependent),
+        )
+
+    def peak_flops_per_cycle(self, fmt: Format) -> Fraction:
+        """Additions and multiplications that all ports together can start in a cycle."""
+        lanes = lanes_of(self.unit, fmt)
+        ports = self.unit.ports
+        fused = 2 * ports.fma * (self.unit.matrix.macs if self.unit.matrix else 1)
+        return lanes * self.format_rate(fmt.name) * (fused if ports.fma else ports.add + ports.mul)
+
+    def format_rate(self, name: str) -> Fraction:
+        """Share of its operations per cycle that the core reaches in a format."""
+        found = self.unit.formats.get(name, 1)
+        return Fraction(found.rate if isinstance(found, CoreFormatSpec) else found).limit_denominator(1 << 16)
+
+    def issued(self, work: Work) -> Instructions:
+        """The instructions of a step as this core issues them.
+
+        Without fused multiply-add, two for one; a matrix instruction does many. A value that has no register is loaded
+        and stored again in every iteration of the innermost loop; a chain or, without one, loop control tells how
+        many there are.
+        """
+        known = self._issued.get(work)
+        if known is None:
+            known = self._issued[work] = self._issue(work)
+        return known
+
+    def _issue(self, work: Work) -> Instructions:
+        iterations = work.sums * work.chain.length if work.chain else work.instructions.other // 2
+        spills = self._spills(iterations, vector=work.lanes > 1)
+        issued = work.instructions + Instructions(load=spills.loads, store=spills.stores)
+        if self.unit.matrix is not None and issued.fma:
+            issued = _in_matrices(issued, self.unit.matrix)
+        if not self.unit.ports.fma:
+            issued += Instructions(fma=-issued.fma, mul=issued.fma, add=issued.fma)
+        return issued
+
+    def fetched(self, work: Work) -> int:
+        """Instructions that are fetched and decoded; of a core with long ones, as many as start all the parts."""
+        if not self.unit.vliw:
+            return self.issued(work).total
+        return ceil(max((part.cycles for part in self._units(work)), default=ZERO))
+
+    def _spills(self, iterations: int, *, vector: bool) -> Spills:
+        """Values that find no register, each used and changed in every iteration; a wide vector takes several."""
+        if self._file is None:
+            return Spills()
+        each = -(-self.unit.simd.bits // self._file.spec.bits) if vector and self.unit.simd else 1
+        return self._file.spills(self.registers_needed * each, iterations, iterations)
+
+    def latency_cycles(self, level: CacheSpec | DramSpec) -> Cycles:
+        """Load-to-use time of a level in cycles of this core, whatever clock the level runs at."""
+        known = self._latencies.get(level.name)
+        if known is None:
+            known = level.latency.seconds(self._clock_of(level)) * self.clock_hz if level.latency else ZERO
+            self._latencies[level.name] = known
+        return known
+
+    @cached_property
+    def reach_cycles(self) -> Cycles:
+        """How far the core runs ahead of itself at most: until all that can be in flight has arrived."""
+        times = [ZERO]
+        for inner, outer in zip(self._levels, self._levels[1:], strict=False):
+            assert isinstance(inner, CacheSpec)
+            times += [self.latency_cycles(outer), self._over(inner.mshrs * inner.line, self.read_rate(outer))]
+        return max(times)
+
+    # Compute ----------------------------------------------------------------------------------------------------------
+
+    def _compute(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
+        parts = self._busy.get(work)
+        if parts is None:
+            parts = self._busy[work] = self._units(work)
+        parts = _shared(parts, chunk.share)
+        if self._near is None:
+            return parts
+        near = CostPart(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, chunk.traffic)))
+        return (*parts, near) if near.cycles else parts
+
+    def _units(self, work: Work) -> tuple[CostPart, ...]:
+        """Operations over ports, and instructions over issue slots."""
+        count, ports = self.issued(work), self.unit.ports
+        multipliers, rate = max(ports.fma, ports.mul), self.format_rate(work.fmt)
+        parts = [
+            CostPart("fma", Fraction(count.fma + count.mul, multipliers) / rate, busy=True),
+            CostPart("add", Fraction(count.add, ports.add) / rate, busy=True),
+            CostPart("special", Fraction(count.special, ports.special) / rate, busy=True),
+            CostPart("load port", Fraction(count.load, ports.load)),
+            CostPart("store port", Fraction(count.store, ports.store)),
+            CostPart("issue", Fraction(count.total, self.unit.issue_width)),
+        ]
+        return tuple(part for part in parts if part.cycles)
+
+    def _chain(self, work: Work) -> tuple[CostPart, ...]:
+        """Each link waits for the one before; the window lets the first links of the next sum start meanwhile."""
+        chain = work.chain
+        if chain is None:
+            return ()
+        if work not in self._waits:
+            self._waits[work] = (CostPart("dependency chain", self._chain_cycles(work, chain)),)
+        return self._waits[work]
+
+    def _chain_cycles(self, work: Work, chain: Chain) -> Cycles:
+        sums = work.sums
+        length = self._links(chain)
+        per_link = Fraction(max(1, self.issued(work).total), sums * length)
+        hidden = min(Fraction(length), self.unit.window / per_link) if self.unit.window > 1 else ZERO
+        exposed = (length - hidden) * self._op_latency(chain)
+        first = self._operand_latency(work, chain) * (sums if self.unit.window == 1 else 1)
+        return sums * (exposed + hidden * per_link / self.unit.issue_width) + first
+
+    def _operand_latency(self, work: Work, chain: Chain) -> int:
+        """Cycles until the first operand of a sum is there: a product, an exponential."""
+        issued, latency = self.issued(work), self.unit.latency
+        made = [latency.mul] if issued.mul else []
+        made += [latency.special] if issued.special else []
+        return sum(made) if chain.op in ("fma", "add") else 0
+
+    def _links(self, chain: Chain) -> int:
+        """Instructions that wait for each other: a matrix instruction sums several products at once."""
+        summed = self.unit.matrix.k if self.unit.matrix and chain.op == "fma" else 1
+        return -(-chain.length // summed)
+
+    def _load_chain(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
+        """Loads whose addresses come from the load before: each waits for the level that has its line."""
+        assert work.chain is not None
+        nearest = self._levels[0]
+        loads = work.chain.length * work.sums * chunk.share
+        parts = [CostPart(f"latency of {nearest.name}", loads * self.latency_cycles(nearest))]
+        for inner, outer in zip(self._levels, self._levels[1:], strict=False):
+            misses = sum(sum(each.misses[inner.name]) for each in chunk.traffic)
+            further = self.latency_cycles(outer) - self.latency_cycles(inner)
+            parts.append(CostPart(f"latency of {outer.name}", misses * further))
+        return tuple(part for part in parts if part.cycles)
+
+    def _op_latency(self, chain: Chain) -> int:
+        if chain.op == "fma" and not self.unit.ports.fma:
+            return self.unit.latency.add
+        return int(getattr(self.unit.latency, chain.op))
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def _transfers(self, work: Work, chunk: Chunk, dependent: bool) -> tuple[Transfer, ...]:
+        """One transfer per link, from the nearest to main memory; a private first level is a part of the core."""
+        moved = []
+        traffic = chunk.traffic
+        for number, level in enumerate(self._levels):
+            if level is self._near:
+                continue
+            read, written = self._bytes(level, traffic)
+            rows = self._row_cycles(level, traffic) if isinstance(level, DramSpec) else ZERO
+            cycles = max(rows, self.bandwidth_cycles(level, read, written))
+            ahead = ZERO
+            if number > 0 and not dependent:
+                misses = self._misses(self.caches[number - 1], work, chunk)
+                cycles = max(cycles, misses.cycles(self.latency_cycles(level), first=not chunk.begin))
+                ahead = misses.ahead
+            shared = ZERO
+            if level.shared_by != 1 or isinstance(level, DramSpec):
+                shared = max(rows, self.instance_cycles(level, read, written)) * (
+                    self._rate(level, level.bandwidth) or 0
+                )
+            if cycles or shared:
+                moved.append(Transfer(self._link(number), level.name, cycles, shared, cycles * ahead))
+        return tuple(moved)
+
+    def _link(self, number: int) -> str:
+        """The name of the link from a level to the one nearer the core."""
+        if number > 0:
+            return f"{self._levels[number].name}→{self._levels[number - 1].name}"
+        return f"{self._levels[0].name}→{self.registers.name if self.registers else self.unit.name}"
+
+    def _bytes(self, level: CacheSpec | DramSpec, traffic: Sequence[Traffic]) -> tuple[int, int]:
+        counters = [each.dram if isinstance(level, DramSpec) else each.levels[level.name] for each in traffic]
+        return sum(each.bytes_read for each in counters), sum(each.bytes_written for each in counters)
+
+    def bandwidth_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
+        """A cache reads and writes at the same time; DRAM has one bus for both."""
+        reading = self._over(read, self.read_rate(level))
+        writing = self._over(written, self.write_rate(level))
+        return reading + writing if isinstance(level, DramSpec) else max(reading, writing)
+
+    def instance_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
+        """The same for the level itself, whatever a single core can draw from it."""
+        reading = self._over(read, self._rate(level, level.bandwidth))
+        writing = self._over(written, self._rate(level, level.write_bandwidth or level.bandwidth))
+        return reading + writing if isinstance(level, DramSpec) else max(reading, writing)
+
+    def read_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
+        """Bytes per core cycle that this core can draw from a level; None without a limit."""
+        rates = [self._rate(level, limit) for limit in (level.bandwidth, level.unit_bandwidth)]
+        return min((rate for rate in rates if rate is not None), default=None)
+
+    def write_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
+        if level.write_bandwidth is None:
+            return self.read_rate(level)
+        return self._rate(level, level.write_bandwidth)
+
+    def _rate(self, level: CacheSpec | DramSpec, bandwidth: Bandwidth | None) -> Fraction | None:
+        """Bytes per core cycle of a bandwidth of a level."""
+        key = level.name, id(bandwidth)
+        if key not in self._rates:
+            hz = self._clock_of(level)
+            rate = bandwidth.bytes_per_cycle(hz) if bandwidth else None
+            self._rates[key] = None if rate is None else rate * hz / self.clock_hz
+        return self._rates[key]
+
+    def _over(self, nbytes: int, rate: Fraction | None) -> Cycles:
+        return nbytes / rate if rate and nbytes else ZERO
+
+    def _row_cycles(self, dram: DramSpec, traffic: Sequence[Traffic]) -> Cycles:
+        """Every activation holds its bank for a row cycle; all banks work side by side, but for their refreshes.
+
+        A row stays open as long as the device demands, and at least until its column has been read.
+        """
+        activates = sum(each.dram.activates for each in traffic)
+        if dram.timing is None or not activates:
+            return ZERO
+        hz, timing = self._machine.clock_hz(dram.clock), dram.timing
+        read = timing.trcd.seconds(hz) + timing.cl.seconds(hz)
+        row_cycle = max(timing.tras.seconds(hz), read) + timing.trp.seconds(hz)
+        available = 1 - timing.trfc.seconds(hz) / timing.trefi.seconds(hz)
+        return activates * row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
+
+    def _misses(self, inner: CacheSpec, work: Work, chunk: Chunk) -> Misses:
+        """The misses of a level that are waited for, in streams and in jumps, and how many are outstanding at once.
+
+        A store that goes on to the next level without bringing its line in is sent off and not waited for.
+        """
+        spread = Fraction(max(work.instructions.total, 1), max(1, chunk.executions))
+        found = []
+        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+            waited = [
+                (misses, is_stream(nest, access, inner.line))
+                for access, misses in zip(nest.accesses, moved.misses[inner.name], strict=False)
+                if misses and (inner.write_allocate or not access.write)
+            ]
+            streamed = sum(misses for misses, stream in waited if stream)
+            jumping = sum(misses for misses, stream in waited if not stream)
+            if streamed:
+                found.append((streamed, Fraction(inner.mshrs)))
+            if jumping:
+                found.append((jumping, self._parallel(inner, spread * max(1, moved.accesses) / jumping)))
+        return Misses(tuple(found))
+
+    def _parallel(self, inner: CacheSpec, per_miss: Fraction) -> Fraction:
+        """How many jumps overlap, one in `per_miss` instructions: what the caches allow and the window reaches."""
+        nearer = self.caches[: self.caches.index(inner) + 1]
+        outstanding = Fraction(min(level.mshrs for level in nearer))
+        if inner.strided_misses is not None:
+            outstanding = min(outstanding, Fraction(inner.strided_misses))
+        return max(Fraction(1), min(outstanding, self.unit.window / per_miss))
+
+    def _clock_of(self, level: CacheSpec | DramSpec) -> int:
+        return self._machine.clock_hz(level.clock)

@@ -1,0 +1,246 @@
+"""CPU cores as a target, and the closed forms of the course beside what they simulate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome
+from hwsim.engine.play import Crew
+from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
+from hwsim.memory.footprint import FootprintHierarchy
+from hwsim.memory.hierarchy import Hierarchy
+from hwsim.numerics.datapath import SumRule, find_datapath
+from hwsim.program.build import build_kernel
+from hwsim.program.kernel import Formula, Kernel
+from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.workload import WorkloadSpec
+from hwsim.target import Knob, Rung, Why, tried
+from hwsim.targets.cpu.details import crowded_rows
+from hwsim.targets.cpu.knobs import broken_rule, in_own_names, knobs
+from hwsim.targets.cpu.lower import choose_format, lanes_of
+from hwsim.targets.cpu.model import CpuCore, core_spec
+from hwsim.targets.cpu.run import CoreCrew
+from hwsim.targets.cpu.spec import CoreFormatSpec
+from hwsim.targets.cpu.why import explain
+from hwsim.text import counted, digits
+
+SAME = 0.001
+"""Closer than this counts as equal: the formula is a real number, and the simulation counts whole lines."""
+
+
+def compare_formulas(
+    machine: MachineSpec,
+    kernel: Kernel,
+    outcome: Outcome,
+    memory: Mapping[str, CacheCounters | DramCounters | ScratchpadCounters],
+    intensity: Intensity,
+) -> tuple[FormulaCheck, ...]:
+    """Every formula whose counterpart was simulated."""
+    rows = []
+    for formula in kernel.formulas():
+        simulated = find_simulated(formula.compare, kernel, outcome, memory, intensity)
+        predicted = _seconds(formula, machine) if formula.compare == "time_s" else formula.value
+        if simulated is None or predicted is None:
+            continue
+        gap = simulated / predicted if predicted else None
+        rows.append(
+            FormulaCheck(
+                name=formula.name,
+                expression=formula.expression,
+                unit=formula.unit,
+                compare=formula.compare,
+                predicted=predicted,
+                simulated=simulated,
+                ratio=gap,
+                reason="" if gap is None else _reason(formula, gap, simulated, machine, kernel, outcome, intensity),
+            )
+        )
+    return tuple(rows)
+
+
+def find_simulated(
+    name: str,
+    kernel: Kernel,
+    outcome: Outcome,
+    memory: Mapping[str, CacheCounters | DramCounters | ScratchpadCounters],
+    intensity: Intensity,
+) -> int | float | None:
+    """The simulated number that a formula names; None where this machine has no such thing."""
+    part, _, rest = name.partition(".")
+    if part == "time_s":
+        return outcome.elapsed_fs / FEMTOSECONDS
+    if part == "macs":
+        return outcome.macs
+    if part == "bytes":
+        return kernel.bytes_of(rest)
+    if part in ("loads", "stores"):
+        if not rest:
+            return outcome.loads if part == "loads" else outcome.stores
+        traffic = outcome.tensors.get(rest)
+        return None if traffic is None else traffic.loads if part == "loads" else traffic.stores
+    if part == "flops":
+        return outcome.flops
+    if part == "intensity":
+        value: float | None = intensity[rest]
+        return value
+    counts = memory.get(part)
+    if counts is None:
+        return None
+    if rest == "fills":
+        return counts.misses + counts.prefetches if isinstance(counts, CacheCounters) else None
+    found: int | None = getattr(counts, rest, None)
+    return found
+
+
+def _seconds(formula: Formula, machine: MachineSpec) -> float | None:
+    """What a formula's bytes take at the bandwidths of a machine; None where one of them has no limit."""
+    core = CpuCore(machine, core_spec(machine))
+    if not machine.caches:
+        return None
+    rates = core.read_rate(core.dram), core.read_rate(machine.caches[0])
+    if rates[0] is None or rates[1] is None:
+        return None
+    return float((formula.far / rates[0] + formula.near / rates[1]) / core.clock_hz)
+
+
+def _reason(
+    formula: Formula,
+    gap: float,
+    simulated: int | float,
+    machine: MachineSpec,
+    kernel: Kernel,
+    outcome: Outcome,
+    intensity: Intensity,
+) -> str:
+    """Why the two differ, as far as the counts tell; nothing where they agree."""
+    if abs(gap - 1) <= SAME:
+        return ""
+    if formula.compare == "time_s":
+        return "the formula adds up two transfers, and leaves out arithmetic, latency, C and what overlaps"
+    if formula.compare.endswith(".fills"):
+        level = formula.compare.removesuffix(".fills")
+        return _fills_reason(formula, simulated, level, machine, kernel, outcome)
+    if formula.compare.startswith("intensity."):
+        if gap > 1:
+            return "fewer bytes move than the formula counts"
+        far = list(intensity.levels)[-1]
+        per_far = intensity.levels[far]
+        beyond = f"; per byte from {far} it is {digits(per_far)}" if per_far else ""
+        return f"elements are loaded into registers more than once{beyond}"
+    if formula.compare.endswith((".bytes_read", ".bytes_written")):
+        return _bytes_reason(formula.compare, gap)
+    if formula.compare.startswith("bytes."):
+        return "at the edges there are fewer outputs than the formula counts, or more"
+    if formula.compare == "macs":
+        return "outputs at the edges are left out" if gap < 1 else "products are counted that the formula leaves out"
+    if formula.compare.startswith("loads") and gap > 1:
+        return "edges of tiles and sums that come back from memory are loaded as well"
+    return "vectors move several elements at once" if gap < 1 else "sums go to memory more than once"
+
+
+def _bytes_reason(compare: str, gap: float) -> str:
+    if gap > 1:
+        return "lines that the formula leaves out, such as scratch space, move as well"
+    if compare.endswith(".bytes_read"):
+        return "part of it is still in a cache when it is needed again"
+    return "part of it is still in a cache when the run ends"
+
+
+def _fills_reason(
+    formula: Formula,
+    simulated: int | float,
+    level: str,
+    machine: MachineSpec,
+    kernel: Kernel,
+    outcome: Outcome,
+) -> str:
+    if simulated < formula.value:
+        return "part of it is still in the cache when it is needed again"
+    misses = {name: traffic.misses.get(level, 0) for name, traffic in outcome.tensors.items()}
+    outputs = sum(count for name, count in misses.items() if outcome.tensors[name].stores)
+    if outputs and abs(simulated - outputs - formula.value) <= SAME * formula.value and "A and B" in formula.name:
+        lines = counted(outputs, "line")
+        return f"the formula leaves C out: {lines} of it, fetched because a store that misses allocates"
+    spec = next((cache for cache in machine.caches if cache.name == level), None)
+    crowding = None if spec is None else crowded_rows(spec, kernel, misses)
+    if crowding is not None:
+        return (
+            f"set conflicts: rows of {crowding.tensor} are {crowding.row_bytes:,} B apart, so a column falls "
+            f"into only {crowding.used_sets} of {crowding.sets} sets"
+        )
+    return f"{level} does not keep everything until it is used again: too many lines come between two uses"
+
+
+# The target -----------------------------------------------------------------------------------------------------------
+
+
+class CpuTarget:
+    """Cores that load and store through caches."""
+
+    groups: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, machine: MachineSpec) -> None:
+        self.machine = machine
+        self.unit = core_spec(machine)
+
+    def reads(self, work: WorkloadSpec) -> Mapping[str, Knob]:
+        return knobs(self.machine, work)
+
+    def defaults(self, work: WorkloadSpec) -> WorkloadSpec:
+        """A core computes in any format; tiles that were chosen by level become those of the workload's schedule."""
+        return in_own_names(self.machine, work)
+
+    def space(self, work: WorkloadSpec) -> Mapping[str, str]:
+        return tried(self.reads(work))
+
+    def misfit(self, kernel: Kernel, work: WorkloadSpec) -> str | None:
+        return broken_rule(self.machine, kernel, work)
+
+    def ladder(self, story: str) -> tuple[Rung, ...]:
+        """The stories are told for cores."""
+        return ()
+
+    def sums(self, precision: str) -> SumRule:
+        declared = self.unit.formats.get(precision)
+        return SumRule(declared.accumulate, declared.chunk) if isinstance(declared, CoreFormatSpec) else SumRule()
+
+    def prepare(self, work: WorkloadSpec, *, math: bool = True) -> Kernel:
+        """With the lanes of the core's vectors, its cores and its lines."""
+        compute = choose_format(self.unit, find_datapath(work.precision).a, convert=work.convert)
+        return build_kernel(
+            work,
+            seed=work.seed,
+            lanes=lanes_of(self.unit, compute),
+            cores=sum(unit.count for unit in self.machine.compute),
+            math=math,
+            line_bytes=self.machine.caches[0].line if self.machine.caches else 64,
+            compute=compute.name,
+            sums=self.sums(compute.name),
+        )
+
+    def crew(self, kernel: Kernel, work: WorkloadSpec | None = None, *, seed: int = 0) -> Crew:
+        return CoreCrew(self.machine, kernel, seed=seed)
+
+    def estimate(self, kernel: Kernel, work: WorkloadSpec) -> Crew:
+        """The same cores, with footprints in place of the exact caches."""
+        machine = self.machine
+        hierarchy = FootprintHierarchy(
+            machine.caches,
+            machine.dram,
+            cores=sum(unit.count for unit in machine.compute),
+            unit=self.unit.name,
+        )
+        return CoreCrew(machine, kernel, seed=work.seed, hierarchy=cast(Hierarchy, hierarchy))
+
+    def formulas(
+        self, kernel: Kernel, outcome: Outcome, memory: Mapping[str, Counts], intensity: Intensity
+    ) -> tuple[FormulaCheck, ...]:
+        return compare_formulas(self.machine, kernel, outcome, memory, intensity)
+
+    def why(self, result: RunResult) -> Why:
+        return explain(self.machine, result)
+
+
+TARGET = CpuTarget

@@ -1,0 +1,346 @@
+"""What a run on cores is bound by: the part that decides its time, what that means, and what to try next.
+
+Where everything overlaps, a part that alone takes nearly all of the time decides: the run cannot be shorter. Otherwise
+the one that the most cycles are put down to decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from hwsim.engine.attribution import BUSY, summed
+from hwsim.memory.counters import CacheCounters
+from hwsim.result import RunResult, bytes_moved
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.target import ARROW, Advice, Bound, Table, Why
+from hwsim.targets.cpu.details import crowded_level, look, most_missed
+from hwsim.targets.cpu.model import CpuCore, core_spec
+from hwsim.targets.tables import bounds_words, per_byte
+from hwsim.text import counted, data, digits, percent
+
+
+def advise(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice:
+    """The first change that fits, from what costs most to what is merely interesting."""
+    schedule = result.resolved.workload.get("schedule", {})
+    cores, idle = result.work.cores, machine.compute[0].count - result.work.cores
+    padded = _padding(machine, result)
+    if bound.kind == "latency" and padded is not None:
+        return padded
+    if (
+        bound.kind in ("chain", "compute", "issue", "port")
+        and schedule.get("vector") is False
+        and core_spec(machine).simd
+    ):
+        return _change({"vector": "true"}, "several values in each instruction")
+    if bound.kind in ("chain", "issue", "port") and schedule.get("v1") == 1:
+        return _change({"v1": "4"}, "a register tile: several sums at a time, each loaded value used several times")
+    if bound.kind in ("latency", "bandwidth") and "tile" in schedule and not _tiled(schedule):
+        return _change({"tile": "32"}, "tiles that stay in the cache")
+    if bound.kind in ("latency", "bandwidth") and schedule.get("fused") is False:
+        return _change({"fused": "true"}, "one pass over memory instead of three")
+    if bound.kind == "parallel" and cores > 1:
+        return _change({"cores": str(max(1, cores // 2))}, "fewer cores to start and to wait for")
+    if bound.kind in ("compute", "issue", "port", "chain") and schedule.get("parallel") == "none" and idle > 0:
+        return _change({"parallel": "rows"}, "the same work on all cores")
+    if padded is not None:
+        return padded
+    if bound.kind == "bandwidth":
+        source = bound.part.partition(ARROW)[0]
+        return Advice((), (f"{source}.bandwidth=inf",), f"how fast it would be if {source} kept up")
+    if machine.caches and not machine.caches[0].infinite:
+        return Advice((), (f"{machine.caches[0].name}.size=inf",), "the same with a perfect cache: what misses cost")
+    return _change({"n": str(2 * int(result.resolved.workload.get("sizes", {}).get("n", 128)))}, "twice the size")
+
+
+def _padding(machine: MachineSpec, result: RunResult) -> Advice | None:
+    """Rows a line longer, where columns crowd into few sets and the workload lets rows be padded."""
+    workload = result.resolved.workload
+    schedule = workload.get("schedule", {})
+    if "ld" not in schedule or schedule.get("packed") or schedule["ld"] is not None:
+        return None
+    crowding = crowded_level(result, machine)
+    if crowding is None:
+        return None
+    facts = result.tensors[crowding.tensor]
+    ld = crowding.better_row_bytes * facts.elements // facts.bytes
+    return _change({"ld": str(ld)}, f"rows a line longer, so that columns of {crowding.tensor} use all sets")
+
+
+def _tiled(schedule: dict[str, object]) -> bool:
+    return any(schedule.get(name) is not None for name in ("tile", "b1", "b2"))
+
+
+def _change(parameters: dict[str, str], why: str) -> Advice:
+    return Advice(tuple(parameters.items()), (), why)
+
+
+# What it is bound by --------------------------------------------------------------------------------------------------
+
+LATENCY = "latency of "
+BANDWIDTH_SHARE = 0.7
+"""A transfer that needs this share of its time at full bandwidth is bound by bandwidth, else by latency."""
+
+NEARLY = 0.9
+"""A part that alone takes this share of the time decides it, where everything overlaps: no run can be shorter."""
+ALIKE = 0.99
+"""Parts this close to the longest are as long; of them, the one that more cycles went to is named."""
+ALWAYS = 0.95
+"""A unit that is at work for this share of the time never rests."""
+COMPUTE = ("fma", "add", "special")
+PARTS = {
+    "issue": "issues other instructions",
+    "load port": "waits for a load port",
+    "store port": "waits for a store port",
+    "dependency chain": "waits in a dependency chain",
+    "loop start": "starts innermost loops",
+    "spawn": "starts the cores",
+    "barrier": "waits for other cores",
+}
+"""Rows of the attribution table that are not simply waits for what they are called."""
+
+
+def explain(machine: MachineSpec, result: RunResult) -> Why:
+    """What decided the time of a run on cores."""
+    unit = machine.compute[0]
+    cores = result.work.cores
+    bound = find_bound(machine, result)
+    return Why(
+        used=f"{cores} of {counted(unit.count, unit.name)}",
+        whole=counted(len(result.attribution), "core"),
+        peak=counted(cores, "core"),
+        units=int(cores),
+        bound=bound,
+        bounds=_bounds(result),
+        advice=advise(machine, result, bound),
+        parts={name: part_words(name) for _, name in summed(result.attribution)},
+        levels=_level_table(result),
+        look=partial(look, machine, result),
+        schedule=result.resolved.workload.get("schedule", {}),
+    )
+
+
+def find_bound(machine: MachineSpec, result: RunResult) -> Bound:
+    """The longest part, in one or two sentences."""
+    part, share = _deciding(result)
+    kind, words = _describe(part, result, machine)
+    return Bound(part, kind, share, words + _beside(part, result))
+
+
+def part_words(name: str) -> str:
+    """A row of the attribution table: what the core did, or what it waited for."""
+    if name in COMPUTE:
+        return f"{name} unit at work"
+    if name.startswith(LATENCY):
+        return f"waits for the {name}"
+    if ARROW in name:
+        source, _, target = name.partition(ARROW)
+        return f"waits for {source} {ARROW} {target}"
+    return PARTS.get(name, f"waits for {name}")
+
+
+def _bounds(result: RunResult) -> str:
+    """Where the time lies between its shortest and its longest: everything overlaps, or nothing does."""
+    overlap = result.resolved.machine["compute"][0].get("overlap", "full")
+    meaning = {
+        "full": "this machine overlaps all but loop starts",
+        "memory": "this machine overlaps transfers with each other, not with instructions",
+        "none": "this machine overlaps nothing",
+    }
+    return f"{bounds_words(result)}; {meaning[overlap]}"
+
+
+def _level_table(result: RunResult) -> Table:
+    """Accesses, hits, traffic towards the core, and operations per byte of it, level by level."""
+    rows = []
+    for name, counts in result.memory.items():
+        cache = counts if isinstance(counts, CacheCounters) else None
+        accesses = counts.reads + counts.writes
+        rows.append(
+            (
+                name,
+                f"{accesses:,}",
+                "" if cache is None else percent(cache.hits, accesses),
+                f"{getattr(counts, 'row_hits', 0):,} row hits" if cache is None else f"{cache.misses:,}",
+                data(bytes_moved(counts)),
+                per_byte(result, name),
+            )
+        )
+    columns = ("level", "accesses", "hit rate", "misses", "bytes to and from", "flop per byte")
+    return Table(columns, tuple(rows))
+
+
+def _overlaps_all(result: RunResult) -> bool:
+    return bool(result.resolved.machine["compute"][0].get("overlap", "full") == "full")
+
+
+def _deciding(result: RunResult) -> tuple[str, float]:
+    """A part that alone takes nearly all of the time, where all overlap; else the one that the most cycles went to."""
+    parts = result.bounds.parts
+    together = summed(result.attribution)
+    if _overlaps_all(result) and parts and result.time_s:
+        cycles_of = {part: cycles for (_, part), cycles in together.items()}
+        longest = max(parts.values())
+        alike = [part for part in sorted(parts) if parts[part] >= ALIKE * longest]
+        name = max(alike, key=lambda part: (cycles_of.get(part, 0), parts[part]))
+        if parts[name] >= NEARLY * result.time_s or not together:
+            if name.startswith(LATENCY):
+                # Loads that wait for each other: their latencies add up, and the one with the most cycles decides.
+                name = next((part for _, part in together if part.startswith(LATENCY)), name)
+            return name, parts[name] / result.time_s
+    if not together:
+        return "nothing", 0.0
+    (_, name), cycles = next(iter(together.items()))
+    return name, cycles / sum(together.values())
+
+
+def _beside(part: str, result: RunResult) -> str:
+    """Why another row of the table may be larger: what overlaps is put down to the shorter part first."""
+    together = summed(result.attribution)
+    whole = sum(together.values())
+    own = sum(cycles for (_, name), cycles in together.items() if name == part)
+    (_, first), most = next(iter(together.items()), (("", part), 0))
+    if first == part or most <= own or part not in result.bounds.parts or not result.time_s:
+        return ""
+    alone = percent(min(1.0, result.bounds.parts[part] / result.time_s), 1)
+    overlapped = f"{part_words(first)}, {percent(most, whole)}"
+    return f" Alone it takes {alone} of the time; the table puts first what it overlaps with ({overlapped})."
+
+
+def _describe(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, str]:
+    if part in COMPUTE:
+        return "compute", _compute(part, result, machine)
+    if part.startswith(LATENCY):
+        return "chase", _chase(part.removeprefix(LATENCY), machine)
+    if ARROW in part:
+        return _transfer(part, result, machine)
+    sentences: dict[str, tuple[str, Callable[[RunResult, MachineSpec], str]]] = {
+        "dependency chain": ("chain", _chain),
+        "issue": ("issue", _issue),
+        "load port": ("port", _load_port),
+        "store port": ("port", _store_port),
+        "loop start": ("loop", _loop_start),
+        "spawn": ("parallel", _parallel),
+        "barrier": ("parallel", _parallel),
+    }
+    if part in sentences:
+        kind, sentence = sentences[part]
+        return kind, sentence(result, machine)
+    return "other", f"Bound by {part}."
+
+
+def _compute(part: str, result: RunResult, machine: MachineSpec) -> str:
+    rate = percent(result.utilisation, 1)
+    busy = _busy_share(part, result)
+    at_work = "never rests" if busy >= ALWAYS else f"is at work {percent(busy, 1)} of the time"
+    start = f"Bound by arithmetic: the {part} unit {at_work}, and {rate} of the peak is reached."
+    simd = core_spec(machine).simd
+    if simd is not None and not _vectorised(result):
+        return f"{start} One value at a time is computed; vectors of {simd.bits} bits would hold several."
+    idle = machine.compute[0].count - result.work.cores
+    if idle > 0:
+        return f"{start} {counted(idle, 'core')} more could share the work."
+    return f"{start} Only fewer operations, or a lower precision, would make it faster."
+
+
+def _busy_share(part: str, result: RunResult) -> float:
+    """Share of the time of all cores in which a unit was at work."""
+    together = summed(result.attribution)
+    whole = sum(together.values())
+    return together.get((BUSY, part), 0) / whole if whole else 0.0
+
+
+def _chain(result: RunResult, machine: MachineSpec) -> str:
+    unit = core_spec(machine)
+    fused = result.work.instructions["fma"] > 0 and unit.ports.fma > 0
+    latency = unit.latency.fma if fused else unit.latency.add
+    return (
+        "Bound by the chain of dependent additions: "
+        f"each waits {counted(latency, 'cycle')} for the one before. "
+        "More sums at a time (a register tile, vectors) would fill the gaps."
+    )
+
+
+def _issue(result: RunResult, machine: MachineSpec) -> str:
+    instructions, flops = sum(result.work.instructions.values()), result.work.flops
+    each = f"{digits(instructions / flops)} instructions for each operation" if flops else "few operations among them"
+    remedy = "A register tile would" if _vectorised(result) else "Vectors or a register tile would"
+    width = core_spec(machine).issue_width
+    start = f"Bound by instruction issue: {each}, {width} of them per cycle."
+    return f"{start} {remedy} do more with each instruction."
+
+
+def _load_port(result: RunResult, machine: MachineSpec) -> str:
+    loads, flops = result.work.instructions["load"], result.work.flops
+    ports = counted(core_spec(machine).ports.load, "load port")
+    each = f"{digits(loads / flops)} loads for each operation on {ports}" if flops else f"{ports} for all loads"
+    return f"Bound by loads into registers: {each}. A register tile uses each loaded value several times."
+
+
+def _store_port(result: RunResult, machine: MachineSpec) -> str:
+    ports = counted(core_spec(machine).ports.store, "store port")
+    return f"Bound by stores: {ports} for all of them. Sums that stay in a register are stored once."
+
+
+def _loop_start(result: RunResult, machine: MachineSpec) -> str:
+    return "Bound by the start of short loops: the innermost loop ends before it is under way. Make it longer."
+
+
+def _parallel(result: RunResult, machine: MachineSpec) -> str:
+    cores = counted(result.work.cores, "core")
+    start = f"Bound by starting and gathering {cores}: there is too little work for so many."
+    return f"{start} Use fewer, or a larger problem."
+
+
+def _chase(level: str, machine: MachineSpec) -> str:
+    latency = machine.level(level).latency
+    return (
+        f"Bound by the latency of {level}, {latency}: the address of each load comes from the load before, "
+        "so that no two overlap. Only a smaller working set, nearer to the core, would help."
+    )
+
+
+def _transfer(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, str]:
+    """Bandwidth or latency: does the link carry all that it can, or does each line keep the core waiting?"""
+    source, _, target = part.partition(ARROW)
+    level = machine.level(source)
+    assert isinstance(level, CacheSpec | DramSpec)
+    tensor = most_missed(result, target)
+    if target not in result.caches or _streams(part, level, result, machine):
+        rate = f" ({level.bandwidth})" if level.bandwidth is not None else ""
+        remedy = (
+            "Keep values in registers (a register tile), or move fewer bytes per value."
+            if target not in result.caches
+            else "Use each line more often while it is near (tiles, fusion), or move fewer bytes per value."
+        )
+        return "bandwidth", f"Bound by the bandwidth of {source}{rate}: it delivers all that it can. {remedy}"
+    misses = result.caches[target].misses
+    whose = f", most of them in {tensor}" if tensor is not None and len(result.tensors) > 1 else ""
+    start = (
+        f"Bound by the latency of {source} ({level.latency}): {misses:,} misses in {target}{whose}, "
+        "and few of them overlap."
+    )
+    crowding = crowded_level(result, machine, target)
+    if crowding is not None:
+        return "latency", (
+            f"{start} Rows of {crowding.tensor} are {crowding.row_bytes:,} B apart: a column falls into only "
+            f"{crowding.used_sets} of the {crowding.sets} sets of {crowding.level}."
+        )
+    return "latency", f"{start} Another loop order or tiles would make neighbours follow each other."
+
+
+def _streams(part: str, level: CacheSpec | DramSpec, result: RunResult, machine: MachineSpec) -> bool:
+    """Whether bytes over bandwidth explain most of the time of a transfer."""
+    core = CpuCore(machine, core_spec(machine))
+    counts = result.memory[level.name]
+    cores = result.work.cores
+    shared = isinstance(level, DramSpec) or level.shared_by != 1
+    own = core.bandwidth_cycles(level, counts.bytes_read // cores, counts.bytes_written // cores)
+    all_of_them = core.instance_cycles(level, counts.bytes_read, counts.bytes_written) if shared else own
+    alone: float = result.bounds.parts.get(part, result.time_s)
+    return float(max(own, all_of_them)) / core.clock_hz >= BANDWIDTH_SHARE * alone
+
+
+def _vectorised(result: RunResult) -> bool:
+    return bool(result.resolved.workload.get("schedule", {}).get("vector", False))

@@ -1,0 +1,339 @@
+"""Attention: fused in one kernel (prefill and decode), or as the three kernels that came before it.
+
+A fused block keeps a tile of queries and goes over the keys step by step: two matrix products and a softmax each.
+With a causal mask, blocks differ in length; the longest are handed out first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+from hwsim.errors import InputError
+from hwsim.targets.gpu.agent import BlockGrid, Portion, play_kernel, queue_grid, reduce_grid
+from hwsim.targets.gpu.device import (
+    MATH,
+    SPECIAL,
+    Activity,
+    ClosedForm,
+    Device,
+    KernelCost,
+    element_bytes,
+    moved_bytes,
+)
+from hwsim.targets.gpu.replay import Missed, Turn, replay_turns, whole_bytes
+from hwsim.targets.gpu.spec import AttentionKernelSpec
+
+if TYPE_CHECKING:
+    from hwsim.ops.attention_shape import AttentionShape
+
+
+@dataclass(frozen=True)
+class EqualBlocks:
+    """So many blocks that take equally long."""
+
+    count: int
+    cycles: float
+
+
+def makespan(groups: Iterable[EqualBlocks], slots: int) -> float:
+    """Cycles until the last block ends, when groups are handed out in the given order."""
+    times, counts = [0.0], [slots]
+    for group in groups:
+        left = group.count
+        while left:
+            if len(times) == 1 and left >= slots:
+                times[0] += group.cycles * (left // slots)
+                left %= slots
+                continue
+            taken = min(counts[0], left)
+            _put(times, counts, times[0] + group.cycles, taken)
+            counts[0] -= taken
+            left -= taken
+            if not counts[0]:
+                del times[0], counts[0]
+    return times[-1]
+
+
+def _put(times: list[float], counts: list[int], time: float, count: int) -> None:
+    """Slots that become free at a time join those that do so already."""
+    place = bisect_left(times, time)
+    if place < len(times) and times[place] == time:
+        counts[place] += count
+    else:
+        times.insert(place, time)
+        counts.insert(place, count)
+
+
+DECODE = "flash_decode"
+"""The library's kernel that splits keys among blocks."""
+VECTOR_OPERATIONS = 4
+"""Operations on the lanes for each score: scale and shift, maximum, sum, conversion."""
+MOST_LENGTHS = 96
+"""Different lengths of blocks that are played one by one."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Blocks of a fused kernel by length, with what they do in all."""
+
+    lengths: tuple[tuple[int, float], ...]
+    """So many blocks of so many steps each, in the order in which they are handed out."""
+    step: float
+    """Cycles of a step of a block alone on its SM."""
+    rows: int
+    keys: int
+
+    @property
+    def blocks(self) -> int:
+        return sum(count for count, _ in self.lengths)
+
+    @property
+    def steps(self) -> float:
+        return sum(count * steps for count, steps in self.lengths)
+
+
+def find_kernel(device: Device, name: str, head_dim: int) -> AttentionKernelSpec:
+    """The library's kernel of a name that serves a head size."""
+    kernels = [kernel for kernel in device.sm.library.attention if kernel.name == name]
+    if not kernels:
+        known = sorted({kernel.name for kernel in device.sm.library.attention})
+        raise InputError(f"{device.machine.name} has no attention kernel '{name}'; it has {', '.join(known) or 'none'}")
+    fitting = [kernel for kernel in kernels if kernel.head_dim >= head_dim]
+    if not fitting:
+        largest = max(kernel.head_dim for kernel in kernels)
+        raise InputError(f"{name} on {device.machine.name} serves heads of up to {largest}, found {head_dim}")
+    return min(fitting, key=lambda kernel: kernel.head_dim)
+
+
+def fused(device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec) -> KernelCost:
+    """One kernel for all of attention; scores never leave the SM."""
+    tiles = ceil(shape.queries / spec.queries)
+    step = step_cycles(device, spec, shape.d, precision)
+    counts = [ceil(_visible(shape, spec, tile) / spec.keys) for tile in reversed(range(tiles))]
+    streams = shape.batch * shape.heads
+    blocks = [(streams, sum(counts))] if spec.whole_heads else [(streams, count) for count in counts]
+    work = _Work(_merged(blocks), step, spec.queries, spec.keys)
+    missed = replay_heads(
+        [_visible(shape, spec, tile) / shape.keys for tile in reversed(range(tiles))],
+        streams,
+        shape.heads // shape.kv_heads,
+        _keys_bytes(shape, precision) / (shape.batch * shape.kv_heads),
+        _own_bytes(shape, precision) / (streams * tiles),
+        ceil(shape.keys / spec.keys),
+        device.count * spec.resident,
+        device.l2.size,
+        whole=spec.whole_heads,
+    )
+    closed = _closed_bytes(device, shape, precision, tiles, device.count * spec.resident)
+    return _cost(device, shape, precision, spec, work, missed, closed)
+
+
+def _all_bytes(shape: AttentionShape, precision: str) -> float:
+    """Queries, keys, values and results."""
+    rows = 2 * shape.heads * shape.queries + 2 * shape.kv_heads * shape.keys
+    return shape.batch * shape.d * element_bytes(precision) * rows
+
+
+def _keys_bytes(shape: AttentionShape, precision: str) -> float:
+    """Keys and values."""
+    return 2 * shape.kv_heads * shape.batch * shape.keys * shape.d * element_bytes(precision)
+
+
+def _own_bytes(shape: AttentionShape, precision: str) -> float:
+    """Queries and results."""
+    return _all_bytes(shape, precision) - _keys_bytes(shape, precision)
+
+
+def _closed_bytes(device: Device, shape: AttentionShape, precision: str, tiles: int, slots: int) -> float:
+    """Keys once, or once for every tile of queries where those that are used at once exceed the L2."""
+    keys_bytes = _keys_bytes(shape, precision)
+    at_once = max(1.0, slots / tiles) * keys_bytes / (shape.kv_heads * shape.batch)
+    again = (shape.heads // shape.kv_heads) * tiles if min(keys_bytes, at_once) > device.l2.size else 1
+    return _own_bytes(shape, precision) + again * keys_bytes
+
+
+def decode(
+    device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, split: bool = True
+) -> KernelCost:
+    """A query or a few against many keys: heads that share keys form one tile, and keys are split among blocks.
+
+    A split that is used costs a second kernel, which joins the parts.
+    """
+    step = step_cycles(device, spec, shape.d, precision)
+    each_head = ceil(shape.queries * shape.heads // shape.kv_heads / spec.queries)
+    tiles = shape.batch * shape.kv_heads * each_head
+    steps = ceil(shape.keys / spec.keys)
+    options = []
+    for parts in _splits(device, tiles, steps) if split else (1,):
+        each = ceil(steps / parts)
+        work = _Work(((tiles * parts, steps / parts),), step * each * parts / steps, spec.queries, spec.keys)
+        missed = replay_heads(
+            [1.0] * each_head,
+            shape.batch * shape.kv_heads * parts,
+            1,
+            _keys_bytes(shape, precision) / (shape.batch * shape.kv_heads * parts),
+            _own_bytes(shape, precision) / (tiles * parts),
+            each,
+            device.count * spec.resident,
+            device.l2.size,
+        )
+        partial = tiles * parts * spec.queries * shape.d * 4 if parts > 1 else 0
+        closed = _all_bytes(shape, precision)
+        options.append(_cost(device, shape, precision, spec, work, missed, closed, partial))
+    follow_up = device.launch_seconds("graph")
+    return min(options, key=lambda cost: cost.seconds + (cost.launches - 1) * follow_up)
+
+
+def step_cycles(device: Device, kernel: AttentionKernelSpec, head_dim: int, precision: str) -> float:
+    """Cycles of one step of a block alone on its SM: two products, and what of the softmax they do not hide."""
+    scores = kernel.queries * kernel.keys
+    products = 2 * scores * head_dim / (device.fma_rate(precision, "tensor") * kernel.math_share)
+    vector = scores * (1 / device.sm.special + VECTOR_OPERATIONS / device.fma_rate("fp32", "lanes"))
+    return products + kernel.softmax_share * vector + kernel.step_latency
+
+
+def _visible(shape: AttentionShape, kernel: AttentionKernelSpec, tile: int) -> int:
+    """Keys that the last query of a tile may see."""
+    if not shape.causal:
+        return shape.keys
+    last = min(shape.queries, (tile + 1) * kernel.queries)
+    return max(1, min(shape.keys, last + shape.keys - shape.queries))
+
+
+def _splits(device: Device, tiles: int, steps: int) -> tuple[int, ...]:
+    """Numbers of parts worth trying: up to two blocks for each SM, and one step for each part."""
+    most = max(1, min(steps, 2 * device.count // tiles if tiles < 2 * device.count else 1))
+    return tuple(sorted({1, most, *(parts for parts in (2, 4, 8, 16, 32, 64, 128) if parts < most)}))
+
+
+def _merged(blocks: list[tuple[int, int]]) -> tuple[tuple[int, float], ...]:
+    """Blocks of equal length become one entry; of very many lengths, neighbours are taken as their mean."""
+    joined: list[tuple[int, float]] = []
+    together = ceil(len(blocks) / MOST_LENGTHS)
+    for first in range(0, len(blocks), together):
+        group = blocks[first : first + together]
+        count = sum(each for each, _ in group)
+        steps = sum(each * length for each, length in group) / count
+        if joined and joined[-1][1] == steps:
+            joined[-1] = joined[-1][0] + count, steps
+        else:
+            joined.append((count, steps))
+    return tuple(joined)
+
+
+def _start(device: Device, kernel: AttentionKernelSpec) -> float:
+    """Cycles of a block before its first and after its last step."""
+    return float(kernel.block_start + device.drain("tensor", special=True))
+
+
+def _grid(
+    device: Device, shape: AttentionShape, precision: str, kernel: AttentionKernelSpec, work: _Work, missed: Missed
+) -> BlockGrid:
+    """Every block takes as long as its steps; those that share an SM share its units."""
+    resident = min(kernel.resident, ceil(work.blocks / device.count))
+    size = element_bytes(precision)
+    tile_bytes = work.keys * shape.d * 2 * size
+    own = _own_bytes(shape, precision)
+    counts = [count for count, _ in work.lengths]
+    keys = [count * steps for count, steps in work.lengths]
+    queries = whole_bytes(own / 2 * count / work.blocks for count in counts)
+    results = whole_bytes(own / 2 * count / work.blocks for count in counts)
+    far = whole_bytes(missed.total * amount / work.steps for amount in keys)
+    near = whole_bytes(max(1.0, missed.total / (work.steps * tile_bytes)) * amount * tile_bytes for amount in keys)
+    portions = [
+        Portion(
+            count=count,
+            blocks=count,
+            work=steps * work.step * resident,
+            wait=steps * work.step * resident + _start(device, kernel),
+            l2_bytes=near[number] + queries[number],
+            dram_bytes=far[number] + queries[number],
+            write_bytes=results[number],
+            reach=min(device.sm_rate / resident, 2 * tile_bytes / max(1.0, device.memory_latency)),
+        )
+        for number, (count, steps) in enumerate(work.lengths)
+    ]
+    return queue_grid(device, portions, resident)
+
+
+def _closed(
+    device: Device, shape: AttentionShape, precision: str, kernel: AttentionKernelSpec, work: _Work, moved: float
+) -> float:
+    """Cycles by the longest of what blocks do one after the other, all traffic from the L2, and that from DRAM."""
+    resident = min(kernel.resident, ceil(work.blocks / device.count))
+    tile_bytes = work.keys * shape.d * 2 * element_bytes(precision)
+    groups = [
+        EqualBlocks(count, steps * work.step * resident + _start(device, kernel)) for count, steps in work.lengths
+    ]
+    busy = min(work.blocks, device.count)
+    reach = busy * min(device.sm_rate, resident * 2 * tile_bytes / max(1.0, device.memory_latency))
+    return max(
+        makespan(groups, device.count * resident),
+        work.steps * tile_bytes / min(device.l2_rate, reach),
+        moved / min(device.tile_rate, reach),
+    )
+
+
+def _cost(
+    device: Device,
+    shape: AttentionShape,
+    precision: str,
+    kernel: AttentionKernelSpec,
+    work: _Work,
+    missed: Missed,
+    closed_bytes: float,
+    partial: float = 0.0,
+) -> KernelCost:
+    """`partial` are the bytes of results that a second kernel joins."""
+    grids = [_grid(device, shape, precision, kernel, work, missed)]
+    cycles = _closed(device, shape, precision, kernel, work, closed_bytes)
+    if partial:
+        grids.append(reduce_grid(device, _start(device, kernel), 2 * partial, 0.0, 0.0))
+        cycles += 2 * partial / device.l2_rate + _start(device, kernel)
+    scores = work.steps * work.rows * work.keys
+    activity = Activity(2 * scores * shape.d, "tensor", precision, moved_bytes(grids), scores)
+    cost = play_kernel(
+        device,
+        f"attention {kernel.name} {precision} {kernel.queries} queries x {kernel.keys} keys",
+        tuple(grids),
+        activity,
+        ClosedForm(cycles / device.clock_hz, closed_bytes),
+        work.blocks,
+        kernel.resident,
+        missed.walked,
+        tile=(kernel.queries, kernel.keys),
+    )
+    return replace(cost, bound=SPECIAL) if cost.bound == MATH else cost
+
+
+def replay_heads(
+    shares: Sequence[float], streams: int, sharing: int, keys_bytes: float, passing: float, steps: int, at_once: int,
+    capacity: float, *, whole: bool = False,
+) -> Missed:  # fmt: skip
+    """Keys and values of fused attention: the query tiles of a head run one after the other, then the next head.
+
+    `shares` is the part of its keys that each query tile of a head sees, the largest first; `sharing` heads have the
+    same keys, of `keys_bytes`; each tile reads its queries and writes its results, `passing` bytes that nobody else
+    needs. A turn walks its heads as deep as the block that sees most. With `whole` heads one block takes all tiles of a
+    head.
+    """
+    tiles = len(shares)
+
+    def turn(number: int) -> Turn:
+        if whole:
+            group, tile = divmod(number, tiles)
+            first, last = group * at_once, min((group + 1) * at_once, streams)
+            deepest = shares[tile]
+            heads = range(first // sharing, (last - 1) // sharing + 1)
+        else:
+            first, last = number * at_once, min((number + 1) * at_once, streams * tiles)
+            heads = range(first // tiles // sharing, (last - 1) // tiles // sharing + 1)
+            deepest = shares[first % tiles] if last <= (first // tiles + 1) * tiles else shares[0]
+        return Turn(tuple(heads), (last - first) * passing, deepest)
+
+    turns = ceil(streams / at_once) * tiles if whole else ceil(streams * tiles / at_once)
+    return replay_turns(turns, turn, lambda _: keys_bytes, steps, capacity)

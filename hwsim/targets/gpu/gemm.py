@@ -1,0 +1,441 @@
+"""Matrix products as a library computes them: tiles of the output, one block each, the sum over k perhaps split.
+
+`C = A B` with A of m x k, B of k x n, `batch` times. A quick estimate of every tile and split of the machine's
+library picks one; its tiles are then replayed through the L2, and its blocks played on the SMs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwsim.errors import InputError
+from hwsim.program.gemm import GemmShape
+from hwsim.targets.gpu.agent import BlockGrid, play_kernel, reduce_grid, wave_grid
+from hwsim.targets.gpu.device import (
+    Activity,
+    BlockCost,
+    ClosedForm,
+    Device,
+    Footprint,
+    KernelCost,
+    SmOccupancy,
+    Wave,
+    check_block,
+    element_bytes,
+    fits,
+    moved_bytes,
+    occupancy,
+    waves_of,
+)
+from hwsim.targets.gpu.replay import Missed, Turn, replay_turns
+from hwsim.targets.gpu.spec import TileSpec
+
+OTHER_REGISTERS = 56
+"""Registers of a thread beside its sums: operands under way, addresses, counters."""
+SUM_BYTES = 4
+"""Sums are kept and exchanged in 32 bits."""
+EQUAL = 0.03
+"""Estimates that differ by less are taken as equal."""
+LEAST_STEPS = 2
+"""Steps of the main loop that a part of a split sum has at least."""
+
+
+@dataclass(frozen=True)
+class GemmBytes:
+    """Bytes of one element of each operand, and what of A and B lies in the L2 already."""
+
+    a: float
+    b: float
+    out: float
+    warm_a: bool = False
+    warm_b: bool = False
+    a_bytes: float | None = None
+    """Bytes of A in memory where they are not m x k elements, as for the input of a convolution."""
+    gather: float = 0.0
+    """Integer operations on the lanes for each element of A that is loaded, where it has to be searched for."""
+    convert: float = 0.0
+    """Instructions of the lanes for each element of B that a block loads, where it is stored in a narrower format."""
+    late: float = 0.0
+    """Bytes for each element of the output that are read once its sum is there, as of a bias."""
+    halo: int = 0
+    """Rows of A on either side of a tile that it reads as well, where A are overlapping windows of an image."""
+
+
+@dataclass(frozen=True)
+class GemmKernel:
+    """One kernel of the library for one shape: what a block costs, and in which waves the blocks run."""
+
+    tile: TileSpec
+    split: int
+    count: int
+    held: SmOccupancy
+    block: BlockCost
+    waves: tuple[Wave, ...]
+    reduction_cycles: float
+
+    @property
+    def cycles(self) -> float:
+        return sum(wave.total_cycles for wave in self.waves) + self.reduction_cycles
+
+
+def gemm(
+    device: Device,
+    shape: GemmShape,
+    precision: str,
+    data: GemmBytes | None = None,
+    tile: TileSpec | tuple[TileSpec, ...] | None = None,
+    split: int | None = None,
+    unit: str | None = None,
+) -> KernelCost:
+    """The cost of a matrix product: with the library's best tile and split, or with those that are given."""
+    if min(shape.m, shape.n, shape.k, shape.batch) < 1:
+        raise InputError(f"a matrix product needs sizes of at least 1, found m={shape.m} n={shape.n} k={shape.k}")
+    unit = unit or device.unit_for(precision)
+    size = element_bytes(precision)
+    data = data or GemmBytes(size, size, size if size >= 2 else 2)
+    kernel = best_kernel(device, list(kernels(device, shape, precision, unit, data, tile, split)))
+    return _cost(device, shape, precision, unit, data, kernel)
+
+
+def best_kernel(device: Device, options: list[GemmKernel]) -> GemmKernel:
+    """The quickest; among those that are as good as equal, the largest tile, which moves the fewest bytes."""
+    follow_up = device.launch_seconds("graph") * device.clock_hz
+    cycles = [kernel.cycles + (kernel.split > 1) * follow_up for kernel in options]
+    limit = min(cycles) * (1 + EQUAL)
+    good = [kernel for kernel, needed in zip(options, cycles, strict=True) if needed <= limit]
+    return max(good, key=lambda kernel: (kernel.tile.m * kernel.tile.n, -kernel.split, -kernel.cycles))
+
+
+def kernels(
+    device: Device,
+    shape: GemmShape,
+    precision: str,
+    unit: str,
+    data: GemmBytes,
+    tile: TileSpec | tuple[TileSpec, ...] | None = None,
+    split: int | None = None,
+) -> Iterator[GemmKernel]:
+    """Every way in which the library could compute the product; with one tile alone, or with some of these."""
+    library = device.sm.library
+    if isinstance(tile, TileSpec):
+        need = tile_footprint(tile, data)
+        check_block(device, need, _tile_name(tile), lambda: _largest_fitting(device, data, tile))
+    given = (tile,) if isinstance(tile, TileSpec) else tile
+    for each in given or fitting_tiles(device, precision, unit, data):
+        held = occupancy(device, tile_footprint(each, data), _tile_name(each))
+        for parts in (split,) if split else library.split_k:
+            if split or parts == 1 or _worth_splitting(device, shape, each, parts, held.blocks):
+                yield _kernel(device, shape, precision, unit, data, each, parts, held)
+
+
+def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes) -> tuple[TileSpec, ...]:
+    """The library's kernels for a format that an SM can hold."""
+    fitting = tuple(tile for tile in library_tiles(device, precision, unit) if fits(device, tile_footprint(tile, data)))
+    if not fitting:
+        raise InputError(
+            f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit"
+        )
+    return fitting
+
+
+def library_tiles(device: Device, precision: str, unit: str) -> list[TileSpec]:
+    """The library's kernels for a format, whether or not they fit: those made for its width, or those made for none.
+
+    The depth of a tensor-core step is given for 16 bits; wider operands take steps of as many bytes.
+    """
+    library = device.sm.library
+    listed = library.tensor_tiles if unit == "tensor" else library.lane_tiles
+    bits = round(8 * element_bytes(precision))
+    tiles = [tile for tile in listed if tile.bits == bits] or [tile for tile in listed if tile.bits is None]
+    if unit == "tensor" and bits > 16:
+        tiles = [tile.model_copy(update={"k": max(1, tile.k * 16 // bits)}) for tile in tiles]
+    return tiles
+
+
+def tile_footprint(tile: TileSpec, data: GemmBytes) -> Footprint:
+    """Threads, registers and shared memory of a block: its sums in registers, its operands in shared memory."""
+    sums = ceil(tile.m * tile.n / tile.threads) * (2 if max(data.a, data.b) > SUM_BYTES else 1)
+    operands = tile.stages * tile.k * (tile.m * data.a + tile.n * data.b)
+    return Footprint(tile.threads, sums + OTHER_REGISTERS, ceil(operands))
+
+
+def _worth_splitting(device: Device, shape: GemmShape, tile: TileSpec, parts: int, resident: int) -> bool:
+    """A sum is split while its parts keep some steps, and only to fill SMs that would be idle."""
+    if not tile.split:
+        return False
+    steps = ceil(shape.k / tile.k)
+    blocks = shape.batch * ceil(shape.m / tile.m) * ceil(shape.n / tile.n)
+    return steps >= LEAST_STEPS * parts and blocks * (parts - 1) < 2 * device.count * resident
+
+
+def _kernel(
+    device: Device,
+    shape: GemmShape,
+    precision: str,
+    unit: str,
+    data: GemmBytes,
+    tile: TileSpec,
+    parts: int,
+    held: SmOccupancy,
+) -> GemmKernel:
+    library = device.sm.library
+    rows, columns = ceil(shape.m / tile.m), ceil(shape.n / tile.n)
+    count = shape.batch * rows * columns * parts
+    steps = ceil(ceil(shape.k / parts) / tile.k)
+    a_step, b_step = tile.k * min(tile.m, shape.m) * data.a, tile.k * min(tile.n, shape.n) * data.b
+    shared = max(a_step if columns > 1 else 0.0, b_step if rows > 1 else 0.0) * (1 - 1 / library.multicast)
+    output = shape.batch * shape.m * shape.n
+    block = BlockCost(
+        steps=steps,
+        step_math=_step_math(device, precision, unit, data, tile),
+        step_latency=library.step_latency,
+        l2_bytes=steps * (a_step + b_step - shared),
+        dram_bytes=_dram_read_bytes(device, shape, data, tile, held.blocks, parts) / count,
+        write_bytes=output * (parts * SUM_BYTES if parts > 1 else data.out + data.late) / count,
+        start_cycles=library.block_start + device.drain(unit),
+        flight_bytes=tile.stages * tile.k * (tile.m * data.a + tile.n * data.b),
+    )
+    reduction = 0.0
+    if parts > 1:
+        reduction = library.block_start + output * (parts * SUM_BYTES + data.out + data.late) / device.l2_rate
+    return GemmKernel(tile, parts, count, held, block, waves_of(device, block, count, held.blocks), reduction)
+
+
+def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile: TileSpec) -> float:
+    """Cycles of one step: products, and beside those of tensor cores the lanes that unpack narrower weights."""
+    library = device.sm.library
+    share = library.tensor_share if unit == "tensor" else library.lane_share
+    products = tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share)
+    turning = data.convert * tile.n * tile.k / device.fma_rate("fp32", "lanes")
+    together = max(products, turning) if unit == "tensor" else products + turning
+    return together + _gather(device, data, tile)
+
+
+def _gather(device: Device, data: GemmBytes, tile: TileSpec) -> float:
+    """Cycles of one step in which the lanes work out where the elements of A lie."""
+    return data.gather * tile.m * tile.k / device.fma_rate("int32", "lanes") if data.gather else 0.0
+
+
+def _dram_read_bytes(
+    device: Device, shape: GemmShape, data: GemmBytes, tile: TileSpec, resident: int, parts: int
+) -> float:
+    """Operands that come from DRAM: once each, or once for every wave that uses them where the L2 cannot keep them.
+
+    A wave's blocks form a rectangle that is as square as can be, as libraries order their blocks.
+    """
+    a = data.a_bytes if data.a_bytes is not None else shape.batch * shape.m * shape.k * data.a
+    b = shape.batch * shape.k * shape.n * data.b
+    cold = (0.0 if data.warm_a else a) + (0.0 if data.warm_b else b)
+    if (a + b) / shape.batch <= device.l2.size:
+        return cold
+    rows, columns = ceil(shape.m / tile.m), ceil(shape.n / tile.n)
+    at_once = max(1, device.count * resident // parts)
+    high = min(rows, max(1, round(sqrt(at_once * tile.n / tile.m))))
+    wide = min(columns, max(1, at_once // high))
+    high = min(rows, max(1, at_once // wide))
+    waves = ceil(rows / high) * ceil(columns / wide)
+    panels = (
+        waves * shape.batch * shape.k * (min(high * tile.m, shape.m) * data.a + min(wide * tile.n, shape.n) * data.b)
+    )
+    return max(cold, panels) if data.a_bytes is None else cold
+
+
+def replay(device: Device, shape: GemmShape, data: GemmBytes, kernel: GemmKernel) -> Missed:
+    """The operands of a product through the L2, as its blocks load them."""
+    tile = (kernel.tile.m, kernel.tile.n)
+    at_once = device.count * kernel.held.blocks
+    grid = ProductGrid.of(shape.m, shape.n, shape.batch, tile, kernel.split, at_once)
+    a = data.a if data.a_bytes is None else data.a_bytes / (shape.batch * shape.m * shape.k)
+    panels = ProductPanels.of(grid, (shape.m, shape.n, shape.k), tile, a, data.b)
+    return replay_product(
+        panels,
+        kernel.block.steps,
+        at_once,
+        kernel.block.write_bytes,
+        device.l2.size,
+        warm=(data.warm_a, data.warm_b),
+        halo=ceil(data.halo / kernel.tile.m),
+    )
+
+
+def _grids(
+    device: Device, shape: GemmShape, data: GemmBytes, kernel: GemmKernel, missed: Missed
+) -> tuple[BlockGrid, ...]:
+    """The product, and where its sum is split the kernel that adds up the parts."""
+    output = shape.batch * shape.m * shape.n
+    late = output * data.late
+    if kernel.split == 1:
+        return (
+            wave_grid(
+                device, kernel.block, kernel.count, kernel.held.blocks, missed.turns, late_bytes=late / kernel.count
+            ),
+        )
+    sums = output * kernel.split * SUM_BYTES
+    far = late + (sums if sums > device.l2.size else 0)
+    return (
+        wave_grid(device, kernel.block, kernel.count, kernel.held.blocks, missed.turns),
+        reduce_grid(device, device.sm.library.block_start, sums + late, far, output * data.out),
+    )
+
+
+def _cost(
+    device: Device, shape: GemmShape, precision: str, unit: str, data: GemmBytes, kernel: GemmKernel
+) -> KernelCost:
+    missed = replay(device, shape, data, kernel)
+    grids = _grids(device, shape, data, kernel, missed)
+    turned = data.convert * shape.batch * shape.k * shape.n * ceil(shape.m / kernel.tile.m)
+    activity = Activity(shape.macs, unit, precision, moved_bytes(grids), lanes=turned)
+    split = f", k split by {kernel.split}" if kernel.split > 1 else ""
+    return play_kernel(
+        device,
+        f"gemm {precision} {_tile_name(kernel.tile)}{split}",
+        grids,
+        activity,
+        ClosedForm(
+            kernel.cycles / device.clock_hz, kernel.count * (kernel.block.dram_bytes + kernel.block.write_bytes)
+        ),
+        kernel.count,
+        kernel.held.blocks,
+        missed.walked,
+        kernel.block,
+        (kernel.tile.m, kernel.tile.n, kernel.tile.k),
+        kernel.split,
+        kernel.held,
+    )
+
+
+def _tile_name(tile: TileSpec) -> str:
+    return f"tile {tile.m}x{tile.n}x{tile.k}"
+
+
+def _largest_fitting(device: Device, data: GemmBytes, like: TileSpec) -> str:
+    """The largest of the library's tiles, or of halved versions of this one, that an SM can hold."""
+    tile = like
+    while tile.m * tile.n * tile.k > 1:
+        largest = "k" if tile.k > 16 else "m" if tile.m >= tile.n else "n"
+        tile = tile.model_copy(update={largest: max(1, getattr(tile, largest) // 2)})
+        threads = min(tile.threads, device.sm.block_threads)
+        tile = tile.model_copy(update={"threads": threads})
+        if not fits(device, tile_footprint(tile, data)):
+            continue
+        return f"tile {tile.m}x{tile.n}x{tile.k} with {tile.stages} stages and {tile.threads} threads would fit"
+    return "no tile fits"
+
+
+# Tiles through the L2 -------------------------------------------------------------------------------------------------
+
+
+def distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers in order, each once; `np.unique` would import masked arrays for it."""
+    ordered = np.sort(numbers)
+    first = np.ones(ordered.size, bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
+
+
+@dataclass(frozen=True)
+class ProductGrid:
+    """The output tiles of a matrix product, and the order in which a library hands them to SMs.
+
+    Tiles of a strip of `high` rows follow each other column by column, so that those that run at once are as square as
+    can be; strips follow each other, then the parts of a split sum, then the products of a batch.
+    """
+
+    rows: int
+    columns: int
+    parts: int
+    batch: int
+    high: int
+
+    @classmethod
+    def of(cls, m: int, n: int, batch: int, tile: tuple[int, int], parts: int, at_once: int) -> ProductGrid:
+        """The grid of a product whose blocks run `at_once` at a time."""
+        rows, columns = ceil(m / tile[0]), ceil(n / tile[1])
+        high = min(rows, max(1, round(sqrt(at_once * tile[1] / tile[0]))))
+        wide = min(columns, max(1, at_once // high))
+        return cls(rows, columns, parts, batch, min(rows, max(1, at_once // wide)))
+
+    @property
+    def blocks(self) -> int:
+        return self.batch * self.parts * self.rows * self.columns
+
+    @property
+    def panels(self) -> int:
+        """Rows and columns of tiles of one part of one product."""
+        return self.rows + self.columns
+
+    def touched(self, first: int, last: int, halo: int = 0) -> tuple[int, ...]:
+        """The panels of blocks ``first`` to ``last``: rows of tiles, then columns, of each part in turn.
+
+        `halo` neighbours of each row belong to it, as where windows of an image overlap.
+        """
+        each, place = np.divmod(np.arange(first, last), self.rows * self.columns)
+        strip, inside = np.divmod(place, self.high * self.columns)
+        height = np.minimum(self.high, self.rows - strip * self.high)
+        row, column = strip * self.high + inside % height, inside // height
+        rows = distinct(each * self.panels + row)
+        columns = distinct(each * self.panels + self.rows + column)
+        if halo:
+            rows = self._widened(rows, halo)
+        return tuple(distinct(np.concatenate([rows, columns])).tolist())
+
+    def _widened(self, rows: NDArray[np.int64], halo: int) -> NDArray[np.int64]:
+        base, row = np.divmod(rows, self.panels)
+        near = row[:, None] + np.arange(-halo, halo + 1)
+        kept = (near >= 0) & (near < self.rows)
+        return distinct((base[:, None] * self.panels + near)[kept])
+
+
+@dataclass(frozen=True)
+class ProductPanels:
+    """Bytes of the panels of a product, part by part: rows of A, then columns of B."""
+
+    grid: ProductGrid
+    sizes: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, grid: ProductGrid, shape: tuple[int, int, int], tile: tuple[int, int], a: float, b: float
+    ) -> ProductPanels:
+        """From m, n, k and the bytes of an element of A and B; panels at the edge are smaller."""
+        m, n, k = shape
+        depth = k / grid.parts
+        rows = [min(tile[0], m - at) * depth * a for at in range(0, m, tile[0])]
+        columns = [min(tile[1], n - at) * depth * b for at in range(0, n, tile[1])]
+        return cls(grid, tuple(rows + columns))
+
+    def size(self, panel: int) -> float:
+        return self.sizes[panel % self.grid.panels]
+
+    def warm(self, a: bool, b: bool) -> Iterator[int]:
+        """Panels of operands that lie in the L2 already."""
+        grid = self.grid
+        for each in range(grid.batch * grid.parts if a or b else 0):
+            base = each * grid.panels
+            yield from range(base if a else base + grid.rows, base + (grid.panels if b else grid.rows))
+
+
+def replay_product(
+    panels: ProductPanels,
+    steps: int,
+    at_once: int,
+    block_written: float,
+    capacity: float,
+    *,
+    warm: tuple[bool, bool] = (False, False),
+    halo: int = 0,
+) -> Missed:
+    """The operands of a matrix product; `at_once` blocks run at a time and write so many bytes each at their end."""
+    grid = panels.grid
+
+    def turn(number: int) -> Turn:
+        first, last = number * at_once, min((number + 1) * at_once, grid.blocks)
+        return Turn(grid.touched(first, last, halo), (last - first) * block_written)
+
+    turns = ceil(grid.blocks / at_once)
+    return replay_turns(turns, turn, panels.size, steps, capacity, panels.warm(*warm))

@@ -1,0 +1,89 @@
+"""GPUs as a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from hwsim.engine.outcome import Outcome
+from hwsim.engine.play import Crew
+from hwsim.numerics.datapath import SumRule, find_datapath
+from hwsim.program.build import build_kernel
+from hwsim.program.kernel import Kernel
+from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.parameters import with_parameters
+from hwsim.spec.workload import WorkloadSpec
+from hwsim.target import Knob, Rung, Why, tried
+from hwsim.targets.gpu.device import Device
+from hwsim.targets.gpu.knobs import choices_of, fuses_attention, knobs, ladder
+from hwsim.targets.gpu.lower import Conditions
+from hwsim.targets.gpu.run import GpuCrew
+from hwsim.targets.gpu.why import explain
+
+
+class GpuTarget:
+    """Streaming multiprocessors behind an L2, and the kernels of the vendor's library."""
+
+    groups: ClassVar[frozenset[str]] = frozenset({"threads"})
+
+    def __init__(self, machine: MachineSpec) -> None:
+        self.machine = machine
+        self.device = Device.of(machine)
+
+    def reads(self, work: WorkloadSpec) -> Mapping[str, Knob]:
+        return knobs(self.machine, work)
+
+    def defaults(self, work: WorkloadSpec) -> WorkloadSpec:
+        """As it is, but for fused attention that names no precision: the library has it on tensor cores alone."""
+        halves = [name for name in ("fp16", "bf16") if name in self.device.sm.tensor]
+        if "precision" in work.model_fields_set or not halves or not fuses_attention(work):
+            return work
+        return with_parameters(work, {"precision": halves[0]})
+
+    def space(self, work: WorkloadSpec) -> Mapping[str, str]:
+        return tried(self.reads(work))
+
+    def misfit(self, kernel: Kernel, work: WorkloadSpec) -> str | None:
+        """What does not fit is refused when it is laid out."""
+        return None
+
+    def ladder(self, story: str) -> tuple[Rung, ...]:
+        return ladder(self.machine, story)
+
+    def sums(self, precision: str) -> SumRule:
+        return self.device.sums(precision)
+
+    def prepare(self, work: WorkloadSpec, *, math: bool = True) -> Kernel:
+        precision = find_datapath(work.precision).a.name
+        self.device.unit_for(precision)  # refuses a format that it does not have
+        return build_kernel(work, seed=work.seed, math=math, sums=self.sums(precision))
+
+    def crew(
+        self,
+        kernel: Kernel,
+        work: WorkloadSpec | None = None,
+        *,
+        seed: int = 0,
+        conditions: Conditions | None = None,
+        choices: Mapping[str, int] | None = None,
+    ) -> GpuCrew:
+        """Under other `conditions` than those of a run: as something was measured."""
+        if choices is None and work is not None:
+            choices = choices_of(self.machine, work)
+        return GpuCrew(self.device, kernel, None if work is None else work.threads, choices, conditions)
+
+    def estimate(self, kernel: Kernel, work: WorkloadSpec) -> Crew | None:
+        return None
+
+    def formulas(
+        self, kernel: Kernel, outcome: Outcome, memory: Mapping[str, Counts], intensity: Intensity
+    ) -> tuple[FormulaCheck, ...]:
+        """The formulas of the course are for loops on a core."""
+        return ()
+
+    def why(self, result: RunResult) -> Why:
+        return explain(self.machine, result)
+
+
+TARGET = GpuTarget

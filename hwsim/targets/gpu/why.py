@@ -1,0 +1,266 @@
+"""What a run on a GPU is bound by, in words, how its launches fill it, and what to try next."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from hwsim.engine.attribution import summed
+from hwsim.result import RunResult, bytes_moved
+from hwsim.spec.machine import MachineSpec
+from hwsim.target import Advice, Bound, Details, Line, Section, Table, Why
+from hwsim.targets.gpu.device import LAUNCH, WORDS
+from hwsim.targets.tables import bounds_words, choices_read, larger, per_byte, tensor_traffic
+from hwsim.text import data, digits, percent, seconds
+
+MEANING = {**WORDS, "tail": "the last blocks, which leave other SMs idle"}
+SHORT = (LAUNCH, "start", "step latency", "tail")
+"""Parts that more SMs do not shorten: there is too little work for those there are."""
+HELP = {
+    "math": "A format with a higher rate would be faster.",
+    "load/store": "Larger tiles in registers, wider loads, or fewer bank conflicts would keep it less busy.",
+    "special": "Fewer exponentials, or a format with a higher rate, would help.",
+    "step latency": "Smaller tiles or registers would let more blocks share an SM.",
+    "l2": "Larger tiles would read each value less often.",
+    "dram": "Fusing operations, larger tiles or a narrower format would move fewer bytes.",
+    "write": "A narrower format would write fewer bytes.",
+    LAUNCH: "A larger problem, or fewer and longer kernels, would use the GPU.",
+    "tail": "More blocks, of smaller tiles, would share the SMs more evenly.",
+    "start": "The work is too little for the whole GPU: a larger problem, or a batch.",
+    "power": "A narrower format does the same with less energy.",
+}
+KINDS = {"math": "compute", "special": "compute", "l2": "bandwidth", "dram": "bandwidth", "write": "bandwidth"}
+"""The kind of bound that a part is; others are their own kind."""
+PARTS = {
+    "math": "multiply-adds on the SMs",
+    "special": "special functions and lanes on the SMs",
+    "load/store": "loads and stores on the SMs",
+    "launch": "starts kernels",
+    "start": "starts and ends blocks",
+    "step latency": "waits for operands of a step",
+    "write": "writes results",
+    "power": "slowed by the power limit",
+    "tail": "waits for the last blocks",
+    "issue": "issues other instructions",
+}
+"""Rows of the attribution table that are not simply waits for what they are called."""
+MOST_LAUNCHES = 12
+BLOCKS = (
+    "at a time: blocks that all SMs together hold. waves: how often they are filled. room used: blocks over the places "
+    "in all waves, the last one counted whole."
+)
+CLOSED = (
+    "closed forms: every wave takes its longest part at full clock; operands come from DRAM once, or once for every "
+    "rectangle of blocks where the L2 does not hold them all. The run replays tiles through the L2 in the order of "
+    "blocks, and lets SMs share the L2 and DRAM."
+)
+ALIKE = 0.02
+"""Differences that need no reason."""
+
+
+def explain(machine: MachineSpec, result: RunResult) -> Why:
+    """What decided the time of a run on a GPU."""
+    unit = machine.compute[0]
+    bound = find_bound(result)
+    program = _program_words(result)
+    return Why(
+        used=f"{unit.count} {unit.name}",
+        whole="the GPU",
+        peak=f"{result.work.use['gpu']['count']} {unit.name}",
+        units=sum(each.count for each in machine.compute),
+        bound=bound,
+        bounds=bounds_words(result),
+        advice=advise(result, bound),
+        parts=PARTS,
+        levels=_level_table(result),
+        body=(_launch_table(result), *([Line(program, "faint")] if program else [])),
+        look=partial(look, result),
+        schedule=choices_read(machine, result),
+    )
+
+
+def look(result: RunResult) -> Details:
+    """How blocks fill the GPU, and what they moved."""
+    return Details(
+        (
+            Section("How the blocks fill the GPU", (_block_table(result), Line(BLOCKS, "faint"))),
+            Section("Where the bytes went", (_level_table(result),)),
+            Section("What went to and from main memory", (tensor_traffic(result),)),
+            Section("The run beside closed forms", (_closed_table(result), Line(CLOSED, "faint"))),
+        )
+    )
+
+
+def longest_launch(result: RunResult) -> dict[str, Any]:
+    """The launch that takes the most time."""
+    found: dict[str, Any] = max(result.work.use["gpu"]["launches"], key=lambda launch: launch["seconds"])
+    return found
+
+
+def find_bound(result: RunResult) -> Bound:
+    """The largest row of the attribution table."""
+    together = summed(result.attribution)
+    whole = sum(together.values())
+    (_, part), cycles = next(iter(together.items()), (("", LAUNCH), 0))
+    share = cycles / whole if whole else 0.0
+    much = f"{percent(share, 1)} of the time"
+    if part == LAUNCH:
+        words = f"Bound by starting kernels: {much} goes by before they run. {HELP[LAUNCH]}"
+        return Bound(part, LAUNCH, share, words)
+    words = f"Bound by {MEANING.get(part, part)}: {much}{_most_in(result)}. {HELP.get(part, '')}".strip()
+    return Bound(part, KINDS.get(part, part), share, words + _room_words(result))
+
+
+def advise(result: RunResult, bound: Bound) -> Advice:
+    """One change that the bound suggests."""
+    machine = result.resolved.machine
+    unit = machine["compute"][0]
+    name, count = unit["name"], unit["count"]
+    if bound.part in SHORT:
+        return _more_work(result, unit)
+    precision = result.resolved.workload["precision"]
+    faster = [each for each in unit["tensor"] if each in ("bf16", "fp16") and each != precision]
+    launch = longest_launch(result)
+    blocks, grown = launch["blocks"], larger(result.resolved.workload.get("sizes", {}))
+    if blocks < count and not launch["power_limited"]:
+        why = f"its {blocks:,} blocks leave {count - blocks:,} of {count} {name} without one"
+        return Advice((), (f"{name}.count={blocks}",), f"{why}: see whether so many do as well")
+    if blocks < count * launch["resident"] and grown is not None and not launch["power_limited"]:
+        return Advice((grown,), (), f"a larger problem: {count} {name} have room for more than {blocks:,} blocks")
+    if bound.kind == "compute" and precision in ("fp32", "fp64") and faster:
+        return Advice((("precision", faster[-1]),), (), "the same on the tensor cores")
+    if bound.kind == "bandwidth":
+        level = bound.part if bound.part in ("l2", "dram") else "dram"
+        source = next(each["name"] for each in machine["memory"] if each["name"] == level or each["kind"] == level)
+        return Advice((), (f"{source}.bandwidth=inf",), f"how fast it would be if {source} kept up")
+    if bound.part == "power":
+        return Advice((), (f"{name}.power_limit={2 * _watts(unit['power_limit'])} W",), "with twice the power")
+    return Advice((), (f"{name}.count={2 * count}",), f"the same with twice as many {name}")
+
+
+def _most_in(result: RunResult) -> str:
+    """Which launch takes the most, where there are several."""
+    launch = longest_launch(result)
+    if len(result.work.use["gpu"]["launches"]) == 1 or not result.time_s:
+        return ""
+    return f", and {launch['name']} is {percent(launch['seconds'], result.time_s)} of it all"
+
+
+def _room_words(result: RunResult) -> str:
+    """What the longest launch leaves empty, and what power does to it."""
+    launch = longest_launch(result)
+    count = result.work.use["gpu"]["count"]
+    words = ""
+    if launch["blocks"] < count * launch["resident"]:
+        words += f" Its {launch['blocks']:,} blocks leave room on the {count} SMs: a larger problem would use it."
+    if launch["power_limited"]:
+        words += f" It runs at {launch['clock_hz'] / 1e9:.2f} GHz and {launch['watts']:.0f} W."
+    return words
+
+
+def _more_work(result: RunResult, unit: dict[str, Any]) -> Advice:
+    """Fewer launches where operations can be fused, else more work in each of them."""
+    schedule = result.resolved.workload.get("schedule", {})
+    several = len(result.work.use["gpu"]["launches"]) > 1
+    if several and schedule.get("fused") is False:
+        return Advice((("fused", "true"),), (), "fewer kernels to start")
+    if several and schedule.get("variant") == "naive":
+        return Advice((("variant", "fused"),), (), "one kernel instead of three")
+    grown = larger(result.resolved.workload.get("sizes", {}))
+    if grown is not None:
+        return Advice((grown,), (), "a larger problem: starting a kernel takes as long for much work as for little")
+    return Advice((), (f"{unit['name']}.launch.stream=0 us",), "what is left without starting kernels")
+
+
+def _watts(text: object) -> int:
+    return round(float(str(text).partition(" ")[0]))
+
+
+def _launch_table(result: RunResult) -> Table:
+    """Kernels in the order in which they are started."""
+    launches = result.work.use["gpu"]["launches"]
+    rows: list[tuple[str, ...]] = [
+        (
+            launch["name"],
+            seconds(launch["seconds"]),
+            f"{launch['blocks']:,}",
+            digits(launch["waves"]),
+            f"{launch['warps']} of {launch['most_warps']}" if "warps" in launch else "",
+            launch.get("limit", ""),
+            launch["bound"],
+        )
+        for launch in launches[:MOST_LAUNCHES]
+    ]
+    rest = launches[MOST_LAUNCHES:]
+    if rest:
+        rows.append((f"{len(rest)} more", seconds(sum(launch["seconds"] for launch in rest))))
+    columns = ("kernel", "time", "blocks", "waves", "warps per SM", "limited by", "longest part")
+    return Table(columns, tuple(rows), (0, 5, 6))
+
+
+def _block_table(result: RunResult) -> Table:
+    """How the blocks of each launch find room on the SMs."""
+    count = result.work.use["gpu"]["count"]
+    rows = []
+    for launch in result.work.use["gpu"]["launches"][:MOST_LAUNCHES]:
+        places = count * launch["resident"]
+        waves = -(-launch["blocks"] // places) if places else 0
+        used = percent(launch["blocks"], waves * places)
+        warps = f"{launch['warps']} of {launch['most_warps']}" if "warps" in launch else ""
+        cells = (f"{launch['blocks']:,}", f"{places:,}", digits(launch["waves"]), used, warps, launch.get("limit", ""))
+        rows.append((launch["name"], *cells))
+    columns = ("kernel", "blocks", "at a time", "waves", "room used", "warps per SM", "limited by")
+    return Table(columns, tuple(rows), (0, 6))
+
+
+def _closed_table(result: RunResult) -> Table:
+    """Time and traffic of each launch as it ran and by formula, and why they differ."""
+    rows = []
+    for launch in result.work.use["gpu"]["launches"][:MOST_LAUNCHES]:
+        closed = launch["closed"]
+        times = seconds(launch["seconds"]), seconds(closed["seconds"])
+        moved = data(launch["dram_bytes"]), data(closed["dram_bytes"])
+        rows.append((launch["name"], *times, *moved, _difference(launch)))
+    columns = ("kernel", "time", "closed form", "dram", "closed form", "why they differ")
+    return Table(columns, tuple(rows), (0, 5))
+
+
+def _difference(launch: dict[str, Any]) -> str:
+    closed = launch["closed"]
+    found = []
+    if launch["dram_bytes"] < (1 - ALIKE) * closed["dram_bytes"]:
+        found.append("the L2 still has tiles of the blocks before")
+    elif launch["dram_bytes"] > (1 + ALIKE) * closed["dram_bytes"]:
+        found.append("tiles are pushed out of the L2 before they are used again")
+    if launch["power_limited"]:
+        found.append("power lowers the clock")
+    elif not found and abs(launch["seconds"] - closed["seconds"]) > ALIKE * closed["seconds"]:
+        found.append("waves differ in what they find in the L2")
+    if launch["walked"] < 1:
+        found.append(f"{percent(launch['walked'], 1)} of the replay was walked")
+    return "; ".join(found)
+
+
+def _level_table(result: RunResult) -> Table:
+    """What went through the L2 and what came from DRAM."""
+    rows = []
+    for name, counts in result.memory.items():
+        reads, misses = counts.reads, getattr(counts, "read_misses", None)
+        hits = percent(reads - misses, reads) if misses is not None and reads else ""
+        rows.append((name, data(bytes_moved(counts)), hits, per_byte(result, name)))
+    return Table(("level", "bytes to and from", "found there", "op per byte"), tuple(rows))
+
+
+def _program_words(result: RunResult) -> str:
+    """What only a hand-written kernel has; nothing for a library's."""
+    launch = result.work.use["gpu"]["launches"][0]
+    if "sectors_per_request" not in launch:
+        return ""
+    walked = percent(launch["walked"], 1)
+    how = "" if launch["walked"] == 1 else f"; {walked} of its steps were walked, the rest are alike"
+    return (
+        f"{digits(launch['sectors_per_request'])} sectors for each load of a warp, "
+        f"{percent(launch['bank_conflicts'], 1)} of the passes through shared memory are bank conflicts, "
+        f"{percent(launch['l1_hit_rate'], 1)} of the sectors are found in the L1 and "
+        f"{percent(launch['l2_hit_rate'], 1)} of the others in the L2{how}"
+    )

@@ -1,0 +1,1 @@
+"""A grid of processing elements, each with memories of its own."""

@@ -1,0 +1,300 @@
+"""The run of a kernel on arrays: map its loops, play their tiles, do the math in their order, count what happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import groupby, pairwise
+from time import perf_counter
+
+from hwsim.energy import ARITHMETIC, OPERANDS, Ledger
+from hwsim.engine.floor import Floor
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome, TensorTraffic
+from hwsim.memory.counters import DramCounters, ScratchpadCounters
+from hwsim.numerics.format import find_format
+from hwsim.program.gemm import GemmView, gemm_view
+from hwsim.program.kernel import Kernel
+from hwsim.program.loops import Item, Loop, Range, walk
+from hwsim.spec.choices import MappingSpec
+from hwsim.spec.machine import MachineSpec
+from hwsim.targets.systolic.agent import ARRAY, FILL, VECTOR, ArrayAgent, play_passes
+from hwsim.targets.systolic.estimate import Goal
+from hwsim.targets.systolic.lower import Mapped, map_kernel, program_of
+from hwsim.targets.systolic.model import Chip, build_chip
+from hwsim.targets.systolic.tiling import ArrayPass, Counts, Move, cut_to
+
+
+def count_dram(chip: Chip, moves: list[Move]) -> DramCounters:
+    """Tiles are read and written from their first to their last byte: each row is opened once for each tile."""
+    spec = chip.dram
+    read = [move for move in moves if move.level == spec.name and not move.store]
+    written = [move for move in moves if move.level == spec.name and move.store]
+    bursts = [sum(-(-move.nbytes // spec.burst) for move in group) for group in (read, written)]
+    rows = sum(-(-move.nbytes // spec.row) for move in (*read, *written))
+    return DramCounters(
+        reads=bursts[0],
+        writes=bursts[1],
+        bytes_read=sum(move.nbytes for move in read),
+        bytes_written=sum(move.nbytes for move in written),
+        row_hits=sum(bursts) - rows,
+        row_misses=rows,
+    )
+
+
+def count_scratchpads(chip: Chip, mapped: Mapped, counts: Counts, moves: list[Move]) -> dict[str, ScratchpadCounters]:
+    """What the array and its vector unit touched, and what the transfers wrote and read."""
+    found = {}
+    for pad in chip.scratchpads:
+        own = [move for move in moves if chip.pads[move.role] is pad and move.level != pad.name]
+        home = [move for move in moves if move.level == pad.name]
+        read, written = (counts.reads[pad.name, action] // 8 for action in ("read", "write"))
+        filled = sum(move.nbytes for move in own if not move.store)
+        filled += sum(move.nbytes for move in home if move.store)
+        drained = sum(move.nbytes for move in own if move.store)
+        drained += sum(move.nbytes for move in home if not move.store)
+        found[pad.name] = ScratchpadCounters(
+            reads=counts.elements[pad.name, "read"],
+            writes=counts.elements[pad.name, "write"],
+            bytes_read=read,
+            bytes_written=written,
+            bytes_filled=filled,
+            bytes_drained=drained,
+            peak_bytes=max(mapped.taken(pad.name, each) for each in mapped.passes),
+        )
+    return found
+
+
+def count_tensors(chip: Chip, mapped: Mapped, moves: list[Move]) -> dict[str, TensorTraffic]:
+    """Elements of each tensor that came from main memory, and that went there."""
+    loads: Counter[str] = Counter()
+    stores: Counter[str] = Counter()
+    for move in moves:
+        if move.level == chip.dram.name:
+            (stores if move.store else loads)[move.tensor] += 8 * move.nbytes // mapped.places.bits[move.tensor]
+    return {name: TensorTraffic(loads[name], stores[name]) for name in sorted(mapped.places.level)}
+
+
+def vector_flops(counts: Counts) -> int:
+    return sum(count * (2 if kind == "fma" else 1) for kind, count in counts.vector.items())
+
+
+def parts_alone(chip: Chip, agent: ArrayAgent) -> dict[str, int]:
+    """Femtoseconds that each part would take alone; of fills, drains and first bytes, what is not hidden."""
+    hz = chip.clock_hz
+    steps = [step for _, _, step in agent.slots]
+    cycles = {
+        ARRAY: sum(max(step.work.body, step.work.fed) for step in steps if step.work is not None),
+        VECTOR: sum(step.vector_cycles for step in steps),
+        FILL: agent.watch.waiting[FILL],
+    }
+    found = {name: count * FEMTOSECONDS // hz for name, count in cycles.items()}
+    for name, link in agent.links.items():
+        moves = [move for move in agent.moved if move.level == name]
+        rate = chip.bytes_per_cycle(chip.machine.level(name))
+        if moves:
+            found[name] = int(link.moved_bytes / rate * FEMTOSECONDS / hz) if rate is not None else 0
+    setup = chip.unit.dma.setup
+    far = [move for move in agent.moved if move.level == chip.dram.name]
+    waits = Fraction(0)
+    if setup is not None:
+        waits += sum(move.requests for move in far) * setup.seconds(hz)
+    if chip.dram.latency is not None:
+        waits += len(far) * chip.dram.latency.seconds(chip.machine.clock_hz(chip.dram.clock))
+    if chip.unit.dma.bandwidth is not None:
+        rate = chip.unit.dma.bandwidth.bytes_per_cycle(hz)
+        waits += sum(move.nbytes for move in far) / rate / hz if rate is not None else 0
+    rounded = len(steps) + len(far) + len(agent.passes)  # what arrives within a cycle is seen at its end
+    found["first bytes"] = min(
+        agent.watch.now * FEMTOSECONDS // hz, int((waits + Fraction(rounded, hz)) * FEMTOSECONDS)
+    )
+    return {name: fs for name, fs in found.items() if fs}
+
+
+def count_stages(chip: Chip, mapped: Mapped, agent: ArrayAgent) -> tuple[StageOutcome, ...]:
+    """Each stage, from the end of the one before to its own end; what overlaps is put down to the earlier one."""
+    begin = 0
+    found = []
+    for name, group in groupby(zip(mapped.passes, agent.over, strict=True), key=lambda pair: pair[0].stage):
+        pairs = list(group)
+        end = max(begin, *(over.value for _, over in pairs))
+        elapsed = end * FEMTOSECONDS // chip.clock_hz - begin * FEMTOSECONDS // chip.clock_hz
+        flops = sum(2 * each.counts.macs + vector_flops(each.counts) for each, _ in pairs)
+        moves = [move for each, _ in pairs for step in each for move in (*step.loads, *step.stores)]
+        tensors = {name: traffic for name, traffic in count_tensors(chip, mapped, moves).items() if traffic.moved}
+        found.append(StageOutcome(name, elapsed, flops, tensors))
+        begin = end
+    return tuple(found)
+
+
+def describe_array(chip: Chip, mapped: Mapped, agent: ArrayAgent, counts: Counts) -> dict[str, object]:
+    """Cycles of the arrays by what they did, and the tiles of each pass."""
+    watch = agent.watch
+    return {
+        "rows": chip.unit.rows,
+        "columns": chip.unit.columns,
+        "count": chip.unit.count,
+        "dataflow": chip.array.dataflow,
+        "folding": chip.unit.folding,
+        "macs": counts.macs,
+        "peak_macs_per_cycle": float(chip.peak_macs_per_cycle),
+        "streaming_cycles": watch.busy[ARRAY],
+        "fill_drain_cycles": watch.waiting[FILL],
+        "vector_cycles": watch.busy[VECTOR] + watch.waiting[VECTOR],
+        "stall_cycles": sum(n for name, n in watch.waiting.items() if name not in (FILL, VECTOR)),
+        "passes": [
+            {
+                "name": each.name,
+                "unit": each.unit,
+                "tile": each.tile,
+                "order": each.order,
+                "tiles": len(each.steps),
+                "buffers": each.buffers,
+                **_share_of_bound(chip, mapped, each, elapsed),
+            }
+            for each, elapsed in zip(mapped.passes, _elapsed(agent), strict=True)
+        ],
+        "levels": dict(sorted(mapped.places.level.items())),
+    }
+
+
+def _elapsed(agent: ArrayAgent) -> list[int]:
+    """Cycles of each pass, from the end of the one before to its own end."""
+    ends = [0]
+    for over in agent.over:
+        ends.append(max(ends[-1], over.value))
+    return [after - before for before, after in pairwise(ends)]
+
+
+def _share_of_bound(chip: Chip, mapped: Mapped, each: ArrayPass, elapsed: int) -> dict[str, float]:
+    """The least time that any choice of tiles could take, and how near the chosen one comes to it: 1 is the best."""
+    cycles = bound_cycles(chip, mapped, each)
+    share = min(1.0, cycles / elapsed) if elapsed else 1.0
+    return {"bound_s": cycles / chip.clock_hz, "share_of_bound": share}
+
+
+def bound_cycles(chip: Chip, mapped: Mapped, each: ArrayPass) -> float:
+    """All cells at work all the time, all lanes, or each byte that has to be moved moved once: whichever is longest."""
+    moves = [move for step in each for move in (*step.loads, *step.stores) if move.level == chip.dram.name]
+    once = {move.tensor: 0 for move in moves}
+    for move in moves:
+        once[move.tensor] += move.nbytes
+    nbytes = sum(min(total, mapped.places.nbytes[name]) for name, total in once.items())
+    vector = sum(step.vector_cycles for step in each)
+    return max(each.counts.macs / float(chip.peak_macs_per_cycle), vector, nbytes / chip.dram_speed)
+
+
+def post_energy(
+    chip: Chip, kernel: Kernel, counts: Counts, levels: dict[str, ScratchpadCounters], dram: DramCounters
+) -> Ledger:
+    """Everything that costs energy."""
+    ledger = Ledger()
+    name = chip.unit.name
+    ledger.post(name, f"mac.{kernel.fmt.name}", counts.macs, cause=ARITHMETIC)
+    ledger.post(name, "hop", counts.hops, cause=OPERANDS)
+    for kind, count in sorted(counts.vector.items()):
+        ledger.post(name, f"vector.{kind}", count, cause=ARITHMETIC)
+    for pad, counters in levels.items():
+        out, into = (8 * moved // kernel.fmt.bits for moved in (counters.bytes_drained, counters.bytes_filled))
+        ledger.post(pad, "read", counters.reads + out, bits=8 * (counters.bytes_read + counters.bytes_drained))
+        ledger.post(pad, "write", counters.writes + into, bits=8 * (counters.bytes_written + counters.bytes_filled))
+    ledger.post(chip.dram.name, "read", dram.reads, bits=8 * dram.bytes_read)
+    ledger.post(chip.dram.name, "write", dram.writes, bits=8 * dram.bytes_written)
+    ledger.post(chip.dram.name, "activate", dram.activates)
+    return ledger
+
+
+def compute(chip: Chip, kernel: Kernel, items: list[Item]) -> None:
+    """Fill in the kernel's results."""
+    for item in items:
+        if isinstance(item, Loop):
+            view = gemm_view(item)
+            for ranges in chunks(chip, view, kernel) if view is not None else [item.ranges({})]:
+                item.compute(ranges)
+        else:
+            for loop, inner, _ in walk([item], {}):
+                loop.compute(inner)
+
+
+def chunks(chip: Chip, view: GemmView, kernel: Kernel) -> Iterator[dict[str, Range]]:
+    """A product in pieces along k that fit the rows of the array, each of which is added to the accumulators.
+
+    Where sums are stored in a narrower format than they are kept in, they are rounded once, at the end: the whole sum
+    is then one piece.
+    """
+    whole = view.loop.ranges({})
+    stored = kernel.tensors[view.output.tensor].element_bits
+    rounds = stored < find_format(chip.sum_format).bits or view.loop.late_body.total or view.loop.operation.late
+    if rounds or chip.array.dataflow == "os":
+        yield whole
+        return
+    for ranges in cut_to({index: whole[index][1] for index in view.k}, chip.array.rows).ranges():
+        yield {**whole, **ranges}
+
+
+class ArrayCrew:
+    """The arrays of a chip, and the tiles of a kernel in the order in which they take them."""
+
+    def __init__(
+        self, machine: MachineSpec, kernel: Kernel, asked: MappingSpec | None = None, goal: Goal = "time"
+    ) -> None:
+        self.kernel = kernel
+        self.chip = build_chip(machine, kernel.fmt.name, None if asked is None else asked.dataflow)
+        started = perf_counter()
+        self.mapped = map_kernel(self.chip, kernel, asked, goal)
+        self.map_seconds = perf_counter() - started
+        self.math_seconds = 0.0
+
+    def work(self, floor: Floor) -> None:
+        """Play the tiles; the real math is done in their order."""
+        self.agent = play_passes(self.chip, self.mapped.passes, floor)
+        started = perf_counter()
+        if self.kernel.setting.math:
+            self.kernel.stages()  # refuses given tensors that the kernel does not have
+            compute(self.chip, self.kernel, program_of(self.kernel))
+        self.math_seconds = perf_counter() - started
+        if floor.timeline:
+            self._post_pulses(floor)
+
+    def _post_pulses(self, floor: Floor) -> None:
+        """Power over time: of main memory while it moved bytes, of the rest while arrays and lanes were at work."""
+        ledger, far = self.outcome().ledger, self.chip.dram.name
+        moving = [span for span in floor.spans if span.lane.endswith(f" {far}")]
+        working = [span for span in floor.spans if not span.lane.endswith(f" {far}")]
+        pads = {level.name for level in self.chip.machine.memory} - {far}
+        for spans, components in ((moving, {far}), (working, {self.chip.unit.name, *pads})):
+            shares = ledger.split([span.end_fs - span.start_fs for span in spans], components)
+            for span, share in zip(spans, shares, strict=True):
+                floor.pulse(span.start_fs, span.end_fs, share)
+
+    def outcome(self) -> Outcome:
+        chip, mapped, agent = self.chip, self.mapped, self.agent
+        counts = Counts()
+        for each in mapped.passes:
+            counts += each.counts
+        dram = count_dram(chip, agent.moved)
+        levels = count_scratchpads(chip, mapped, counts, agent.moved)
+        time = agent.watch.result(chip.clock_hz)
+        tensors = count_tensors(chip, mapped, agent.moved)
+        use = describe_array(chip, mapped, agent, counts)
+        return Outcome(
+            elapsed_fs=time.elapsed_fs,
+            clock_hz=chip.clock_hz,
+            agents=(time,),
+            parts=parts_alone(chip, agent),
+            levels=levels,
+            dram=dram,
+            tensors=tensors,
+            stages=count_stages(chip, mapped, agent),
+            flops=2 * counts.macs + vector_flops(counts),
+            macs=counts.macs,
+            loads=sum(each.loads for each in tensors.values()),
+            stores=sum(each.stores for each in tensors.values()),
+            ledger=post_energy(chip, self.kernel, counts, levels, dram),
+            peak_flops_per_s=2 * float(chip.peak_macs_per_cycle) * chip.clock_hz,
+            model=ARRAY,
+            reached={chip.dram.name: {name: each.loads + each.stores for name, each in tensors.items()}},
+            use={"array": use},
+            walk_seconds=self.map_seconds,
+            math_seconds=self.math_seconds,
+        )

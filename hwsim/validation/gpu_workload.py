@@ -1,0 +1,299 @@
+"""A measured GPU kernel as workloads of hwsim, with the conditions under which it was measured.
+
+Each goes the way that `hwsim run` goes: the target prepares its kernel and lays it out, and the engine plays it.
+
+A row knows how it was timed, which launch belongs to that, and whether it measures the host: docs/explanation/gpu.md
+has the rules in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+from hwsim.engine.play import play
+from hwsim.numerics.datapath import find_datapath
+from hwsim.ops.attention_shape import AttentionShape
+from hwsim.ops.conv import ConvWorkload
+from hwsim.ops.layout import quantize
+from hwsim.program.kernel import Kernel, Setting
+from hwsim.program.operator import OperatorKernel, OperatorRun
+from hwsim.spec.choices import ThreadSchedule
+from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.workload import WorkloadSpec
+from hwsim.targets.gpu.device import LAUNCH, Device
+from hwsim.targets.gpu.lower import Conditions
+from hwsim.targets.gpu.target import GpuTarget
+from hwsim.validation.table import LINE, Record, integer, table_error
+
+COLUMNS = (
+    "family", "machine", "op", "impl", "dtype", "pass", "b", "m", "n", "k", "heads", "kv_heads", "seq_q", "seq_kv",
+    "head_dim", "causal", "c_in", "h_in", "w_in", "c_out", "r", "s", "stride", "pad", "rows", "cols", "latency_us",
+    "timing",
+)  # fmt: skip
+
+PRECISION = {
+    "fp16": "fp16", "bf16": "bf16", "fp32": "fp32", "int8": "int8", "int8_smoothquant": "int8", "fp8_e4m3": "fp8_e4m3",
+    "fp8_block128": "fp8_e4m3", "w4a16": "w4a16", "w8a16": "w8a16",
+}  # fmt: skip
+
+TIMING = {"cuda_graph": "graph", "cuda_event": "stream", "reported": "graph", "wall_clock": "host"}
+HOST_US = {"gemm": 21.0, "softmax": 12.0, "layernorm": 45.0, "gelu": 45.0, "add": 21.0}
+"""Host time of one call in the wall-clock rows: LLMCompass, hardware_model/compute_module.py, on A100."""
+
+LAYER_TIMED = "trt_flow_"
+"""TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
+FLASH_FLOOR_US = 300.0
+"""Published FlashAttention times below this are those of the host."""
+BACKWARD = 3.5
+"""Forward and backward of attention over forward alone: seven matrix products against two."""
+SERVING_LAUNCHES = {"vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2}
+"""Kernels without work of their own that the framework starts beside attention, to plan its blocks."""
+
+
+@dataclass(frozen=True)
+class MeasuredKernel:
+    """A row of the table."""
+
+    path: Path
+    record: Record
+
+    @property
+    def family(self) -> str:
+        return self.record["family"]
+
+    @property
+    def machine(self) -> str:
+        return self.record["machine"]
+
+    @property
+    def seconds(self) -> float:
+        try:
+            microseconds = float(self.record["latency_us"])
+        except ValueError:
+            microseconds = -1.0
+        if not 0 < microseconds < float("inf"):
+            raise self.wrong("latency_us", f"{self.record['latency_us']!r} is not a time in microseconds")
+        return microseconds * 1e-6
+
+    @property
+    def name(self) -> str:
+        """The id of the row if it has one, or its line."""
+        return self.record.get("id") or f"line {self.record[LINE]}"
+
+    @property
+    def precision(self) -> str:
+        if self.record["dtype"] not in PRECISION:
+            raise self.wrong("dtype", f"{self.record['dtype']!r} is not one of {', '.join(PRECISION)}")
+        return PRECISION[self.record["dtype"]]
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the row measures the host rather than the kernel."""
+        return self.record["op"] == "attn_flash" and self.seconds * 1e6 < FLASH_FLOOR_US
+
+    def size(self, column: str, default: int | None = None) -> int:
+        if default is not None and not self.record[column]:
+            return default
+        value = integer(self.path, self.record, column)
+        least = 0 if column == "pad" else 1
+        if value < least:
+            raise self.wrong(column, f"{value} is less than {least}")
+        return value
+
+    def named(self, column: str, names: dict[str, str]) -> str:
+        if self.record[column] not in names:
+            raise self.wrong(column, f"{self.record[column]!r} is not one of {', '.join(names)}")
+        return names[self.record[column]]
+
+    def wrong(self, column: str, message: str) -> Exception:
+        return table_error(self.path, int(self.record[LINE]), column, message)
+
+
+def stored_bytes(precision: str) -> tuple[float, float]:
+    """Bytes of one element of activations and of weights."""
+    path = find_datapath(precision)
+    return float(path.stored_bits_a / 8), float(path.stored_bits_b / 8)
+
+
+QUANTIZES = frozenset(("sglang_sgl_kernel_fp8_scaled_mm",))
+"""Implementations that round activations to 8 bits, row by row, before they multiply."""
+GRAPH_COPIES = 6
+"""Matrix products of the graph rows take turns with so many weights."""
+FLASH_KERNELS = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3"}
+SERVING_KERNELS = {"vllm_flash_attn": "flash2", "vllm_flash_attn_fa3": "flash3", "vllm_flash_attn_fa4": "flash3"}
+DECODE_KERNEL = "flash_decode"
+
+LADDER = {
+    "1_naive": ThreadSchedule(kernel="naive"),
+    "2_gmem_coalesce": ThreadSchedule(kernel="coalesced"),
+    "3_smem_cache": ThreadSchedule(kernel="shared"),
+    "4_1d_blocktile": ThreadSchedule(kernel="register_1d"),
+    "5_2d_blocktile": ThreadSchedule(kernel="register_2d"),
+    "6_vectorized": ThreadSchedule(kernel="vectorised"),
+    "9_autotune": ThreadSchedule(kernel="vectorised", bk=16),
+    "10_warptile": ThreadSchedule(kernel="warp_tiled"),
+}
+"""Hand-written kernels of the ladder that hwsim has as well, by the names of their author."""
+
+
+@dataclass(frozen=True)
+class KernelPiece:
+    """One workload, or a kernel that no workload file can name, and what was so around it."""
+
+    work: WorkloadSpec | Kernel
+    conditions: Conditions = field(default_factory=Conditions)
+
+
+@dataclass(frozen=True)
+class PlayedKernel:
+    """Seconds on the device without any launch, and the number of launches."""
+
+    seconds: float
+    launches: int
+
+
+def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
+    """The same call as in a run, without math; what starting kernels takes is left out."""
+    if isinstance(piece.work, Kernel):
+        crew = target.crew(piece.work, None, conditions=piece.conditions)
+    else:
+        crew = target.crew(target.prepare(piece.work, math=False), piece.work, conditions=piece.conditions)
+    outcome = play(crew)
+    starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
+    return PlayedKernel((outcome.elapsed_fs - starting) * 1e-15, sum(each.cost.launches for each in crew.launches))
+
+
+def pieces_of(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    """What stands behind a row, in order."""
+    return PIECES[row.record["op"]](device, row)
+
+
+def _work(op: str, precision: str, sizes: Mapping[str, int | bool], **more: object) -> WorkloadSpec:
+    """A workload as a file would say it."""
+    about = {"format": 1, "name": op, "description": "A measured kernel.", "op": op}
+    return WorkloadSpec.model_validate({**about, "precision": precision, "sizes": dict(sizes), **more})
+
+
+def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    batch, m, n, k = row.size("b", 1), row.size("m"), row.size("n"), row.size("k")
+    size, weights = stored_bytes(row.precision)
+    output = max(size, 2.0)
+    fits = batch * (m * k * size + n * k * weights + m * n * output) < device.l2.size
+    graph = row.record["timing"] == "cuda_graph"
+    warm_weights = GRAPH_COPIES * n * k * weights < device.l2.size if graph else fits
+    warm = frozenset(name for name, held in (("A", fits), ("B", warm_weights)) if held)
+    sizes = {"m": m, "n": n, "k": k}
+    if batch > 1:
+        made = _work("matmul_batched", row.precision, {**sizes, "batch": batch})
+    else:
+        made = _work("matmul", row.precision, sizes)
+    product = KernelPiece(made, Conditions(warm, {"C": output}))
+    if row.record["impl"] in QUANTIZES:
+        return [KernelPiece(_quantize(m, k, row.precision)), product]
+    return [product]
+
+
+def _quantize(rows: int, columns: int, to: str) -> Kernel:
+    run = OperatorRun("quantize", "bf16", ParallelSchedule())
+    return OperatorKernel(quantize.apply([(rows, columns)], {"to": to}), run, Setting(math=False))
+
+
+def _ladder(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    sizes = {name: row.size(name) for name in ("m", "n", "k")}
+    return [KernelPiece(_work("matmul", "fp32", sizes, threads=LADDER[row.record["impl"]]))]
+
+
+def _conv(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    columns = {
+        "batch": "b", "ci": "c_in", "height": "h_in", "width": "w_in", "co": "c_out", "kernel": "r", "kernel_w": "s",
+        "stride": "stride", "padding": "pad",
+    }  # fmt: skip
+    work = _work("conv2d", row.precision, {name: row.size(column) for name, column in columns.items()})
+    assert isinstance(work, ConvWorkload)
+    shape = work.sizes.shape
+    size, _ = stored_bytes(row.precision)
+    image, out, window = prod(shape.image), prod(shape.out), prod(shape.window)
+    held = shape.batch * (shape.ci * image + shape.co * out) + shape.co * shape.ci * window
+    warm = frozenset(("x", "w")) if size * held < device.l2.size else frozenset()
+    return [KernelPiece(work, Conditions(warm, {"y": size}))]
+
+
+def _attention_shape(row: MeasuredKernel) -> AttentionShape:
+    batch, heads, kv_heads, queries, keys, d = map(row.size, ("b", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"))
+    return AttentionShape(queries, keys, d, heads, kv_heads, batch, row.record["causal"] == "1")
+
+
+def _attention(row: MeasuredKernel, variant: str) -> WorkloadSpec:
+    """Its tiles are those of the library's kernel, whatever the schedule says: one tile is laid out quickest."""
+    z = _attention_shape(row)
+    sizes = {
+        "batch": z.batch, "heads": z.heads, "kv_heads": z.kv_heads, "queries": z.queries, "n": z.keys, "d": z.d,
+        "causal": z.causal,
+    }  # fmt: skip
+    return _work("attention", row.precision, sizes, schedule={"variant": variant, "br": z.queries, "bc": z.keys})
+
+
+def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    return [KernelPiece(_attention(row, "fused"), Conditions(attention=row.named("impl", FLASH_KERNELS)))]
+
+
+def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    """A serving framework also writes keys and values into its cache and copies the result."""
+    z = _attention_shape(row)
+    cache_rows = 2 * z.batch * z.keys * z.kv_heads
+    result_rows = z.batch * z.queries * z.heads
+    fused = KernelPiece(_attention(row, "fused"), Conditions(attention=row.named("impl", SERVING_KERNELS)))
+    return [_copy(row, cache_rows, z.d), fused, _copy(row, result_rows, z.d)]
+
+
+def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    """The framework splits keys among blocks only where heads share keys; then it also copies what it swapped."""
+    z = _attention_shape(row)
+    shared = z.heads > z.kv_heads
+    fused = KernelPiece(_attention(row, "fused"), Conditions(attention=DECODE_KERNEL, split_keys=shared))
+    copies = [_copy(row, z.batch * z.heads, z.d)] * (2 if shared and z.kv_heads > 1 and z.batch > 1 else 1)
+    return [_copy(row, 2 * z.batch * z.kv_heads, z.d), fused, *copies]
+
+
+def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    return [KernelPiece(_attention(row, "naive"))]
+
+
+def _copy(row: MeasuredKernel, m: int, n: int) -> KernelPiece:
+    return KernelPiece(_work("pointwise", row.precision, {"m": m, "n": n}, stages=("copy",)))
+
+
+def _elementwise(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    stage = {"op": "add", "inputs": ("b",)} if row.record["op"] == "add" else "gelu"
+    return [KernelPiece(_work("pointwise", row.precision, _matrix(row), stages=(stage,)))]
+
+
+def _softmax(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    return [KernelPiece(_work("softmax", row.precision, _matrix(row)))]
+
+
+def _layernorm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    return [KernelPiece(_work("layernorm", row.precision, _matrix(row)))]
+
+
+def _matrix(row: MeasuredKernel) -> dict[str, int]:
+    return {"m": row.size("rows"), "n": row.size("cols")}
+
+
+PIECES: dict[str, Callable[[Device, MeasuredKernel], list[KernelPiece]]] = {
+    "gemm": _gemm,
+    "bmm": _gemm,
+    "conv2d": _conv,
+    "attn_flash": _flash,
+    "attn_prefill": _prefill,
+    "attn_decode": _decode,
+    "attn_std_unfused": _unfused,
+    "add": _elementwise,
+    "gelu": _elementwise,
+    "softmax": _softmax,
+    "layernorm": _layernorm,
+    "sgemm_ladder": _ladder,
+}

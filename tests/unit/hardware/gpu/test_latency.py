@@ -1,0 +1,47 @@
+"""The latencies of a machine file are read: in chains of hand-written kernels, and where blocks end."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwsim.ops.attention_shape import AttentionShape
+from hwsim.program.gemm import GemmShape
+from hwsim.spec.choices import ThreadSchedule
+from hwsim.targets.gpu.hand_written import MatmulProblem, ProgramCost, make_program, program_cost
+from tests.unit.hardware.gpu.made import device, model
+
+SLOW = 400
+
+
+def by_hand(kernel: str, fmt: str = "fp32", bits: int = 32, *overrides: str) -> ProgramCost:
+    asked = ThreadSchedule.model_validate({"kernel": kernel})
+    return program_cost(device("a100_40", *overrides), make_program(MatmulProblem(256, 256, 256, fmt, bits), asked))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fmt", "bits", "field"), [("shared", "fp32", 32, "fma"), ("tensor", "fp16", 16, "tensor")]
+)
+def test_sums_that_wait_for_each_other_hold_up_a_block(kernel: str, fmt: str, bits: int, field: str) -> None:
+    plain, slow = by_hand(kernel, fmt, bits), by_hand(kernel, fmt, bits, f"sm.latency.{field}={10 * SLOW}")
+    assert slow.step.wait > plain.step.wait
+    assert slow.cost.seconds > 1.5 * plain.cost.seconds
+
+
+def test_sums_side_by_side_hide_the_latency_of_the_shipped_machine() -> None:
+    """64 sums of a thread and 8 warps: a chain of 8 products waits for nothing."""
+    assert by_hand("register_2d").step.wait == by_hand("register_2d", "fp32", 32, "sm.latency.fma=1").step.wait
+
+
+@pytest.mark.parametrize(("field", "precision"), [("fma", "fp32"), ("tensor", "fp16")])
+def test_a_block_of_the_library_ends_when_its_last_result_is_there(field: str, precision: str) -> None:
+    shape = GemmShape(256, 256, 256)
+    slow = model("a100_40", f"sm.latency.{field}={SLOW}").gemm(shape, precision).seconds
+    assert slow > model("a100_40").gemm(shape, precision).seconds
+
+
+def test_special_functions_end_softmax_and_attention_later() -> None:
+    plain, slow = model("a100_40"), model("a100_40", f"sm.latency.special={SLOW}")
+    shape = AttentionShape(512, 512, 64, 4, 4)
+    assert slow.attention(shape, "fp16").seconds > plain.attention(shape, "fp16").seconds
+    assert slow.softmax(512, 512, "fp16").seconds > plain.softmax(512, 512, "fp16").seconds
+    assert slow.layernorm(512, 512, "fp16").seconds == plain.layernorm(512, 512, "fp16").seconds

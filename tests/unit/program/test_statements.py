@@ -1,0 +1,115 @@
+"""The text of statements: what each line means, and how a wrong one is pointed at."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwsim.errors import InputError
+from hwsim.program.bind import bind
+from hwsim.program.expression import Element, Extent, Local, walk
+from hwsim.program.statement import Statement, TileBlock, all_statements, parse_statements
+
+NORM = """
+mean:  m[...] += X[...,c]        # over the last axis
+       m[...] = m[...] / |c|
+
+apply: centred = X[...,c] - m[...]
+       Y[...,c] = centred * centred
+"""
+BLOCKS = """
+for i by 4:
+    for j by cut while j <= i:
+        s[i] max= X[i,j]
+    Y[i] = s[i] + 1
+Z[i] = Y[i]
+"""
+
+
+def statements(text: str) -> tuple[Statement, ...]:
+    return all_statements(parse_statements(text))
+
+
+def test_a_label_names_the_line_that_it_begins() -> None:
+    assert [each.label for each in statements(NORM)] == ["mean", "", "apply", ""]
+    assert [each.line for each in statements(NORM)] == [2, 3, 5, 6]
+    assert statements("q, k and v: A[i] = B[i]")[0].label == "q, k and v"
+
+
+def test_signs_and_extents() -> None:
+    assert [each.sign for each in statements(NORM)] == ["+=", "=", "=", "="]
+    assert any(isinstance(part, Extent) and part.index == "c" for part in walk(statements(NORM)[1].value))
+    assert [each.sign for each in statements("A[i] max= B[i,j] ; C[i] min= B[i,j]")] == ["max=", "min="]
+
+
+def test_a_name_without_brackets_is_a_value_in_a_register() -> None:
+    local = statements(NORM)[2]
+    assert local.target == Local("centred")
+    program = bind(parse_statements(NORM), shapes={"X": (2, 3, 5)})
+    assert program.shapes == {"X": (2, 3, 5), "m": (2, 3), "Y": (2, 3, 5)}
+    assert program.between == ("m",)
+
+
+def test_dots_stand_for_any_number_of_axes() -> None:
+    for shape in ((5,), (2, 5), (2, 3, 4, 5)):
+        program = bind(parse_statements(NORM), shapes={"X": shape})
+        assert program.shapes["m"] == (shape[:-1] or (1,))
+
+
+def test_blocks_are_nested_by_their_indentation() -> None:
+    outer, after = parse_statements(BLOCKS)
+    assert isinstance(outer, TileBlock)
+    assert isinstance(after, Statement)
+    inner, late = outer.body
+    assert isinstance(inner, TileBlock)
+    assert (outer.index, outer.size, inner.index, inner.size) == ("i", "4", "j", "cut")
+    assert inner.condition is not None
+    assert outer.condition is None
+    assert isinstance(late, Statement)
+    program = bind((outer, after), shapes={"X": (10, 7)}, parameters={"cut": 3})
+    assert (program.size(program.lines[0]), program.size(program.lines[0].body[0])) == (4, 3)  # type: ignore[arg-type, union-attr]
+
+
+def test_several_statements_share_a_line() -> None:
+    first, second = statements("a[i] = X[i] + 1; Y[i] = a[i] * 2")
+    assert isinstance(second.target, Element)
+    assert (first.name, second.name, first.line, second.line) == ("a", "Y", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        ("A[i] = B[i]\nC[i] = B[i] +", "line 2, column 14", "found the end"),
+        ("A[i] = B[i]\n\n   mean: C[i = B[i]", "line 3, column 14", "expected ',' or ']', found '='"),
+        ("A[i] = B[i]; C[i] = B[i] B[i]", "column 26", "expected an operator or the end, found 'B'"),
+        ("for i by 4:\nA[i] = B[i]", "column 1", "what runs for each tile of i follows, further to the right"),
+        ("    A[i] = B[i]\nC[i] = A[i]", "line 2, column 1", "begins further left"),
+        ("s = A[i]\ns += A[i]", "line 2, column 1", "s has no axes: a sum needs a tensor, such as s[i]"),
+        ("A[i] = |2| * B[i]", "column 9", "expected an index, as in |k|"),
+        ("A[i] = B[i] ? 2", "column 13", "'?' has no meaning here"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_pointed_at(text: str, where: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_statements(text)
+    first, shown, pointer = str(caught.value).split("\n")
+    assert first.startswith(f"formula, {where}: ")
+    assert message in first
+    assert pointer.index("^") - 2 == int(where.rsplit(" ", 1)[1]) - 1
+    assert len(pointer) <= len(shown) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        ("A[i] = B[i]\n    Y[i] = A[i] * factr", "line 2, column 19", "what is factr?; did you mean 'factor'?"),
+        ("A[i] = B[i]\n    Y[i,i] = A[i]", "line 2, column 5", "an index of Y appears twice"),
+        ("A[i] = B[i]; Y[i] = A[i] / |q|", "column 29", "|q|: there is no index q"),
+    ],
+)
+def test_a_name_that_means_nothing_is_pointed_at_in_its_line(text: str, where: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        bind(parse_statements(text), shapes={"B": (3,)}, parameters={"factor": 2.0})
+    first, _, pointer = str(caught.value).split("\n")
+    assert first.startswith(f"formula, {where}: ")
+    assert message in first
+    assert pointer.index("^") - 2 == int(where.rsplit(" ", 1)[1]) - 1
