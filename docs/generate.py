@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -17,14 +18,13 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 from hwsim.catalog import energy_table_names, load_energy_table
-from hwsim.cli.app import app
-from hwsim.spec.energy_table import EnergyTableSpec, resolve_table, sram_price
-from hwsim.spec.fields import choices, literals
+from hwsim.cli.app import COMMANDS, make_app
+from hwsim.files import write_text
+from hwsim.spec.fields import choices, json_schema, literals
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import Level
-from hwsim.spec.operation import AnyWorkload
-from hwsim.spec.render import json_schema
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.prices import EnergyTableSpec, resolve_table, sram_price
+from hwsim.spec.workload import WorkloadSpec, any_workload
 from hwsim.units import format_bytes, plain
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -119,8 +119,8 @@ def machine_page() -> str:
 
 def workload_page() -> str:
     """What a workload file may say."""
-    parts = json_schema("Workload", AnyWorkload)["$defs"]
-    operations = list(choices(AnyWorkload))
+    parts = json_schema("Workload", any_workload())["$defs"]
+    operations = list(choices(any_workload()))
     common = list(WorkloadSpec.model_fields)
     first = parts[operations[0].__name__]
     first["properties"]["op"] = {"enum": [word for model in operations for word in _operation_names(model)]}
@@ -160,7 +160,7 @@ def _entries(field: str, definition: Schema, parts: dict[str, Schema]) -> list[s
 def cli_page() -> str:
     """Every command with its arguments and options."""
     text = ["# Commands\n", NOTICE, _COMMANDS]
-    for command in app.registered_commands:
+    for command in make_app(COMMANDS).registered_commands:
         text += _command(command)
     return _page(text)
 
@@ -206,10 +206,10 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
-def main() -> None:
-    REFERENCE.mkdir(exist_ok=True)
+def main(folder: Path = REFERENCE) -> None:
+    folder.mkdir(exist_ok=True)
     for name, write in PAGES.items():
-        (REFERENCE / name).write_text(write(), encoding="utf-8")
+        write_text(folder / name, write())
         print(f"docs/reference/{name}")
 
 
@@ -382,4 +382,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(*(Path(folder) for folder in sys.argv[1:2]))

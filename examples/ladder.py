@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import hwsim
-from hwsim.results.plot.ladder import plot_ladder
-from hwsim.results.text import joules, percent, ratio, seconds
+from hwsim.results.plot.compare import plot_ladder
+from hwsim.text import joules, percent, ratio, seconds
 
 MACHINE = "course_cpu"
 RUNGS = {

@@ -10,9 +10,8 @@ from time import perf_counter
 
 import numpy as np
 
-from hwsim.results.text import ratio, seconds
-from hwsim.sweep.batch import run_tasks
-from hwsim.sweep.story import STORIES, story_tasks
+from hwsim.sweep.ladder import LADDERS, ladder_runs, run_named
+from hwsim.text import ratio, seconds
 
 
 def measured_s(n: int, repeats: int = 5) -> float:
@@ -28,8 +27,8 @@ def measured_s(n: int, repeats: int = 5) -> float:
 
 def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 256
-    ((machine, tasks),) = story_tasks(STORIES["matmul"], (), {"n": n}).items()
-    runs = run_tasks(tasks)
+    ((machine, tasks),) = ladder_runs(LADDERS["matmul"], (), {"n": n}).items()
+    runs = run_named(tasks)
     naive = next(iter(runs.values())).time_s
     print(f"simulated on {machine}, n = {n}:")
     for name, result in runs.items():

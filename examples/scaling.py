@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import hwsim
-from hwsim.results.words import explain_bound
+from hwsim.results.explanation import explain
 
 CORES = (1, 2, 3, 4)
 CASES: Mapping[str, tuple[str, str, dict[str, object]]] = {
@@ -34,7 +34,7 @@ def main() -> None:
     for name, case in CASES.items():
         results = scale(*case)
         ratios = "".join(f"{ratio:>7.2f}" for ratio in speed_ups(results))
-        print(f"{name:24}{ratios}   {explain_bound(results[-1]).short}")
+        print(f"{name:24}{ratios}   {explain(results[-1]).bound.short}")
 
 
 if __name__ == "__main__":

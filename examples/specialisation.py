@@ -9,17 +9,17 @@ import sys
 from pathlib import Path
 
 import hwsim
-from hwsim.results.plot.energy_stack import plot_energy_stack
+from hwsim.results.plot.stack import plot_energy_stack
 
 LADDER = {
-    "scalar core": ("ladder_scalar", {"vector": False, "v1": 8, "v2": 8}),
-    "with vectors": ("ladder_simd", {"v1": 8, "v2": 32}),
-    "signal processor": ("ladder_dsp", {"v1": 8, "v2": 32}),
-    "GPU multiprocessor": ("ladder_gpu", {"v1": 16, "v2": 64}),
-    "FPGA": ("ladder_fpga", {"v1": 16, "v2": 64}),
-    "fixed function": ("ladder_asic", {"v1": 16, "v2": 64}),
+    "scalar core": ("ladder_scalar", "matmul_register", {"v1": 8, "v2": 8}),
+    "with vectors": ("ladder_simd", "matmul_register", {"vector": True, "v1": 8, "v2": 32}),
+    "signal processor": ("ladder_dsp", "matmul_register", {"vector": True, "v1": 8, "v2": 32}),
+    "GPU multiprocessor": ("ladder_gpu", "matmul", {}),
+    "FPGA": ("ladder_fpga", "matmul", {}),
+    "fixed function": ("ladder_asic", "matmul", {}),
 }
-"""A machine, and the register tile that suits it."""
+"""A machine, and the product in the schedule that suits it: cores have a register tile, the others choose their own."""
 
 INSTRUCTIONS = {
     "HFMA": ("fp16", {"m": 1, "n": 1, "k": 1}, 1.5),
@@ -35,20 +35,20 @@ PER_INSTRUCTION_PJ = 30.0
 def climb(n: int) -> dict[str, hwsim.RunResult]:
     """The same product, in fp16, on every rung."""
     return {
-        name: hwsim.run(machine, "matmul_register", n=n, precision="fp16", **{"vector": True, **schedule})
-        for name, (machine, schedule) in LADDER.items()
+        name: hwsim.run(machine, workload, n=n, precision="fp16", **schedule)
+        for name, (machine, workload, schedule) in LADDER.items()
     }
 
 
 def joules(result: hwsim.RunResult, cause: str) -> float:
-    return sum(line["joules"] for line in (result.energy_by_cause or {}).get(cause, {}).values())
+    return sum(line.joules for line in (result.energy_by_cause or {}).get(cause, {}).values())
 
 
 def print_ladder(results: dict[str, hwsim.RunResult]) -> None:
     head = f"{'arithmetic':>12}{'operands':>10}{'control':>9}{'memory':>9}{'static':>9}"
     print(f"{'pJ per multiply-add':22}{'all':>9}{head}")
     for name, result in results.items():
-        each = 1e12 / result.work["macs"]
+        each = 1e12 / result.work.macs
         columns = {"arithmetic": 12, "operand supply": 10, "control": 9, "memory": 9, "static": 9}
         split = "".join(f"{joules(result, cause) * each:>{width}.2f}" for cause, width in columns.items())
         print(f"{name:22}{(result.energy_j or 0) * each:>9.2f}{split}")
@@ -85,8 +85,8 @@ def amortised(n: int = 64) -> dict[str, tuple[float, float]]:
         settings = {f"core.matrix.{axis}": size for axis, size in matrix.items()}
         settings |= {"core.simd": "null", "energy.actions.core.instruction.energy": f"{PER_INSTRUCTION_PJ} pJ"}
         settings |= {f"energy.actions.core.fma.{fmt}.energy": f"{picojoules / macs} pJ"}
-        result = hwsim.run("ladder_gpu", "matmul_register", n=n, v1=8, v2=8, precision=fmt, vector=False, set=settings)
-        overhead = result.work["instructions"]["fma"] * PER_INSTRUCTION_PJ * 1e-12
+        result = hwsim.run("ladder_simd", "matmul_register", n=n, v1=8, v2=8, precision=fmt, vector=False, set=settings)
+        overhead = result.work.instructions["fma"] * PER_INSTRUCTION_PJ * 1e-12
         arithmetic = joules(result, "arithmetic")
         found[name] = overhead / arithmetic, overhead / (overhead + arithmetic)
     return found
