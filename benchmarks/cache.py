@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hwsim.hardware.hierarchy import Hierarchy, Traffic
+from hwsim.memory.hierarchy import Hierarchy, Traffic
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Nest, slice_outer
-from hwsim.validation.cache_nest import Sizes, nests
+from hwsim.validation.cache import Sizes, nests
 
 LINE, ELEMENT, TILE = 64, 8, 32
 LEVELS = (("l1", 64, 8), ("l2", 512, 8))

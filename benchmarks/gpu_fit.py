@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import mean
 
 from hwsim.catalog import load_machine
-from hwsim.hardware.gpu.model import GpuModel
-from hwsim.validation.gpu_row import COLUMNS, MeasuredKernel, covered, modelled_seconds
+from hwsim.targets.gpu.model import GpuModel
+from hwsim.validation.gpu import covered, modelled_seconds
+from hwsim.validation.gpu_workload import COLUMNS, MeasuredKernel
 from hwsim.validation.report import relative_error
 from hwsim.validation.table import read_table
 

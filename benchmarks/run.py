@@ -63,8 +63,7 @@ class Row:
 
 def measure_inside(workload: str, n: int, plain: bool) -> dict[str, object]:
     """What a process measures of itself. A small run first loads the compiled code, so that it counts as start-up."""
-    from hwsim.api import prepare, resolve_machine, resolve_workload
-    from hwsim.engine.engine import simulate
+    from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
     from hwsim.results.assemble import assemble
 
     machine = resolve_machine(MACHINE)
@@ -97,7 +96,7 @@ def measure_inside(workload: str, n: int, plain: bool) -> dict[str, object]:
 
 def _walk_plainly(workload: str, n: int, expected: object) -> dict[str, object]:
     from hwsim.api import prepare, resolve_machine, resolve_workload
-    from hwsim.hardware.build import build_hierarchy
+    from hwsim.memory.hierarchy import build_hierarchy
 
     began = time.perf_counter()
     machine = resolve_machine(MACHINE)

@@ -10,13 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from hwsim.sweep.api import run_request
 from hwsim.sweep.executor import Processes
-from hwsim.sweep.point import resolve_points
-from hwsim.sweep.request import make_request
-from hwsim.sweep.runner import Runner
-from hwsim.sweep.store import Store
-from hwsim.sweep.worker import run_job
+from hwsim.sweep.grid import make_request
+from hwsim.sweep.point import resolve_points, run_inputs
+from hwsim.sweep.runner import Runner, run_request
+from hwsim.sweep.store import ResultStore
 
 WORKERS = 2
 BAR_MS, BAR_BYTES = 30, 10_000
@@ -28,15 +26,15 @@ def main() -> None:
         "course_cpu", "matmul_tiled", {"n": f"16..{15 + count // 4}", "m": 8, "k": 8, "tile": "4,8,16,32"}, {}
     )
     points = list(resolve_points(request))
-    run_job(points[0].job)
+    run_inputs(points[0].inputs)
     started = time.perf_counter()
     for point in points:
-        run_job(point.job)
+        run_inputs(point.inputs)
     alone = time.perf_counter() - started
     print(f"{len(points)} simulations one after the other: {1e3 * alone / len(points):.1f} ms each")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sweep.db"
-        with Store(path) as store:
+        with ResultStore(path) as store:
             runner = Runner(store, store.begin(request))
             backend = Processes(WORKERS)
             begun = time.perf_counter()
@@ -52,7 +50,7 @@ def main() -> None:
         print(f"sweep with {WORKERS} workers: {1e3 * taken / rest:.1f} ms for each point")
         print(f"overhead: {1e3 * overhead / rest:.1f} ms for each point (bar: {BAR_MS} ms)")
         print(f"store: {size:,.0f} B for each point (bar: {BAR_BYTES:,} B)")
-        with Store(path) as store:
+        with ResultStore(path) as store:
             again = time.perf_counter()
             reused = sum(1 for _ in run_request(request, store))
             each = 1e3 * (time.perf_counter() - again) / reused

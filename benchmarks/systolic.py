@@ -24,10 +24,9 @@ import time
 from pathlib import Path
 from statistics import median
 
-from hwsim.api import prepare, resolve_machine, resolve_workload
-from hwsim.engine.engine import simulate
-from hwsim.kernels.build import build_kernel
-from hwsim.results.verify import verify
+from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
+from hwsim.program.build import build_kernel
+from hwsim.results.assemble import verify
 from hwsim.spec.workload import WorkloadSpec
 
 LAYERS = (
