@@ -102,7 +102,7 @@ def assemble(
         error=error,
         numeric=None if check is None else check.report,
         attribution=in_cycles(outcome.agents, outcome.clock_hz),
-        peak_memory_bytes=kernel.space.peak_bytes,
+        peak_memory_bytes=kernel.space.peak_bytes + outcome.workspace_bytes,
         warnings=tuple(warnings),
         resolved=Resolved(as_data(machine), as_data(workload)),
         bounds=TimeBounds(
