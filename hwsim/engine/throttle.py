@@ -97,7 +97,7 @@ def find_share(
         watts = average_watts(slowed, outcome)
         if watts <= limit_w or share == _SLOWEST:
             found, below_w = (share, slowed, outcome), watts
-            if watts >= _CLOSE * limit_w or share == _SLOWEST and watts > limit_w:
+            if watts >= _CLOSE * limit_w or (share == _SLOWEST and watts > limit_w):
                 break
         else:
             high, above_w = share, watts

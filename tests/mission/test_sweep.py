@@ -131,9 +131,12 @@ def test_x2_four_variants_on_50_by_50_in_one_table() -> None:
     """X2: baseline, vectorised, cache-optimised, parallel."""
     done = command("compare", "course_cpu", "matmul_naive,matmul_simd,matmul_tiled,matmul_parallel", "n=50")
     assert done.code == 0
-    lines = [line for line in done.out.splitlines() if "matmul_" in line]
-    assert [line.split()[1] for line in lines] == ["matmul_naive", "matmul_simd", "matmul_tiled", "matmul_parallel"]
-    assert all("×" in line for line in lines)
+    lines = [line.split() for line in done.out.splitlines() if line.startswith("matmul_") and "×" in line]
+    assert [line[0] for line in lines] == ["matmul_naive", "matmul_simd", "matmul_tiled", "matmul_parallel"]
+    times = [hwsim.run("course_cpu", line[0], n=50).time_s for line in lines]
+    printed = [float(word.rstrip("×")) for line in lines for word in line if word.endswith("×")]
+    assert printed == pytest.approx([times[0] / time for time in times], rel=0.01)
+    assert printed[0] == 1 < printed[1] < printed[3]
 
 
 def test_x4_students_compute_speed_ups_themselves() -> None:

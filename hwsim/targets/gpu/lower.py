@@ -223,10 +223,10 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
     if not is_fused(operator) or not model.device.sm.library.attention:
         first, *others = _unfused(task, items, model.attention_unfused(shape, fmt))
         if is_fused(operator):
-            scores = ceil(shape.batch * shape.heads * shape.queries * shape.keys * task.kernel.fmt.element_bytes)
+            scores = ceil(2 * shape.batch * shape.heads * shape.queries * shape.keys * task.kernel.fmt.element_bytes)
             note = (
                 "the library of this GPU has no fused attention kernel (sm.library.attention): it runs as three "
-                f"kernels, with {data(scores)} of scores in memory between them"
+                f"kernels, with {data(scores)} of scores and weights in memory between them"
             )
             first = replace(first, note=note, workspace_bytes=scores)
         yield from (first, *others)
