@@ -165,7 +165,6 @@ def draw_table(rows: Rows) -> Table:
 
 def print_body(console: Console, body: Sequence[Rows | Line]) -> None:
     """Tables and sentences below each other."""
-    from hwsim.cli.table import FittingTable
     from hwsim.target import Line
 
     for item in body:

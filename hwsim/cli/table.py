@@ -18,8 +18,8 @@ _FEW_ROWS, _MOST_PARTS = 2, 4
 
 
 class FittingTable(Table):
-    """As wide as it likes where there is room. Where there is not, heads and long texts are wrapped first. Where that is
-    not enough, the columns are set below each other in a few tables, each with the names of the rows; and where not
+    """As wide as it likes where there is room. Where there is not, heads and long texts are wrapped first. Where that
+    is not enough, the columns are set below each other in a few tables, each with the names of the rows; and where not
     even that helps each row becomes a few lines: its name, then each column with its value."""
 
     names = 1

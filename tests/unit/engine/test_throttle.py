@@ -74,7 +74,7 @@ def test_a_limit_a_little_below_the_power_of_a_run_costs_a_little_time(
     free = hwsim.run(machine, math=False, **workload)  # type: ignore[arg-type]
     capped = hwsim.run(machine, math=False, set={"energy.tdp.power": limit}, **workload)  # type: ignore[arg-type]
     assert free.power_w is not None
-    assert free.power_w > float(limit.split()[0]) >= (capped.power_w or 0.0)
+    assert free.power_w > float(limit.split(maxsplit=1)[0]) >= (capped.power_w or 0.0)
     assert free.time_s < capped.time_s <= slower * free.time_s
 
 
