@@ -137,10 +137,7 @@ def baselines(runs: Sequence[RunResult]) -> list[RunResult]:
 
 def _as_much(run: RunResult, other: RunResult) -> bool:
     """Whether two runs compute about as much: one is no part of a larger problem than the other."""
-    more, less = (
-        max(run.work.useful_flops, other.work.useful_flops),
-        min(run.work.useful_flops, other.work.useful_flops),
-    )
+    less, more = sorted((run.work.useful_flops, other.work.useful_flops))
     return more <= AS_MUCH * less
 
 
