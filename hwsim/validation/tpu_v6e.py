@@ -1,7 +1,7 @@
 """`hwsim validate tpu_v6e`: products and attention of Llama-3.1-8B on one TPU v6e, measured layer by layer.
 
-The measured profile has steps that no model of the chip explains: a layer jumps between two values a factor of two apart
-at neighbouring numbers of tokens. So the bars are on medians.
+The measured profile has steps that no model of the chip explains: a layer jumps between two values a factor of two
+apart at neighbouring numbers of tokens. So the bars are on medians.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from hwsim.validation.tpu_v6e import validate
 
 
 def test_the_layers_of_a_language_model_take_about_the_measured_time() -> None:
-    *_, report = validate(count=3)
+    *_, report = validate(count=1)
     assert isinstance(report, Report)
-    assert len(report.results) == 24
+    assert len(report.results) == 8
     assert [bar.met for bar in report.bars] == [True, True]
