@@ -45,9 +45,10 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
 
 def _simulated(path: Path, record: Record) -> float:
     """Microseconds of a row, as `hwsim run` gives them."""
+    names: tuple[str, ...]
+    parameters: dict[str, object] = {}
     if record["op"] == "product":
         workload, names = "matmul", ("m", "n", "k")
-        parameters: dict[str, object] = {}
     elif record["op"] == "attention":
         workload, names = "attention_fused", ("queries", "batch")
         keys, causal = integer(path, record, "keys"), record["queries"] != "1"
