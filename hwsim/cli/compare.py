@@ -19,7 +19,7 @@ from hwsim.cli.arguments import (
 )
 from hwsim.cli.console import err, make_table, out, styled, wrapped
 from hwsim.errors import InputError
-from hwsim.results.metrics import SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, write
+from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, write
 from hwsim.text import format_title, ratio
 
 if TYPE_CHECKING:
@@ -192,10 +192,11 @@ def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str]) -> dict
     why = explain(result)
     names = {"precision": _precision(result)} if "precision" not in heads else {}
     names["on"] = why.used.partition(",")[0]
-    return names | {head: cells[column, head] for column, head in sorted(cells)} | {"bound by": why.bound.short}
+    cells[BOUND, "bound by"] = why.bound.short
+    return names | {head: cells[column, head] for column, head in sorted(cells)}
 
 
-LADDER_EXAMPLE = "Example: [cyan]hwsim ladder matmul --plot ladder.png[/cyan]   [cyan]hwsim ladder fusion[/cyan]"
+LADDER_EXAMPLE = "Example: [cyan]hwsim ladder matmul --plot ladder.png[/cyan]   [cyan]hwsim ladder cuda[/cyan]"
 
 
 def ladder_command(
@@ -211,6 +212,7 @@ def ladder_command(
         ),
     ] = None,
     settings: Settings = None,
+    no_math: Annotated[bool, typer.Option("--no-math", help="Do not compute the answers.")] = False,
     plot: PlotFile = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -231,7 +233,8 @@ def ladder_command(
     by_machine = ladder_runs(ladder, chosen, changes, settings or ())
     with spinner("simulating"):
         refused: dict[str, str] = {}
-        runs = {machine: run_named(tasks, refused=refused) for machine, tasks in by_machine.items()}
+        math = ladder.math and not no_math
+        runs = {machine: run_named(tasks, math=math, refused=refused) for machine, tasks in by_machine.items()}
     _print_refused(refused)
     output.show(
         lambda: [

@@ -30,8 +30,8 @@ run, repr, html: a line of the first screen, of a Python prompt, of the words of
 chose. bars: a panel beside each other run.
 """
 
-SPEED_UP, TRAFFIC, LAST = 5, 30, 100
-"""Places of columns: two that are no metrics of one run alone, and where a metric goes that has none of its own."""
+SPEED_UP, BOUND, TRAFFIC, LAST = 5, 6, 30, 100
+"""Places of columns: three that are no metrics of one run alone, and where a metric goes that has none of its own."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ _ROWS = (
            shown=("run", "repr", "html", "compare", "sweep", "point", "best", "plot", "bars")),
     Metric("energy_j", "energy", "J", lambda r: r.energy_j, column=10, typed="energy",
            shown=("run", "repr", "html", "compare", "sweep", "point", "best", "plot", "bars")),
-    Metric("edp_js", "energy × time", "J·s", lambda r: r.edp_js, column=20, typed="edp",
+    Metric("edp_js", "energy × time", "J·s", lambda r: r.edp_js, column=70, typed="edp",
            shown=("compare", "sweep", "best")),
     Metric("power_w", "power", "W", lambda r: r.power_w, typed="power"),
     Metric("cycles", "cycles", "", lambda r: r.cycles),

@@ -86,7 +86,8 @@ def _on_all_cores(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], list[str]]:
 def _in_one_precision(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], list[str]]:
     """In the narrowest format that all have, where their own choices would differ."""
     own = {run.label: str(_own_precision(run)) for run in runs}
-    if len(set(own.values())) < 2:
+    unlike = _unlike(runs, own)
+    if not unlike:
         return list(runs), []
     free = [run for run in runs if "precision" not in run.parameters and not _names_precision(run)]
     if len(free) == len(runs):
@@ -94,11 +95,16 @@ def _in_one_precision(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], list[st
             tried = [replace(run, parameters={**run.parameters, "precision": name}) for run in runs]
             if all(map(_computes, tried)):
                 return tried, [f"precision={name} everywhere: the narrowest format that all of these machines have"]
-    by_precision: dict[str, list[str]] = {}
-    for label, precision in own.items():
-        by_precision.setdefault(precision, []).append(label)
-    listed = "; ".join(f"{name}: {', '.join(labels)}" for name, labels in by_precision.items())
-    return list(runs), [f"these runs differ in precision, so their times compare unlike things ({listed})"]
+    words = f"{', '.join(unlike)}: machines differ in precision, so their times compare unlike things"
+    return list(runs), [words]
+
+
+def _unlike(runs: Sequence[NamedRun], precision: Mapping[str, str]) -> list[str]:
+    """Workloads that would not be computed in the same format everywhere."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        found.setdefault(run.workload, set()).add(precision[run.label])
+    return [workload for workload, formats in found.items() if len(formats) > 1]
 
 
 def _own_precision(run: NamedRun) -> object:
@@ -186,6 +192,8 @@ class Ladder:
     rungs: tuple[Rung, ...]
     common: Mapping[str, object] = field(default_factory=dict)
     """Parameters that all rungs have."""
+    math: bool = True
+    """Whether the answers are computed, where that does not take far longer than to simulate."""
 
 
 LADDERS: Mapping[str, Ladder] = {
@@ -200,6 +208,30 @@ LADDERS: Mapping[str, Ladder] = {
             Rung("parallel", "matmul_parallel"),
         ),
         {"n": 256},
+    ),
+    "cuda": Ladder(
+        "A matrix product on a GPU, from a thread for each result to tensor cores",
+        "What does each step of the CUDA ladder bring, and how far is it from the library?",
+        ("a100_40",),
+        (
+            *(
+                Rung(name, f"gpu_matmul_{workload}")
+                for name, workload in {
+                    "naive": "naive",
+                    "coalesced loads": "coalesced",
+                    "tiles in shared memory": "shared",
+                    "a column in registers": "register_1d",
+                    "a block in registers": "register_2d",
+                    "loads of 16 bytes": "vectorised",
+                    "tiles for each warp": "warp_tiled",
+                }.items()
+            ),
+            Rung("library", "matmul"),
+            Rung("tensor cores", "gpu_matmul_tensor", {"precision": "fp16"}),
+            Rung("library, tensor cores", "matmul", {"precision": "fp16"}),
+        ),
+        {"n": 4096},
+        math=False,
     ),
     "precision": Ladder(
         "The same product in fewer bits",
@@ -238,9 +270,9 @@ LADDERS: Mapping[str, Ladder] = {
     "attention": Ladder(
         "Attention with the matrix S in memory, and without",
         "What does never storing S save, and where does it pay?",
-        ("course_cpu", "a100_40", "tpu_v3"),
+        ("a100_40", "h100", "tpu_v3"),
         (Rung("naive", "attention_naive"), Rung("fused", "attention_fused")),
-        {"n": 1024, "heads": 4, "precision": "bf16"},
+        {"n": 1024, "heads": 8, "precision": "bf16"},
     ),
     "specialisation": Ladder(
         "One matrix product on more and more specialised hardware",
