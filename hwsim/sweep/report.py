@@ -12,7 +12,7 @@ from hwsim.results.html.page import Column, Page, PageRow, run_sections, run_wor
 from hwsim.results.metrics import about, full_name, shown, write
 from hwsim.results.plot.stack import plot_energy, plot_traffic
 from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
-from hwsim.results.tile_limit import CAPACITY, tile_limits
+from hwsim.results.tile_limit import CAPACITY, CONFLICT, tile_limits
 from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, SweepRequest, Value, as_number, typed
 from hwsim.sweep.result_set import ResultSet, Row
 from hwsim.text import ratio
@@ -151,8 +151,8 @@ def _marks(results: ResultSet, groups: dict[str, list[Row]]) -> list[AxisMark]:
         first = limits[0].level if limits else ""
         for limit in limits:
             if limit.level == first:
-                row = f"3·tile² = {first}" if limit.kind == CAPACITY else f"A, B fit sets of {first}"
-                marks.append(AxisMark(label, row, float(limit.tile)))
+                row = {CAPACITY: f"3·tile² = {first}", CONFLICT: f"A, B fit sets of {first}"}
+                marks.append(AxisMark(label, row.get(limit.kind, f"B fits sets of {first}"), float(limit.tile)))
     return marks
 
 

@@ -212,7 +212,8 @@ def _draw_bars(axes: Axes, amounts: Sequence[float | None], metric: str) -> None
     elif found:
         axes.set_xlim(min(0.0, *found), max(found) * 1.3)
     axes.xaxis.set_major_formatter(lambda value, _: write(metric, value))
-    axes.locator_params(axis="x", **({"numticks": 5} if logarithmic else {"nbins": 4}))
+    most: dict[str, Any] = {"numticks": 5} if logarithmic else {"nbins": 4}
+    axes.locator_params(axis="x", **most)
     axes.set_title(log_title(about(metric).title, logarithmic))
 
 
@@ -347,12 +348,15 @@ def plot_pareto(
         axes.set_axisbelow(True)
         if title:
             axes.set_title(title)
-        handles, names = axes.get_legend_handles_labels()
-        if len(groups) < 2:
-            handles, names = zip(*[each for each in zip(handles, names, strict=True) if each[1] == FRONT], strict=True)
+        shown = [
+            (handle, name)
+            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+            if len(groups) > 1 or name == FRONT
+        ]
         legend = figure.legend(
-            handles, names, title=groups_are or None, frameon=False, fontsize=9, loc="outside right upper"
-        )
+            [handle for handle, _ in shown], [name for _, name in shown], title=groups_are or None, frameon=False,
+            fontsize=9, loc="outside right upper",
+        )  # fmt: skip
         for handle in legend.legend_handles:
             if handle is not None and hasattr(handle, "set_sizes"):
                 handle.set_sizes([45])
