@@ -15,6 +15,7 @@ from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, InputError, ShapeError
 from hwsim.files import note_input
 from hwsim.host import LONG_S, check_memory, math_seconds
+from hwsim.program.build import with_usual_scale
 from hwsim.program.kernel import Kernel
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.assemble import assemble
@@ -86,7 +87,7 @@ def run_all(
         note_input(file)
     with _errors_name(workload):
         check_choices(target, asked, {**written_choices(workload, asked), **(parameters or {})})
-        task = target.defaults(asked)
+        task = with_usual_scale(target.defaults(asked))
         kernel = prepare(computer, task, math=math, careful=True, warn=warn)
     outcome = simulate(computer, kernel, task, seed=task.seed, timeline=timeline)
 

@@ -359,7 +359,7 @@ def _number_choices(workload: Mapping[str, Any]) -> list[str]:
         field: format_title(workload[field]) for field in ("precision", "accumulate") if workload[field] is not None
     }
     usual = {"chunk": None, "scale": "none", "distribution": "uniform"}
-    others = {name: workload[name] for name, default in usual.items() if workload.get(name, default) != default}
+    others = {name: workload[name] for name, default in usual.items() if workload.get(name) not in (None, default)}
     said = {**{name: text for name, text in names.items() if name != "precision"}, **others}
     return [names["precision"], *(f"{name}={value}" for name, value in said.items())]
 
