@@ -18,7 +18,7 @@ from typing import Any
 from hwsim.models.count import expected_experts, is_narrowed
 from hwsim.models.graph import Graph, GraphBlock, Node
 from hwsim.models.numbers import Numbers
-from hwsim.models.phase import DECODE, Phase
+from hwsim.models.phase import DECODE, TRAIN, Phase
 from hwsim.ops.model import (
     Attention,
     Conv,
@@ -78,6 +78,8 @@ class Lowering:
     numbers: Numbers
     kernels: str
     phase: Phase
+    dropout: str = "none"
+    """none, layers or all: where numbers are dropped at random while a model is trained."""
 
     @property
     def fused(self) -> bool:
@@ -87,9 +89,21 @@ class Lowering:
         """Every operation that runs in this phase, with its kernels, each for one repetition of its block."""
         for block in graph.blocks:
             joined = joined_adds(block)
+            dropped = dropped_after(block) if self.drops else frozenset()
             for node in block.nodes:
                 if self.phase.runs(block, node):
-                    yield block, node, RULES[type(node.op)](self, node, joined)
+                    calls = RULES[type(node.op)](self, node, joined)
+                    if node.name in dropped:
+                        calls = [*calls, self.drop(self.phase.elements(node.out))]
+                    yield block, node, calls
+
+    @property
+    def drops(self) -> bool:
+        return self.phase.name == TRAIN and self.dropout != "none" and not self.fused
+
+    def drop(self, elements: int) -> KernelCall:
+        """A pass that drops at random, and writes which ones in a byte each."""
+        return self.touch(elements * (1 + 1 / (2 * self.numbers.activation_bytes(1))))
 
     # Building blocks --------------------------------------------------------------------------------------------------
 
@@ -151,6 +165,14 @@ def rows_call(op: str, precision: str, rows: int, width: int) -> KernelCall:
 
 Joined = frozenset[str]
 """Names of additions that run with the norm after them, and of those norms."""
+
+
+def dropped_after(block: GraphBlock) -> frozenset[str]:
+    """What a layer adds to the stream, and the last operation of an embedding."""
+    adds = {name for node in block.nodes if node.word == "add" and not node.flow.image for name in node.makers}
+    made = {node.name for node in block.nodes if isinstance(node.op, Linear | Experts)}
+    first = {block.nodes[-1].name} if any(isinstance(node.op, Embedding) for node in block.nodes) else set()
+    return frozenset(adds & made) | frozenset(first)
 
 
 def joined_adds(block: GraphBlock) -> Joined:
@@ -409,6 +431,8 @@ def _unfused(
     steps = (1 if biased else 2) if passes is None else passes
     found += [low.touch(z.scores)] * steps
     found.append(rows_call("softmax", low.numbers.activations, z.batch * z.heads * z.queries, z.keys))
+    if low.drops and low.dropout == "all":
+        found.append(low.drop(z.scores))
     if several:
         found.append(low.touch(kept * z.value_dim))
     found += low.matmul(rows, z.value_dim, z.keys, batch, weights=False)

@@ -96,6 +96,7 @@ class StepPrice:
     kernels: str = SERVING
     recompute: bool = False
     optimizer: str = "adam"
+    dropout: str = "none"
     told: Callable[[str], None] | None = None
     """Is told the name of each kernel that is simulated, before it is."""
     _steps: dict[Phase, StepCost] = field(default_factory=dict, repr=False)
@@ -126,7 +127,7 @@ class StepPrice:
         return self._steps[phase]
 
     def _price(self, phase: Phase) -> StepCost:
-        low = Lowering(self.numbers, self.kernels, phase)
+        low = Lowering(self.numbers, self.kernels, phase, self.dropout)
         notes: dict[str, None] = {}
         operations: list[OperationCost] = []
         for block, node, calls in low.calls(self.graph):

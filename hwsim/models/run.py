@@ -74,7 +74,7 @@ def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str],
     numbers, swapped = _computed(machine, Numbers.of(model))
     wanted = list(phases_of(model, graph))
     kernels = choose_kernels(model, graph, wanted[0][0])
-    prices = StepPrice(machine, graph, numbers, kernels, use.recompute, use.optimizer, told)
+    prices = StepPrice(machine, graph, numbers, kernels, use.recompute, use.optimizer, use.dropout, told)
     steps = tuple(PhaseRun(prices.step(phase), times) for phase, times in wanted)
 
     def needs(batch: int, context: int, weights: str | None) -> MemoryUse:

@@ -258,6 +258,11 @@ class ModelUse(Spec):
         "with what is around them. serving: as compiled, attention in one kernel, started as one graph.",
     )
     recompute: bool = Field(False, description="train: keep only the inputs of blocks, and compute the rest twice.")
+    dropout: Literal["none", "layers", "all"] = Field(
+        "none",
+        description="train: what is dropped at random. layers: of what each layer adds, and of the embedding. all: of "
+        "the scores of attention, too.",
+    )
     optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="train: what happens to the weights.")
 
 
