@@ -50,7 +50,7 @@ def load_model(name: str | Path) -> LoadedModel:
         return import_file(expand(text))
     if is_path(text) and not text.endswith((".yaml", ".yml")):
         raise InputError(f"{text}: no file of a model: its name ends in .yaml, {', '.join(IMPORTED)}")
-    spec = load_workload(text).spec
+    spec = load_workload(name if isinstance(name, Path) else text).spec
     if not isinstance(spec, ModelWorkload):
         raise InputError(f"{text} is a workload of one operation (op: {spec.op}); hwsim run simulates it")
     return LoadedModel(spec)
