@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf, pi
 
 from hwsim.errors import InputError, ShapeError
@@ -47,11 +48,11 @@ class Program:
     outputs: tuple[str, ...]
     parameters: Mapping[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def statements(self) -> tuple[Statement, ...]:
         return all_statements(self.lines)
 
-    @property
+    @cached_property
     def between(self) -> tuple[str, ...]:
         """Tensors that are neither given nor asked for, in the order in which they are made."""
         made = [each.name for each in self.statements if isinstance(each.target, Element)]

@@ -21,10 +21,11 @@ four for 6. All accesses of a nest count in the same parts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import lcm, prod
+from operator import add
 from typing import Literal
 
 import numpy as np
@@ -76,8 +77,12 @@ class Access:
         """The same so many bytes further on."""
         if not shift:
             return self
-        finer = self.counted_in(lcm(self.per_byte, shift.denominator))
-        return replace(finer, base=finer.base + int(shift * finer.per_byte))
+        if isinstance(shift, Fraction) or self.per_byte > 1:
+            finer = self.counted_in(lcm(self.per_byte, shift.denominator))
+            return replace(finer, base=finer.base + int(shift * finer.per_byte))
+        return Access(
+            self.base + shift, self.strides, self.nbytes, self.write, self.after, self.tensor, self.table, self.slot
+        )
 
     def counted_in(self, per_byte: int) -> Access:
         """The same in finer parts of a byte."""
@@ -151,6 +156,15 @@ class Nest:
         """How often an access is executed."""
         return prod(self.trips[: access.depth])
 
+    def moved(self, shifts: Sequence[Size]) -> Nest:
+        """The same with each access so many bytes further on."""
+        accesses = tuple(access.moved(shift) for access, shift in zip(self.accesses, shifts, strict=True))
+        if any(access.per_byte != self.per_byte for access in accesses):
+            return Nest(self.trips, accesses)
+        made = object.__new__(Nest)  # what was checked here holds there, and what was counted is the same
+        made.__dict__.update(self.__dict__, accesses=accesses)
+        return made
+
     @cached_property
     def loads(self) -> int:
         return sum(self.count(access) for access in self.accesses if not access.write)
@@ -159,7 +173,7 @@ class Nest:
     def stores(self) -> int:
         return sum(self.count(access) for access in self.accesses if access.write)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Number of accesses executed."""
         return self.loads + self.stores
@@ -273,14 +287,14 @@ class Instructions:
     """From one number format to another."""
 
     def __add__(self, more: Instructions) -> Instructions:
-        return Instructions(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
+        return Instructions(*map(add, vars(self).values(), vars(more).values()))
 
     def scaled(self, times: int) -> Instructions:
-        return Instructions(*(getattr(self, f.name) * times for f in fields(self)))
+        return Instructions(*(count * times for count in vars(self).values()))
 
     @property
     def total(self) -> int:
-        return sum(getattr(self, f.name) for f in fields(self))
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
