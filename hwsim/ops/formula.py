@@ -18,7 +18,8 @@ from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
 from hwsim.program.operation import Operation, OwnOperation, StatementOperator
 from hwsim.program.statement import parse_statements
-from hwsim.spec.schedule import Extent, IndexName, ParallelSchedule
+from hwsim.spec.fields import did_you_mean
+from hwsim.spec.schedule import Extent, IndexName, ParallelSchedule, TensorName
 from hwsim.spec.workload import WorkloadSpec
 
 
@@ -45,6 +46,12 @@ class FormulaWorkload(WorkloadSpec):
         examples=["C[i,j] += A[i,k] * B[k,j]"],
     )
     sizes: dict[IndexName, Extent] = Field(description="Extent of each index.", examples=[{"i": 64, "j": 64}])
+    tensors: dict[TensorName, tuple[Extent | IndexName, ...]] = Field(
+        {},
+        description="Shape of a tensor that is read through another, as T of `Y[i,j] = T[I[i],j]`: the indices do not "
+        "tell how many rows it has. Numbers, or indices for their extents.",
+        examples=[{"T": [1000, "j"]}],
+    )
     parameters: dict[IndexName, float] = Field(
         {}, description="Numbers that the formula names.", examples=[{"epsilon": 1e-5}]
     )
@@ -61,8 +68,17 @@ class FormulaWorkload(WorkloadSpec):
 
 def bound(workload: FormulaWorkload) -> Program:
     """The statements of a file with their extents."""
-    lines = parse_statements(workload.formula)
-    return bind(lines, sizes=workload.sizes, parameters=workload.parameters, padded=False)
+    lines, sizes, shapes = parse_statements(workload.formula), workload.sizes, {}
+    for name, shape in workload.tensors.items():
+        unknown = [axis for axis in shape if isinstance(axis, str) and axis not in sizes]
+        if unknown:
+            raise InputError(f"tensors.{name}: no size {unknown[0]}{did_you_mean(unknown[0], sorted(sizes))}")
+        shapes[name] = tuple(sizes[axis] if isinstance(axis, str) else axis for axis in shape)
+    program = bind(lines, shapes=shapes, sizes=sizes, parameters=workload.parameters, padded=False)
+    for name in shapes:
+        if name not in program.inputs:
+            raise InputError(f"tensors.{name}: the formula reads {', '.join(program.inputs)}")
+    return program
 
 
 def check_schedule(workload: FormulaWorkload, program: Program) -> None:

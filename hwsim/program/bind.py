@@ -296,6 +296,10 @@ class _Binder:
         target = statement.target
         if isinstance(target, Local):
             return
+        if any(position.lookup is not None for position in target.positions):
+            raise self._error(
+                statement, target.column, f"{target.tensor} is written where it is looked up: only reads are"
+            )
         plain = [index for position in target.positions for index in position.indices]
         if len(set(plain)) != len(plain):
             raise self._error(statement, target.column, f"an index of {target.tensor} appears twice")
@@ -359,6 +363,14 @@ class _Binder:
             if element.tensor in self.given:
                 continue
             counted = not (element.tensor in written and element is not statement.target)
+            looked_up = [position.lookup for position in element.positions if position.lookup is not None]
+            if looked_up:
+                raise self._error(
+                    statement,
+                    element.column,
+                    f"{looked_up[0]} does not tell how long {element.tensor} is: give its shape, "
+                    f"tensors: {{{element.tensor}: [{', '.join(['1000', *'jkl'][: len(element.positions)])}]}}",
+                )
             ends = tuple(self._end(position) if counted else 1 for position in element.positions)
             known = shapes.get(element.tensor)
             if known is None:
@@ -385,8 +397,6 @@ class _Binder:
         return shapes, halos
 
     def _end(self, position: Affine) -> int:
-        if position.lookup is not None:
-            raise ShapeError(f"how many {position.lookup} may point at has to be said: give the shape of the tensor")
         return position.constant + sum(f * (self.extents[i] - 1) for i, f in position.factors if f > 0) + 1
 
     def _beyond(self, position: Affine, extent: int) -> int:
