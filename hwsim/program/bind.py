@@ -225,17 +225,17 @@ class _Binder:
             case Element():
                 return Affine((), 0, self._element(expr, line))
             case Apply("neg", (a,)):
-                return _times(self._affine(a, element, line), -1)
+                return times(self._affine(a, element, line), -1)
             case Apply("+", (a, b)):
-                return _plus(self._affine(a, element, line), self._affine(b, element, line))
+                return plus(self._affine(a, element, line), self._affine(b, element, line))
             case Apply("-", (a, b)):
-                return _plus(self._affine(a, element, line), _times(self._affine(b, element, line), -1))
+                return plus(self._affine(a, element, line), times(self._affine(b, element, line), -1))
             case Apply("*", (a, b)):
                 left, right = self._affine(a, element, line), self._affine(b, element, line)
                 if not left.factors and left.lookup is None:
-                    return _times(right, left.constant)
+                    return times(right, left.constant)
                 if not right.factors and right.lookup is None:
-                    return _times(left, right.constant)
+                    return times(left, right.constant)
         raise self._error(
             line, element.column, f"a position of {element.tensor} must be a sum of indices, times whole numbers"
         )
@@ -474,7 +474,7 @@ def _folded(expr: Expr) -> Expr:
         ):
             a, b = map(_as_position, arguments)
             if a is not None and b is not None:
-                return IndexValue(_plus(a, b if sign == "+" else _times(b, -1)))
+                return IndexValue(plus(a, b if sign == "+" else times(b, -1)))
         case ("<=" | "<", (_, Number(value))) if value == inf:
             return Number(1.0)
         case ("where", (Number(value), a, b)):
@@ -488,7 +488,7 @@ def _as_position(expr: Expr) -> Affine | None:
     return Affine((), int(expr.value)) if isinstance(expr, Number) and expr.value.is_integer() else None
 
 
-def _times(position: Affine, factor: int) -> Affine:
+def times(position: Affine, factor: int) -> Affine:
     if position.lookup is not None and factor != 1:
         raise InputError(f"{position}: a position that is looked up cannot be multiplied")
     return Affine(
@@ -498,7 +498,7 @@ def _times(position: Affine, factor: int) -> Affine:
     )
 
 
-def _plus(a: Affine, b: Affine) -> Affine:
+def plus(a: Affine, b: Affine) -> Affine:
     factors = dict(a.factors)
     for index, factor in b.factors:
         factors[index] = factors.get(index, 0) + factor

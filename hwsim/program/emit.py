@@ -15,7 +15,7 @@ from hwsim.numerics.datapath import Operand as Factor
 from hwsim.numerics.datapath import accumulate
 from hwsim.numerics.format import Array, BlockFormat, Format
 from hwsim.numerics.quantize import ScaledFormat
-from hwsim.program.bind import Program
+from hwsim.program.bind import Program, plus, times
 from hwsim.program.evaluate import (
     Frame,
     Groups,
@@ -63,6 +63,20 @@ class View:
         """Without a copy."""
         split = array.reshape(self.split)
         return split.transpose(self.order) if self.order else split
+
+    def along(self, positions: Sequence[Affine]) -> list[Affine]:
+        """The place along each axis in memory of an element at these positions of the axes that are seen."""
+        order = self.order or tuple(range(len(self.split)))
+        left = [(extent, positions[order.index(axis)]) for axis, extent in enumerate(self.split)]
+        found = []
+        for extent in reversed(self.port):
+            place, step = Affine(()), 1
+            while left and step * left[-1][0] <= extent:
+                size, position = left.pop()
+                place = plus(place, times(position, step))
+                step *= size
+            found.append(place)
+        return found[::-1]
 
     def stored(self, values: Array) -> Array:
         """Values that statements see, as they lie in memory."""
