@@ -364,7 +364,7 @@ class _Binder:
                 continue
             counted = not (element.tensor in written and element is not statement.target)
             looked_up = [position.lookup for position in element.positions if position.lookup is not None]
-            if looked_up:
+            if looked_up and counted:
                 raise self._error(
                     statement,
                     element.column,
