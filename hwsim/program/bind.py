@@ -1,8 +1,7 @@
 """Binding: statements with their names resolved and their extents known.
 
 Given the shapes of input tensors, or the extents of the indices, everything else follows: how many axes `...` stands
-for, how
-far each index runs, the shape of every tensor, and the zeros around it that positions beyond its edges read.
+for, how far each index runs, the shape of every tensor, and the zeros around it that positions beyond its edges read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Fusion: the statements of several operations in the same loops, so that what is between them is never stored.
 
-An element-wise operation behind another one runs where that one's result is still in a register: its statements
-follow those
-of the head, with its indices exchanged for those that the head stores its result by.
+An element-wise operation behind another one runs where that one's result is still in a register: its statements follow
+those of the head, with its indices exchanged for those that the head stores its result by.
 """
 
 from __future__ import annotations

@@ -9,10 +9,8 @@
         return X * gamma / np.sqrt((X**2).mean(-1, keepdims=True) + epsilon)
 
 The function is the reference: the answer in float64, by other means. Its name is that of the operation. The signature
-names the
-tensors that are given and that are asked for, with the sizes that a workload file gives them when the operation runs
-alone; in a
-chain their shapes are those of the tensors that it is applied to.
+names the tensors that are given and that are asked for, with the sizes that a workload file gives them when the
+operation runs alone; in a chain their shapes are those of the tensors that it is applied to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Nest: a loop nest and the memory accesses in it, in strides format; and the Work that a step does besides.
 
-A Nest is a few dozen integers that stand for millions of accesses. Its loops run from the outermost to the
-innermost; an access at depth d lies inside the first d loops, before or after the loops that are deeper. For
-a matrix product
+A Nest is a few dozen integers that stand for millions of accesses. Its loops run from the outermost to the innermost;
+an access at depth d lies inside the first d loops, before or after the loops that are deeper. For a matrix product
 
     for i < 2: for j < 3: { for k < 4: { load A[i,k]; load B[k,j] }; store C[i,j] }
 
@@ -11,8 +10,8 @@ a matrix product
         Access(base=B, strides=(0, 1, ldb) * 8),
         Access(base=C, strides=(ldc, 1) * 8, write=True, after=True)))      # depth 2: after the k loop
 
-A zero stride is a broadcast, swapped strides are a transpose, a shifted base is a slice. A gather looks its
-byte offset up in a table. Edge tiles are further Nests with smaller trip counts.
+A zero stride is a broadcast, swapped strides are a transpose, a shifted base is a slice. A gather looks its byte offset
+up in a table. Edge tiles are further Nests with smaller trip counts.
 
 Elements narrower than a byte lie packed. Their accesses count in parts of a byte, `per_byte` to one: two for 4 bits,
 four for 6. All accesses of a nest count in the same parts.
@@ -302,9 +301,8 @@ class Chain:
     """Operations of which each waits for the one before: in the innermost loop, and in those around it that go on with
     the same sum in its register.
 
-    `parallel` such chains run side by side in the loop body (a vector of partial sums is one chain). A sum
-    that goes through memory waits for the store as well as for the addition: it counts two operations for
-    each element.
+    `parallel` such chains run side by side in the loop body (a vector of partial sums is one chain). A sum that goes
+    through memory waits for the store as well as for the addition: it counts two operations for each element.
     """
 
     op: ChainOp

@@ -1,10 +1,9 @@
 """The compiled walk: turns a nest into a stream of events, a buffer at a time, with no trace in memory.
 
-`fill` writes as many events as fit into a buffer and remembers in a cursor where it was. While every access
-of the innermost body stays on its own line for r iterations, one iteration can stand for all r (run
-compression): the rest are hits, and only counted. That is exact when the lines of the body cannot drive each
-other out of the first cache, which `fill` checks against `limit`, the number of distinct lines of the body
-that one set may receive.
+`fill` writes as many events as fit into a buffer and remembers in a cursor where it was. While every access of the
+innermost body stays on its own line for r iterations, one iteration can stand for all r (run compression): the rest are
+hits, and only counted. That is exact when the lines of the body cannot drive each other out of the first cache, which
+`fill` checks against `limit`, the number of distinct lines of the body that one set may receive.
 """
 
 from __future__ import annotations
