@@ -112,7 +112,7 @@ def declared_in(name: str | Path) -> tuple[Path, str] | None:
 
 def load_declared(file: Path, operation: str, overrides: Sequence[str] = ()) -> LoadedWorkload:
     """An operation that a Python file declares, with its default sizes; the file is run for it, once."""
-    from hwsim.ops.own import import_operations_of
+    from hwsim.ops.formula import import_operations_of
     from hwsim.spec.load import Loaded
 
     if overrides:

@@ -14,8 +14,7 @@ import typer
 from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_completion
 from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
-from hwsim.files import note_input, write_text
-from hwsim.input_file import read_file
+from hwsim.files import note_input, read_file, write_text
 from hwsim.private import private_folders, why_none
 from hwsim.results.metrics import shown, write
 from hwsim.text import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts

@@ -1,11 +1,11 @@
 """Warping: skip whole periods of an outer loop once the caches repeat up to a shift of addresses. Exact.
 
-After Morelli and Reineke (PLDI 2022). lru and fifo see only which lines are equal and which set they fall
-into. Let one period of the outer loop shift the accesses to tensor r by q_r lines, all q_r equal modulo the
-number of sets of every level. If the state after a period is the state before it with every line of tensor r
-moved by q_r (in the set moved as well, at the same place of the queue, with the same dirty bit), then every
-further period does the same again: its counts are those of the last one, and its state the last one shifted
-once more. docs/explanation/memory.md has the argument.
+After Morelli and Reineke (PLDI 2022). lru and fifo see only which lines are equal and which set they fall into. Let one
+period of the outer loop shift the accesses to tensor r by q_r lines, all q_r equal modulo the number of sets of every
+level. If the state after a period is the state before it with every line of tensor r moved by q_r (in the set moved as
+well, at the same place of the queue, with the same dirty bit), then every further period does the same again: its
+counts are those of the last one, and its state the last one shifted once more. docs/explanation/memory.md has the
+argument.
 
 The levels behind the warped ones (a large shared cache) have long periods of their own. They are not skipped: the
 stream that the last walked period sent to them is replayed, shifted, once for every period left out. Where all

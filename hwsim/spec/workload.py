@@ -119,9 +119,7 @@ class WorkloadSpec(Spec):
     def _without_empty_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Where nothing was chosen, nothing is written."""
         data: dict[str, Any] = handler(self)
-        if not data.get("choices", True):
-            del data["choices"]
-        return data
+        return {name: value for name, value in data.items() if value or name not in ("choices", "tensors")}
 
     @model_validator(mode="after")
     def _block_is_a_power_of_two(self) -> Self:
