@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hwsim.errors import InputError
-from hwsim.input_file import read_file
+from hwsim.files import read_file
 from hwsim.ops.model import ModelWorkload
 
 

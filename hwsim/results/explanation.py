@@ -7,7 +7,7 @@ from html import escape
 from importlib import import_module
 
 from hwsim.memory.counters import CacheCounters
-from hwsim.numerics.error import BEFORE, NumericError
+from hwsim.numerics.error import BEFORE, NumericError, NumericReport
 from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.results.metrics import shown, write
@@ -88,7 +88,7 @@ def verdict(result: RunResult) -> str:
     return f"verified: {_sizes(result.numeric)} vs NumPy float64, input rounding included"
 
 
-def _sizes(error: NumericError) -> str:
+def _sizes(error: NumericError | NumericReport) -> str:
     return f"max rel err {error.max_rel:.1e}, rms {error.rms_rel:.1e}"
 
 

@@ -103,7 +103,7 @@ def pytorch_seconds(path: Path, record: Record) -> float:
     train = record["mode"] == "train"
     model = _model(record["model"], train)
     seq = integer(path, record, "seq")
-    parameters = {
+    parameters: dict[str, object] = {
         "precision": "fp32", "phase": "train" if train else "forward", "prompt": seq, "source": seq,
         "batch": integer(path, record, "batch"), "optimizer": "none",
         "kernels": "compiled" if record["variant"] == "fusion" else "eager",
