@@ -15,8 +15,7 @@ from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spin
 from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
 from hwsim.energy import STATIC
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
-from hwsim.files import note_input, write_text
-from hwsim.input_file import read_file
+from hwsim.files import note_input, read_file, write_text
 from hwsim.private import private_folders, why_none
 from hwsim.results.metrics import shown, write
 from hwsim.text import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts
@@ -83,13 +82,13 @@ def run_command(
     remember(result)
     output.show(result.to_dict, lambda: print_screen(result, given.words(), tuple(settings or ())))
     if timeline is not None and is_plot_file(timeline):
-        result.plot.timeline(run.outcome.spans, timeline)
-    elif timeline is not None:
+        result.plot.timeline(run.spans, timeline)
+    elif timeline is not None and run.outcome is not None:
         from hwsim.result import machine_of
         from hwsim.results.plot.timeline import power_over_time, timeline_json
 
         power = power_over_time(machine_of(result), run.outcome)
-        write_text(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
+        write_text(timeline, timeline_json(run.spans, f"{result.workload} on {result.machine}", power))
     if energy_csv is not None:
         _write_energy(energy_csv, result)
     if plot is not None:

@@ -94,6 +94,9 @@ class WorkloadSpec(Spec):
     operation: ClassVar[Any] = None
     """The operation that a file of this class asks for, where it is declared by statements."""
 
+    runner: ClassVar[str | None] = None
+    """The module that runs and explains files of this class, where they are more than one kernel."""
+
     variants: ClassVar[dict[str, type[WorkloadSpec]]] = {}
     """The class of each operation that was imported, by the names that its ``op`` may have."""
 
@@ -116,9 +119,7 @@ class WorkloadSpec(Spec):
     def _without_empty_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Where nothing was chosen, nothing is written."""
         data: dict[str, Any] = handler(self)
-        if not data.get("choices", True):
-            del data["choices"]
-        return data
+        return {name: value for name, value in data.items() if value or name not in ("choices", "tensors")}
 
     @model_validator(mode="after")
     def _block_is_a_power_of_two(self) -> Self:

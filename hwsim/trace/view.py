@@ -44,8 +44,7 @@ class TensorView:
     def row_major(
         cls, name: str, base: int, shape: Sequence[int], element_bits: Size = 32, ld: int | None = None
     ) -> TensorView:
-        """The last axis has stride 1. `ld` (leading dimension) is the distance between rows where rows
-        are padded."""
+        """The last axis has stride 1. `ld` (leading dimension) is the distance between rows where rows are padded."""
         strides = [1] * len(shape)
         for axis in range(len(shape) - 2, -1, -1):
             row = shape[axis + 1]
@@ -95,8 +94,7 @@ class TensorView:
         return replace(self, shape=shape, strides=tuple(self.strides[axis] for axis in axes))
 
     def slice(self, *parts: slice | int) -> TensorView:
-        """As ``tensor[1:3, 2]``: a range keeps its axis, a number drops it; axes that are not named stay
-        whole."""
+        """As ``tensor[1:3, 2]``: a range keeps its axis, a number drops it; axes that are not named stay whole."""
         if len(parts) > len(self.shape):
             raise ShapeError(f"{self.name}: {len(parts)} ranges for the {len(self.shape)} axes of {self.shape}")
         shape: list[int] = []
@@ -141,8 +139,7 @@ class TensorView:
         return replace(self, shape=wanted, strides=strides)
 
     def is_contiguous(self) -> bool:
-        """Whether the elements lie in memory in row-major order with no gap; an axis of length 1 cannot
-        break that."""
+        """Whether the elements lie in memory in row-major order with no gap; an axis of length 1 cannot break that."""
         expected = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if extent == 1:
@@ -163,11 +160,10 @@ class TensorView:
         write: bool = False,
         after: bool = False,
     ) -> Access:
-        """An access to this tensor in a nest: for each loop around it, outer to inner, the axis along which
-        it moves.
+        """An access to this tensor in a nest: for each loop around it, outer to inner, the axis along which it moves.
 
-        An axis may come with a step, ``(axis, step)``; ``None`` is a loop that does not move it. `at` is
-        the element touched first, `elements` the number of neighbours that one (vector) access takes.
+        An axis may come with a step, ``(axis, step)``; ``None`` is a loop that does not move it. `at` is the element
+        touched first, `elements` the number of neighbours that one (vector) access takes.
         """
         strides: list[Size] = []
         for loop in loops:
@@ -196,8 +192,7 @@ def _fill_in(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:
 def _strides_without_copy(
     shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Match runs of old axes with runs of new axes of the same size; each run of old axes must be one
-    even stride."""
+    """Match runs of old axes with runs of new axes of the same size; each run of old axes must be one even stride."""
     old = [(extent, stride) for extent, stride in zip(shape, strides, strict=True) if extent != 1]
     result: list[int] = []
     position = 0

@@ -385,7 +385,7 @@ class CpuCore:
             if level is self._near:
                 continue
             read, written = self._bytes(level, traffic)
-            rows = self._row_cycles(level, traffic) if isinstance(level, DramSpec) else ZERO
+            rows = self._row_cycles(traffic) if isinstance(level, DramSpec) else ZERO
             cycles = max(rows, self.bandwidth_cycles(level, read, written))
             ahead = ZERO
             if number > 0 and not dependent:
@@ -501,19 +501,25 @@ class CpuCore:
     def _over(self, nbytes: int, rate: Fraction | None) -> Cycles:
         return nbytes / rate if rate and nbytes else ZERO
 
-    def _row_cycles(self, dram: DramSpec, traffic: Sequence[Traffic]) -> Cycles:
+    def _row_cycles(self, traffic: Sequence[Traffic]) -> Cycles:
         """Every activation holds its bank for a row cycle; all banks work side by side, but for their refreshes.
 
         A row stays open as long as the device demands, and at least until its column has been read.
         """
         activates = sum(each.dram.activates for each in traffic)
-        if dram.timing is None or not activates:
+        return activates * self._activate_cycles if activates else ZERO
+
+    @cached_property
+    def _activate_cycles(self) -> Cycles:
+        """One activation, with all banks at work."""
+        dram, timing = self.dram, self.dram.timing
+        if timing is None:
             return ZERO
-        hz, timing = self._machine.clock_hz(dram.clock), dram.timing
+        hz = self._machine.clock_hz(dram.clock)
         read = timing.trcd.seconds(hz) + timing.cl.seconds(hz)
         row_cycle = max(timing.tras.seconds(hz), read) + timing.trp.seconds(hz)
         available = 1 - timing.trfc.seconds(hz) / timing.trefi.seconds(hz)
-        return activates * row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
+        return row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
 
     def _misses(self, inner: CacheSpec, work: Work, chunk: Chunk) -> Misses:
         """The misses of a level that are waited for, in streams and in jumps, and how many are outstanding at once.
