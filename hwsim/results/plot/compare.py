@@ -231,8 +231,6 @@ def plot_steps(runs: Mapping[str, Mapping[str, RunResult]], path: Path | None = 
         axes.tick_params(length=0, labelcolor="#222222")
         for spine in axes.spines.values():
             spine.set_visible(False)
-        words = (
-            "large, colour: gain over the step before (▲ faster, ▼ slower); small: time, gain over the first"
-        )
+        words = "large, colour: gain over the step before (▲ faster, ▼ slower); small: time, gain over the first"
         axes.set_xlabel(words, fontsize=8, color=FAINT)
     return figure
