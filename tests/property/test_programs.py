@@ -113,6 +113,7 @@ PROGRAMS = {
     "softmax": "m[i] max= A[i,j]\ne[i,j] = exp(A[i,j] - m[i])\ns[i] += e[i,j]\nY[i,j] = e[i,j] / s[i]",
     "norm": "m[i] += A[i,j]\nm[i] = m[i] / |j|\nv[i] += (A[i,j] - m[i]) ** 2\n"
             "Y[i,j] = (A[i,j] - m[i]) * rsqrt(v[i] / |j| + 1)",
+    "extremes": "m[i] max= A[i,j]\nn[i] min= A[i,j]\nY[i] = m[i] - 2 * n[i]",
     "window": "C[i,j] += A[i+k,2*j] * B[k,j]",
     "local": "t = A[i,j] * B[j,i]\nu = t + 1\nY[i,j] = t * u",
     "gather": "Y[i,j] = T[I[i],j] * B[j,i] + T[J[i],j]",
