@@ -226,10 +226,20 @@ def _strides_without_copy(
 
 FIRST_ADDRESS = 64 * 1024
 PAGE_BYTES = 4096
+MAPPED_BYTES = 128 * 1024
+"""From this size on an allocator maps memory of its own for each request (glibc: M_MMAP_THRESHOLD)."""
+LINE_BYTES = 64
+"""What numerical libraries align arrays to: a line, or the widest vector."""
 
 
 class AddressSpace:
-    """Hands out addresses in ascending order. What is freed counts as free, but its addresses are not used again."""
+    """Hands out addresses in ascending order, as an allocator does. What is freed counts as free, but its addresses
+    are not used again.
+
+    Small tensors follow each other on a heap, with a header between them. Large ones begin at pages, and the header
+    takes a page of its own: tensors of 4 MiB do not begin at multiples of 4 MiB. Lines at the same place in several
+    tensors so lie in different sets of a cache, or in pages of different colours where its ways are larger than a page.
+    """
 
     def __init__(self) -> None:
         self._next = FIRST_ADDRESS
@@ -246,17 +256,20 @@ class AddressSpace:
         shape: Sequence[int],
         fmt: Format,
         ld: int | None = None,
-        align: int = PAGE_BYTES,
         bits: Fraction | None = None,
     ) -> TensorView:
         """A row-major tensor; `ld` is the distance between rows in elements where rows are padded, `bits` the space
         that an element takes, where that is not what its format says."""
         if name in self._live:
             raise ValueError(f"a tensor {name!r} is already there")
-        base = -(-self._next // align) * align
         bits = fmt.stored_bits if bits is None else bits
-        view = TensorView.row_major(name, base, shape, int(bits) if bits.denominator == 1 else bits, ld)
-        size_bytes = ceil((view.strides[0] * shape[0] if shape else 1) * bits / 8)
+        exact = int(bits) if bits.denominator == 1 else bits
+        shaped = TensorView.row_major(name, 0, shape, exact, ld)
+        size_bytes = ceil((shaped.strides[0] * shape[0] if shape else 1) * bits / 8)
+        align = PAGE_BYTES if size_bytes >= MAPPED_BYTES else LINE_BYTES
+        header = align if self._next > FIRST_ADDRESS else 0
+        base = -(-(self._next + header) // align) * align
+        view = TensorView.row_major(name, base, shape, exact, ld)
         self._next = base + size_bytes
         self._live[name] = size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)

@@ -31,6 +31,7 @@ from hwsim.targets.gpu.device import KernelCost
 from hwsim.targets.gpu.gemm import GemmBytes
 from hwsim.targets.gpu.knobs import choose_split, choose_tiles
 from hwsim.targets.gpu.model import GpuModel, as_gemm
+from hwsim.text import data
 from hwsim.trace.nest import Instructions
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class Launch:
     """How it was found, for a hand-written kernel."""
     passes: Mapping[str, float] = field(default_factory=dict)
     """How often a tensor passes the L2 where that is more than once: A for each column of tiles."""
+    note: str = ""
+    """What a user should know of the way it is computed."""
+    workspace_bytes: int = 0
+    """Memory that it needs beside the tensors of the program."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +224,15 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
     shape, model, fmt = shape_of(operator), task.model, task.kernel.fmt.name
     loops = list(all_loops(items))
     if not is_fused(operator) or not model.device.sm.library.attention:
-        yield from _unfused(task, items, model.attention_unfused(shape, fmt))
+        first, *others = _unfused(task, items, model.attention_unfused(shape, fmt))
+        if is_fused(operator):
+            scores = ceil(2 * shape.batch * shape.heads * shape.queries * shape.keys * task.kernel.fmt.element_bytes)
+            note = (
+                "the library of this GPU has no fused attention kernel (sm.library.attention): it runs as three "
+                f"kernels, with {data(scores)} of scores and weights in memory between them"
+            )
+            first = replace(first, note=note, workspace_bytes=scores)
+        yield from (first, *others)
         return
     asked = task.conditions.attention
     few = shape.queries * shape.repeat <= DECODE_QUERIES
