@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hwsim.errors import InputError
+from hwsim.models.accuracy import measure_accuracy
+from hwsim.models.evaluate import GivenWeights
 from hwsim.models.graph import Graph
 from hwsim.models.kernels import COMPILED, EAGER, SERVING
 from hwsim.models.memory import Fit, MemoryUse, find_fit, memory_use
@@ -58,9 +60,21 @@ class ModelRun:
         return tuple(each for each in self.phases if each.step.phase.name == name)
 
 
-def run(machine: MachineSpec, model: ModelWorkload, told: Callable[[str], None] | None = None) -> RunResult:
-    """The result of a model as that of a run; see hwsim.api.run_all, which comes here for models."""
-    return total_result(run_phases(machine, model, told))
+def run(
+    machine: MachineSpec,
+    model: ModelWorkload,
+    told: Callable[[str], None] | None = None,
+    *,
+    math: bool = True,
+    given: GivenWeights | None = None,
+) -> RunResult:
+    """The result of a model as that of a run; see hwsim.api.run_all, which comes here for models.
+
+    ``math``: compute the model, or a slice of it, in its formats and in float64; ``given`` are weights of your own.
+    """
+    found = run_phases(machine, model, told)
+    accuracy = measure_accuracy(model, found.numbers, given, model.seed) if math else None
+    return total_result(found, accuracy)
 
 
 def explain(result: RunResult) -> Why:

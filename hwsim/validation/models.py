@@ -9,6 +9,7 @@ a step of generating, and the prompts of other sequences that are read meanwhile
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -121,7 +122,7 @@ def served_seconds(path: Path, record: Record) -> float:
     return step + (users - 1) / osl * prompt
 
 
-def _seconds(path: Path, record: Record, model: ModelWorkload, parameters: dict[str, object]) -> float:
+def _seconds(path: Path, record: Record, model: ModelWorkload, parameters: Mapping[str, object]) -> float:
     try:
         asked = with_parameters(model, parameters)
         assert isinstance(asked, ModelWorkload)
