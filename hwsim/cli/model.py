@@ -140,8 +140,8 @@ def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]
         spent = f", {joules(result.energy_j)}" if result.energy_j is not None else ""
         console.print(styled(("in all   ", "bold"), f"{seconds(result.time_s)}{spent}"))
     if result.numeric is not None:
-        words = f"rms {result.numeric.rms_rel:.1e} off float64 ({about['computed']})"
-        console.print(styled(("accuracy ", "bold"), words), soft_wrap=True)
+        off = f"rms {result.numeric.rms_rel:.1e} off float64 ({about['computed']})"
+        console.print(styled(("accuracy ", "bold"), off), soft_wrap=True)
     if result.power_w is None:
         console.print("this machine has no energy prices", style="dim")
     console.print()

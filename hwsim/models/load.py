@@ -48,7 +48,7 @@ def load_model(name: str | Path) -> LoadedModel:
     text = str(name)
     if text.endswith(IMPORTED) and not text.endswith((".yaml", ".yml")):
         return import_file(expand(text))
-    if is_path(text) and not text.endswith((".yaml", ".yml")):
+    if text.lower().endswith(OTHERS) or (is_path(text) and not text.endswith((".yaml", ".yml"))):
         raise InputError(f"{text}: no file of a model: its name ends in .yaml, {', '.join(IMPORTED)}")
     spec = load_workload(name if isinstance(name, Path) else text).spec
     if not isinstance(spec, ModelWorkload):
@@ -58,6 +58,8 @@ def load_model(name: str | Path) -> LoadedModel:
 
 IMPORTED = (".json", ".onnx", ".csv")
 """Endings of files that importers read."""
+OTHERS = (".pt2", ".pt", ".pth", ".bin", ".safetensors", ".gguf", ".npz", ".tflite", ".pb", ".h5", ".xml", ".txt")
+"""Endings of files that hold a model, and that no importer reads."""
 MOST_CONFIG_BYTES = 4_000_000
 
 

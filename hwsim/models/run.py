@@ -102,7 +102,13 @@ def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str],
     context = use.prompt + use.generate
     memory = needs(use.batch, context, None)
     return ModelRun(model, machine, graph, numbers, kernels, steps, memory,
-                    find_fit(machine, needs, use.batch, context), swapped)  # fmt: skip
+                    find_fit(machine, needs, use.batch, context, narrower(machine)), swapped)  # fmt: skip
+
+
+def narrower(machine: MachineSpec) -> list[str]:
+    """Formats of weights that the machine has, from wide to narrow."""
+    kernels = simulated_on(machine)
+    return [name for name in ("fp8", "w8a16", "w4a16") if kernels.multiplies(FORMATS.get(name, name))]
 
 
 HALVES = {"fp16": "bf16", "bf16": "fp16"}

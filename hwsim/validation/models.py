@@ -126,7 +126,7 @@ def _seconds(path: Path, record: Record, model: ModelWorkload, parameters: Mappi
     try:
         asked = with_parameters(model, parameters)
         assert isinstance(asked, ModelWorkload)
-        return run(_machine(record["machine"]), asked).time_s
+        return run(_machine(record["machine"]), asked, math=False).time_s
     except HwsimError as error:
         raise table_error(path, int(record[LINE]), "", str(error)) from error
 

@@ -49,11 +49,16 @@ def read_onnx(path: Path, name: str) -> tuple[Data, list[str]]:
     if len(model.graph.node) > MOST_NODES:
         raise InputError(f"{path}: {len(model.graph.node):,} operators; at most {MOST_NODES:,} are read")
     _fix_batch(str(path), model.graph)
+    known = {each.domain for each in model.opset_import}
+    for domain in sorted({node.domain for node in model.graph.node} - known):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
+    failed: list[str] = []
     try:
         model = shape_inference.infer_shapes(model, strict_mode=False)
-    except Exception as error:  # noqa: BLE001 - onnx raises errors of its own
-        raise InputError(f"{path}: shapes cannot be inferred: {_first(error)}") from None
-    return _Reader(str(path), model.graph, name).read()
+    except Exception as error:  # noqa: BLE001 - onnx raises errors of its own; shapes in the file remain
+        failed.append(f"shapes cannot be inferred ({_first(error)}); only those that the file gives are known")
+    made, notes = _Reader(str(path), model.graph, name).read()
+    return made, [*failed, *notes]
 
 
 def _first(error: Exception) -> str:
@@ -202,7 +207,8 @@ class _Reader:
         if len(node.input) > 2 and node.input[2]:
             conv["bias"] = True
         self._put(output, conv, self.made[source])
-        self._put(output, op("", "view", makes=_per_sample(shape)), self.made[output])
+        if not pads or pads[:2] != pads[2:]:
+            self._put(output, op("", "view", makes=_per_sample(shape)), self.made[output])
 
     def _pool(self, node: Any, output: str, source: str) -> None:
         read, written = prod(_per_sample(self.shapes[source])), prod(_per_sample(self.shapes[output]))
@@ -222,9 +228,14 @@ class _Reader:
         k = a[-2] if node.op_type == "Gemm" and values.get("transA") else a[-1]
         n = shape[-1]
         rows = _per_sample(shape)
-        if second in self.weights and len(b) == 2:
-            m = max(1, prod(rows[:-1]))
-            product = op("", "product", m=m, n=n, k=k, weights=True)
+        if second in self.weights and len(b) == 2 and first in self.made:
+            product = op("", "linear", out=n)
+            if node.op_type == "Gemm" and len(node.input) > 2 and node.input[2]:
+                product["bias"] = True
+            if len(rows) < 3:
+                self._put(output, product, self.made[first])
+                return
+            product = op("", "product", m=prod(rows[:-1]), n=n, k=k, weights=True)
         else:
             m = shape[-2] if len(shape) > 2 else 1
             product = op("", "product", m=m, n=n, k=k, batch=max(1, prod(rows[:-2]) if len(rows) > 2 else 1))
