@@ -94,12 +94,13 @@ def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str],
     def needs(batch: int, context: int, weights: str | None) -> MemoryUse:
         own = numbers if weights is None else Numbers(FORMATS.get(weights, weights), numbers.activations, numbers.kv)
         fullest = wanted[0][0]
-        length = max(1, context - use.generate) if fullest.name == "prefill" else context
+        length = max(1, context - made) if fullest.name == "prefill" else context
         phase = Phase(fullest.name, batch, length if fullest.tokens > 1 else 1, 0, fullest.source)
         return memory_use(graph, own, phase, kernels, context=context, recompute=use.recompute,
                           optimizer=use.optimizer)  # fmt: skip
 
-    context = use.prompt + use.generate
+    made = use.generate if use.phase == "all" else 0
+    context = use.prompt + made
     memory = needs(use.batch, context, None)
     return ModelRun(model, machine, graph, numbers, kernels, steps, memory,
                     find_fit(machine, needs, use.batch, context, narrower(machine)), swapped)  # fmt: skip
