@@ -18,6 +18,7 @@ from hwsim.host import LONG_S, check_memory, math_seconds
 from hwsim.program.kernel import Kernel
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.assemble import assemble
+from hwsim.results.bar_table import is_shipped
 from hwsim.results.explanation import explain
 from hwsim.spec.choices import MappingSpec
 from hwsim.spec.machine import MachineSpec
@@ -93,8 +94,9 @@ def run_all(
     def again(slowed: MachineSpec) -> Outcome:
         return simulate(slowed, prepare(slowed, task, math=False), task, seed=task.seed, timeline=timeline)
 
+    measured = is_shipped(computer)
     computer, outcome, throttle = keep_within_limit(computer, outcome, again)
-    result = assemble(computer, task, kernel, outcome, seed=task.seed, throttle=throttle)
+    result = assemble(computer, task, kernel, outcome, seed=task.seed, throttle=throttle, as_shipped=measured)
     if task.precision != asked.precision:
         note = f"the workload names no precision: {kernel.fmt.name}, which {computer.name} computes in"
         result = replace(result, warnings=(*result.warnings, note))

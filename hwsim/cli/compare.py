@@ -18,6 +18,7 @@ from hwsim.cli.arguments import (
     word_completion,
 )
 from hwsim.cli.console import err, out, screen, styled
+from hwsim.error_bar import ALIKE, ALIKE_WORDS, NEVER_WORDS, within_bars
 from hwsim.errors import InputError
 from hwsim.results.metrics import SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, write
 from hwsim.text import ratio
@@ -106,6 +107,15 @@ def print_comparison(
     console = screen()
     console.width = max(console.width, 150)
     console.print(table)
+    if any(is_alike(result, baseline) for result in rows.values()):
+        console.print(ALIKE_WORDS, style="dim", soft_wrap=True)
+    if not all(bar.is_known for result in rows.values() for bar in (result.time, result.energy_bar) if bar is not None):
+        console.print(NEVER_WORDS, style="dim", soft_wrap=True)
+
+
+def is_alike(result: RunResult, baseline: RunResult) -> bool:
+    """Whether the times of two runs cannot be told apart by what is known of their errors."""
+    return result is not baseline and bool(within_bars(result.time.ends, baseline.time.ends))
 
 
 def _print_refused(refused: Mapping[str, str]) -> None:
@@ -120,6 +130,7 @@ def comparison_data(rows: Mapping[tuple[str, ...], RunResult], heads: Sequence[s
     baseline = next(iter(rows.values()))
     return [
         {**dict(zip(heads, names, strict=True)), "speed_up": baseline.time_s / result.time_s if result.time_s else None,
+         "within_bars": within_bars(result.time.ends, baseline.time.ends) if result is not baseline else None,
          "bound": explain(result).bound.short, **metrics_of(result)}
         for names, result in rows.items()
     ]  # fmt: skip
@@ -127,14 +138,12 @@ def comparison_data(rows: Mapping[tuple[str, ...], RunResult], heads: Sequence[s
 
 def _cells(result: RunResult, baseline: RunResult) -> dict[str, str]:
     """What each column says of a run: its metrics, speed-up beside time, traffic among them, and what decides."""
-    from hwsim.results.explanation import explain
+    from hwsim.results.explanation import explain, with_bar
 
     row, far = metrics_of(result), far_traffic(result)
-    cells = {
-        (metric.column, metric.head or metric.title): write(metric.name, row[metric.name])
-        for metric in shown("compare")
-    }
-    cells[SPEED_UP, "speed-up"] = ratio(baseline.time_s / result.time_s) if result.time_s else "–"
+    cells = {(metric.column, metric.head or metric.title): with_bar(metric.name, result) for metric in shown("compare")}
+    mark = f" {ALIKE}" if is_alike(result, baseline) else ""
+    cells[SPEED_UP, "speed-up"] = ratio(baseline.time_s / result.time_s) + mark if result.time_s else "–"
     cells[TRAFFIC, "traffic"] = write(far, row.get(far))
     return {head: cells[column, head] for column, head in sorted(cells)} | {"bound by": explain(result).bound.short}
 

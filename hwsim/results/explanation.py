@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+from hwsim.error_bar import NEVER_MARK, ErrorBar
 from hwsim.memory.counters import CacheCounters
 from hwsim.numerics.error import BEFORE
 from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult, bytes_moved, machine_of
-from hwsim.results.metrics import shown, write
+from hwsim.results.metrics import about, shown, write
 from hwsim.target import Why, find_target
 from hwsim.text import data, percent, rate, watts
 
@@ -110,13 +111,28 @@ def peak_words(result: RunResult) -> str:
     return f"{rate(speed, why.operation)}, {of_peak} ({rate(peak, why.operation)})"
 
 
+def bar_of(metric: str, result: RunResult) -> ErrorBar | None:
+    """The error bar of a metric; None where it has none, as exact counts do."""
+    return {"time_s": result.time_bar, "energy_j": result.energy_bar, "power_w": result.power_bar}.get(metric)
+
+
+def with_bar(metric: str, result: RunResult) -> str:
+    """A metric with its error bar where it has one: ``4.24 ms ± 9 %``; with a mark where it was never compared."""
+    text, bar = write(metric, about(metric).of(result)), bar_of(metric, result)
+    return text if bar is None else f"{text} {bar.words if bar.is_known else NEVER_MARK}"
+
+
 def _rows(result: RunResult) -> list[tuple[str, str]]:
     rows = [("answer", verdict(result)), *([("accuracy", accuracy(result))] if accuracy(result) else [])]
     for metric in shown("repr"):
         value = metric.of(result)
         if value is not None:
             rows.append((metric.title, ", ".join([write(metric.name, value), *_beside(metric.name, result)])))
+        if (bar := bar_of(metric.name, result)) is not None:
+            words = f"{bar.words} ({bar.source})" if bar.is_known else bar.source
+            rows.append((f"{metric.title} bar", words))
     rows.append(("memory", ", ".join(_level(name, result) for name in result.memory)))
+    rows.append(("exact", result.bars.exact))
     rows.append(("why", explain(result).bound.words))
     return rows + [("warning", text) for text in result.warnings]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.engine.play import Crew
 from hwsim.numerics.datapath import SumRule, find_datapath, sums_in
 from hwsim.program.build import build_kernel
@@ -12,7 +13,7 @@ from hwsim.program.kernel import Kernel
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Rung, Target, Why
+from hwsim.target import ComparedPart, Knob, Rung, Target, Why
 from hwsim.targets.knobs import in_first_format
 from hwsim.targets.systolic.knobs import knobs, ladder, with_own_fields
 from hwsim.targets.systolic.lower import with_tiles
@@ -25,6 +26,7 @@ class SystolicTarget(Target):
     """Arrays of cells between scratchpads that software fills."""
 
     groups: ClassVar[frozenset[str]] = frozenset({"mapping"})
+    exact: ClassVar[str] = "operations, folds and their cycles; bytes of every tile that moves"
 
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
@@ -51,6 +53,13 @@ class SystolicTarget(Target):
 
     def crew(self, kernel: Kernel, work: WorkloadSpec | None = None, *, seed: int = 0) -> Crew:
         return ArrayCrew(self.machine, kernel, None if work is None else work.mapping)
+
+    def compared(self, kernel: Kernel, outcome: Outcome) -> tuple[ComparedPart, ...]:
+        """Stacks of fully connected layers were measured on the first TPU."""
+        return tuple(
+            ComparedPart("array_layers", "layers on an array", each.elapsed_fs / FEMTOSECONDS)
+            for each in outcome.stages
+        )
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)
