@@ -25,7 +25,11 @@ VALIDATE_EXAMPLE = (
 
 def validate_command(
     family: Annotated[
-        str | None, typer.Argument(help="What to compare; without it, everything.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="What to compare: cache, cpu, energy, gpu, systolic or tpu; without it, everything.",
+            show_default=False,
+        ),
     ] = None,
     data: Annotated[
         Path | None,

@@ -12,7 +12,7 @@ from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.results.metrics import about, shown, write
 from hwsim.target import Why, find_target
-from hwsim.text import data, percent, rate, watts
+from hwsim.text import data, percent, rate
 
 
 def explain(result: RunResult) -> Why:
@@ -122,17 +122,28 @@ def with_bar(metric: str, result: RunResult) -> str:
     return text if bar is None else f"{text} {bar.words if bar.is_known else NEVER_MARK}"
 
 
+def bar_sources(result: RunResult) -> str:
+    """What the bars of time and energy rest on, once where that is the same."""
+    energy = result.energy_bar
+    if energy is None or energy.source == result.time.source:
+        return result.time.source
+    return f"time: {result.time.source}; energy: {energy.source}"
+
+
+def _barred(metric: str, result: RunResult) -> str:
+    """A metric with its error bar where it has one, and without a mark where it was never compared."""
+    bar = bar_of(metric, result)
+    return with_bar(metric, result) if bar is None or bar.is_known else write(metric, about(metric).of(result))
+
+
 def _rows(result: RunResult) -> list[tuple[str, str]]:
     rows = [("answer", verdict(result)), *([("accuracy", accuracy(result))] if accuracy(result) else [])]
     for metric in shown("repr"):
         value = metric.of(result)
         if value is not None:
-            rows.append((metric.title, ", ".join([write(metric.name, value), *_beside(metric.name, result)])))
-        if (bar := bar_of(metric.name, result)) is not None:
-            words = f"{bar.words} ({bar.source})" if bar.is_known else bar.source
-            rows.append((f"{metric.title} bar", words))
+            rows.append((metric.title, ", ".join([_barred(metric.name, result), *_beside(metric.name, result)])))
     rows.append(("memory", ", ".join(_level(name, result) for name in result.memory)))
-    rows.append(("exact", result.bars.exact))
+    rows += [("bars", bar_sources(result)), ("exact", result.bars.exact)]
     rows.append(("why", explain(result).bound.words))
     return rows + [("warning", text) for text in result.warnings]
 
@@ -141,7 +152,7 @@ def _beside(metric: str, result: RunResult) -> list[str]:
     """What is said in one breath with a metric."""
     if metric == "time_s":
         return [f"{result.cycles:,} cycles", *([words] if (words := peak_words(result)) else [])]
-    return [f"{watts(result.power_w)} on average"] if metric == "energy_j" and result.power_w is not None else []
+    return [f"{_barred('power_w', result)} on average"] if metric == "energy_j" and result.power_w is not None else []
 
 
 def _level(name: str, result: RunResult) -> str:
