@@ -88,21 +88,22 @@ def _follow(family: str, progress: Progress) -> Report:
 def _write(reports: dict[str, Report]) -> BarTable:
     """New bars for the families that were compared; those of others stay as they are."""
     from hwsim.files import write_text
-    from hwsim.results.bar_table import BarTable, shipped_table, table_file
+    from hwsim.results.bar_table import TIME, BarTable, shipped_table, table_file
     from hwsim.validation.residual import make_table, makers_and_judges, table_text
     from hwsim.validation.standing import read_standings, standing_file, standing_text, standings
 
     residuals = [row.residual for each in reports.values() for row in each.results if row.residual is not None]
     makers, _ = makers_and_judges(residuals)
     made = make_table(makers)
-    renewed = {(each.quantity, each.family) for each in made.groups}
-    kept = [each for each in shipped_table().groups if (each.quantity, each.family) not in renewed]
+    renewed = {(each.quantity, each.family, each.machine) for each in made.groups}
+    kept = [each for each in shipped_table().groups if (each.quantity, each.family, each.machine) not in renewed]
     table = BarTable(sorted((*kept, *made.groups), key=lambda g: (g.quantity, g.family, g.machine, g.decade)))
     write_text(table_file(), table_text(table))
     rows = [each for each in read_standings(standing_file()) if each.check not in reports]
     rows += [each for name, report in reports.items() for each in standings(name, report, table)]
+    rows.sort(key=lambda each: (each.quantity != TIME, each.quantity, each.check, each.family, each.machine))
     write_text(standing_file(), standing_text(rows))
-    err().print(f"written: {table_file()}, {standing_file()}", style="dim", soft_wrap=True)
+    err().print(f"written: {table_file()}, {standing_file()}; now: make docs", style="dim", soft_wrap=True)
     return table
 
 
@@ -114,7 +115,7 @@ def _families(reports: dict[str, Report], table: BarTable) -> list[FamilyStandin
 
 def _data(report: Report, found: Sequence[FamilyStanding]) -> dict[str, Any]:
     """A report with the coverage of its error bars."""
-    own = [each for each in found if each.check == report.family]
+    own = [each for each in found if report.family in each.checks]
     return {
         **report.to_dict(),
         "error_bars": [
@@ -164,7 +165,7 @@ def _print_all(reports: dict[str, Report], found: Sequence[FamilyStanding]) -> N
     console.print(styled(("rows that nothing was fitted to", "bold"), ": error, aim, and how often bars for 80 % hold"))
     table = make_table("compared", *_HEADS, left=(0, 1))
     for each in found:
-        table.add_row(each.check, *_standing_cells(each))
+        table.add_row(", ".join(each.checks), *_standing_cells(each))
     console.print(table)
     _print_legend(console)
     for name, report in reports.items():

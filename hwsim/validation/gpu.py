@@ -79,7 +79,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
             continue
         error = relative_error(simulated, row.seconds)
         errors[row.family][row.machine].append(error)
-        detail = f"{simulated * 1e6:.4g} us simulated, {row.seconds * 1e6:.4g} us measured"
+        detail = f"{row.words}: {simulated * 1e6:.4g} us simulated, {row.seconds * 1e6:.4g} us measured"
         residual = Residual(row.family, row.machine, simulated, row.seconds, row.purpose)
         rows.append(ComparisonRow(row.name, f"{row.family} {row.machine}", error, detail, residual))
         yield rows[-1]

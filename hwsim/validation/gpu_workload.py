@@ -88,6 +88,12 @@ class MeasuredKernel:
         return self.record.get("id") or f"line {self.record[LINE]}"
 
     @property
+    def words(self) -> str:
+        """What was measured: ``gemm fp16 m=64 n=64 k=64``."""
+        sizes = [f"{column}={self.record[column]}" for column in SHAPE if self.record[column]]
+        return " ".join([self.record["op"], self.record["dtype"], *sizes])
+
+    @property
     def purpose(self) -> Purpose:
         """Whether constants may be fitted on rows of this shape, on any machine. The rungs of a ladder have one shape:
         each counts by its name."""

@@ -19,7 +19,7 @@ from hwsim.results.bar_table import COLUMNS, COVERAGE, LEVELS, TIME, BarTable, G
 from hwsim.validation.split import FIT, INTERVAL, JUDGE, Purpose
 
 FEWEST = 20
-"""A family with fewer rows than this that were not fitted makes its intervals of all of them, and judges none."""
+"""Where a family has fewer unfitted rows than this on a machine, all of them make intervals and none judges."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ def usable(residuals: Iterable[Residual]) -> list[Residual]:
 
 
 def makers_and_judges(residuals: Iterable[Residual]) -> tuple[list[Residual], list[Residual]]:
-    """Rows that make intervals, and rows that judge them; a family of few rows has no judges."""
-    families: defaultdict[tuple[str, str], list[Residual]] = defaultdict(list)
+    """Rows that make intervals, and rows that judge them; where there are few, there are no judges."""
+    groups: defaultdict[tuple[str, str, str], list[Residual]] = defaultdict(list)
     for each in usable(residuals):
-        families[each.quantity, each.family].append(each)
+        groups[each.quantity, each.family, each.machine].append(each)
     makers: list[Residual] = []
     judges: list[Residual] = []
-    for rows in families.values():
+    for rows in groups.values():
         if len(rows) < FEWEST:
             makers += rows
         else:

@@ -63,7 +63,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         share = _share(outcome, "weights")
         words = f"{tops:.1f} TOPS simulated, {app.tops} measured; weight stalls {share:.0%}, {app.stall:.0%} measured"
         seconds = outcome.elapsed_fs / FEMTOSECONDS
-        residual = Residual("array_layers", machine.name, seconds, seconds * tops / app.tops, INTERVAL)
+        residual = Residual("array_products", machine.name, seconds, seconds * tops / app.tops, INTERVAL)
         rows.append(ComparisonRow(app.name, "claimed" if app.claimed else "not claimed", error, words, residual))
         yield rows[-1]
         notes.append(f"{app.name}: {words}")

@@ -183,7 +183,7 @@ def test_without_a_family_all_are_compared(monkeypatch: pytest.MonkeyPatch) -> N
     outcome = hwsim("validate")
     assert outcome.code == 0
     assert "grid_layers, energy" in outcome.out
-    assert "array_layers" in outcome.out
+    assert "array_products" in outcome.out
     assert "stated bars hold" in outcome.out
 
 

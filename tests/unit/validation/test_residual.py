@@ -40,7 +40,7 @@ def test_a_shape_makes_intervals_or_judges_them_or_is_fitted_on() -> None:
 
 
 def test_a_family_of_few_rows_judges_nothing() -> None:
-    few = [replace(each, purpose=JUDGE) for each in usable(drawn(20))][: FEWEST - 1]
+    few = [replace(each, purpose=JUDGE, machine="one") for each in usable(drawn(20))][: FEWEST - 1]
     makers, judges = makers_and_judges(few)
     assert (len(makers), judges) == (FEWEST - 1, [])
 
@@ -69,7 +69,7 @@ def test_a_table_that_is_too_narrow_or_too_wide_is_objected_to() -> None:
 
 
 def test_too_few_judges_judge_nothing() -> None:
-    residuals = drawn(30)
+    residuals = drawn(45)
     (family,) = by_family(standings("made", as_report(residuals), make_table(residuals)))
     assert family.judged < 50 and family.is_calibrated is None
 
