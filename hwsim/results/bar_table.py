@@ -122,6 +122,7 @@ class BarTable:
     def __init__(self, groups: Iterable[Group]) -> None:
         self.groups = tuple(groups)
         self._families: dict[tuple[str, str], dict[str, dict[int, Group]]] = {}
+        self._found: dict[tuple[str, str, str | None, int, float, str], Interval | None] = {}
         for group in self.groups:
             family = self._families.setdefault((group.quantity, group.family), {})
             family.setdefault(group.machine, {})[group.decade] = group
@@ -145,8 +146,15 @@ class BarTable:
         None where the family was never measured, or on a single other machine alone: then nobody knows how much
         machines differ.
         """
+        asked = quantity, family, machine, decade_of(seconds), coverage, without
+        if asked not in self._found:
+            self._found[asked] = self._interval(*asked)
+        return self._found[asked]
+
+    def _interval(
+        self, quantity: str, family: str, machine: str | None, decade: int, coverage: float, without: str
+    ) -> Interval | None:
         known = {name: each for name, each in self._families.get((quantity, family), {}).items() if name != without}
-        decade = decade_of(seconds)
         if machine not in known:
             return _unseen(list(known.values()), decade, coverage)
         others = _unseen([groups for name, groups in known.items() if name != machine], decade, coverage)

@@ -242,6 +242,8 @@ def sweep_words(results: ResultSet) -> Iterator[str]:
         yield f"Nothing beats these {len(front)} points in time and energy at once: {listed}."
     yield f"The fastest point, {_where(results, results.best('time'))}:"
     yield from run_words(results.result(results.best("time")))
+    if near := len(results.near_best("time")):
+        yield f"{near:,} further points lie within its error bar and theirs: measured, one of them could win."
     if results.failed:
         reasons = dict.fromkeys((row.error or "").splitlines()[0] for row in results.failed)
         yield f"{len(results.failed)} points failed: {'; '.join(list(reasons)[:3])}."
