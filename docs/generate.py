@@ -251,6 +251,9 @@ _WHY = {
         "strided reads and bank conflicts of Gemmini are not modelled; the shapes of the first TPU's layers are "
         "not published."
     ),
+    "gpu_model_inference": "Forward passes in PyTorch; nothing was fitted to whole models.",
+    "gpu_model_training": "Steps of training in PyTorch; what the framework does between kernels is a guess.",
+    "gpu_model_served": "Time per token of one model behind one engine.",
     "array_attentions": "Short queries against long caches.",
     "grid_layers": (
         "Five layers of one network on one chip, each with both energy constants fitted to the other four; main "

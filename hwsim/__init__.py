@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hwsim.api import run
-    from hwsim.ops.own import operation
+    from hwsim.ops.formula import operation
     from hwsim.result import RunResult
     from hwsim.sweep.result_set import ResultSet
     from hwsim.sweep.runner import sweep
@@ -20,7 +20,7 @@ __version__ = "0.3.0"
 __all__ = ["ResultSet", "RunResult", "__version__", "operation", "run", "sweep"]
 
 _HOMES = {
-    "operation": "hwsim.ops.own",
+    "operation": "hwsim.ops.formula",
     "run": "hwsim.api",
     "RunResult": "hwsim.result",
     "sweep": "hwsim.sweep.runner",

@@ -17,7 +17,7 @@ from hwsim.errors import CapacityError
 from hwsim.result import RunResult
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual
-from hwsim.validation.split import purpose_of
+from hwsim.validation.split import unfitted_half
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 WHAT = "cycles of layers on gemmini16, against clocked RTL"
@@ -54,7 +54,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         words = f"{found:,} cycles simulated, {measured:,.0f} in RTL"
         kind = f"{record['r']} x {record['s']} windows"
         seconds = played.time_s * measured / played.cycles
-        residual = Residual("array_products", MACHINE, played.time_s, seconds, purpose_of(MACHINE, name))
+        residual = Residual("array_products", MACHINE, played.time_s, seconds, unfitted_half(MACHINE, name))
         rows.append(ComparisonRow(name, kind, relative_error(found, measured), words, residual))
         yield rows[-1]
     best = Bar("layers where the mapper's choice is slower than Gemmini's own", "0", str(slower), slower == 0)

@@ -22,8 +22,11 @@ def is_held_out(*shape: object) -> bool:
 
 def purpose_of(*shape: object) -> Purpose:
     """What rows of this shape are for: to be fitted on, to make error bars, or to judge them."""
-    if not is_held_out(*shape):
-        return FIT
+    return unfitted_half(*shape) if is_held_out(*shape) else FIT
+
+
+def unfitted_half(*shape: object) -> Purpose:
+    """The same where nothing is fitted to any row: to make error bars, or to judge them."""
     return INTERVAL if _hash(shape)[1] % 2 else JUDGE
 
 

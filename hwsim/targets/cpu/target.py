@@ -19,7 +19,7 @@ from hwsim.program.loops import all_loops
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import ComparedPart, Knob, Rung, Why, tried
+from hwsim.target import ComparedPart, Knob, Rung, Starts, Why, tried
 from hwsim.targets.cpu.details import crowded_rows
 from hwsim.targets.cpu.knobs import broken_rule, in_own_names, knobs
 from hwsim.targets.cpu.lower import choose_format, lanes_of
@@ -199,6 +199,7 @@ class CpuTarget:
 
     groups: ClassVar[frozenset[str]] = frozenset()
     exact: ClassVar[str] = "operations, loads and stores; hits, misses and bytes of every level for its stated policy"
+    models: ClassVar[str] = ""
 
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
@@ -267,6 +268,9 @@ class CpuTarget:
             else ComparedPart("cpu_other", _OTHER[len(outcome.agents) > 1], each.elapsed_fs / FEMTOSECONDS)
             for each in outcome.stages
         )
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

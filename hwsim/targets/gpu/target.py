@@ -14,8 +14,8 @@ from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import ComparedPart, Knob, Rung, Why, tried
-from hwsim.targets.gpu.device import Device
+from hwsim.target import ComparedPart, Knob, Rung, Starts, Why, tried
+from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.knobs import choices_of, fuses_attention, knobs, ladder
 from hwsim.targets.gpu.lower import FAMILIES, Conditions
 from hwsim.targets.gpu.run import GpuCrew
@@ -27,6 +27,7 @@ class GpuTarget:
 
     groups: ClassVar[frozenset[str]] = frozenset({"threads"})
     exact: ClassVar[str] = "operations, blocks and waves"
+    models: ClassVar[str] = "gpu_model"
 
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
@@ -89,6 +90,14 @@ class GpuTarget:
             ComparedPart(each["family"], FAMILIES[each["family"]], each["seconds"], power="gpu_power")
             for each in outcome.use["gpu"]["launches"]
         )
+
+    def starts(self, result: RunResult) -> Starts:
+        """The first from the host, those that follow it as parts of a graph."""
+        each, host = self.device.launch_seconds("graph"), self.device.launch_seconds("stream")
+        cycles = sum(parts["waiting"].get(LAUNCH, 0) for parts in result.attribution.values())
+        taken = cycles / self.device.clock_hz
+        kernels = 1 + round((taken - host) / each) if each else len(result.work.use["gpu"]["launches"])
+        return Starts(max(1, kernels), taken, each, host, LAUNCH)
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

@@ -22,7 +22,7 @@ from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import ComparedPart, Knob, Target, Why
+from hwsim.target import ComparedPart, Knob, Starts, Target, Why
 from hwsim.targets.grid.agent import ARRAY, ENTER, PlayedMapping, play_mapping
 from hwsim.targets.grid.lower import MEANINGS, ORDER, GridLayer, choices, find_mapping, knob_names, layers_of, names_of
 from hwsim.targets.grid.model import Actions, GridPass, PeGrid
@@ -314,6 +314,9 @@ class GridTarget(Target):
             ComparedPart("grid_layers", "layers of convolution", each.elapsed_fs / FEMTOSECONDS)
             for each in outcome.stages
         )
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

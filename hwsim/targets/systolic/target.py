@@ -16,7 +16,7 @@ from hwsim.program.loops import all_loops
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import ComparedPart, Knob, Rung, Target, Why
+from hwsim.target import ComparedPart, Knob, Rung, Starts, Target, Why
 from hwsim.targets.knobs import in_first_format
 from hwsim.targets.systolic.knobs import knobs, ladder, with_own_fields
 from hwsim.targets.systolic.lower import with_tiles
@@ -82,6 +82,9 @@ class SystolicTarget(Target):
         families = stage_families(kernel)
         found = [(families.get(each.name, OTHER), each.elapsed_fs / FEMTOSECONDS) for each in outcome.stages]
         return tuple(ComparedPart(family, FAMILIES[family], seconds) for family, seconds in found)
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)
