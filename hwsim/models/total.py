@@ -32,9 +32,10 @@ from hwsim.result import (
     machine_of,
 )
 from hwsim.results.assemble import NO_MATH
+from hwsim.results.bar_table import find_bars, is_shipped
 from hwsim.results.explanation import explain as explain_kernel
 from hwsim.spec.fields import as_data
-from hwsim.target import ARROW, find_target
+from hwsim.target import ARROW, ComparedPart, find_target
 from hwsim.text import data
 from hwsim.units import format_bytes
 
@@ -107,6 +108,7 @@ def total_result(found: ModelRun, accuracy: Accuracy | None = None) -> RunResult
         warnings=tuple(_warnings(found, accuracy)),
         resolved=Resolved(as_data(machine), as_data(model)),
         bounds=_bounds(all_of),
+        bars=find_bars(machine, compared_phases(found), time_s, energy_j, 0.0, EXACT, as_shipped=is_shipped(machine)),
         energy_by_cause=causes,
         energy_by_tensor=None if energy is None else {},
         throttle=None,
@@ -115,6 +117,19 @@ def total_result(found: ModelRun, accuracy: Accuracy | None = None) -> RunResult
         stages=tuple(_stages(found)),
         replay=ReplayModel(MODEL, 0, 0),
         numeric=None if accuracy is None else accuracy.report,
+    )
+
+
+EXACT = "operations, parameters and bytes that are kept"
+PHASES = {"inference": "inference with whole models", "training": "training of whole models"}
+
+
+def compared_phases(found: ModelRun) -> tuple[ComparedPart, ...]:
+    """Its phases as measurements of whole models know them; none where nobody measured any on such machines."""
+    begin = find_target(found.machine).models
+    named = [("training" if each.step.phase.name == "train" else "inference", each) for each in found.phases]
+    return tuple(
+        ComparedPart(f"{begin}_{name}", PHASES[name], each.times * each.step.seconds) for name, each in named if begin
     )
 
 
