@@ -9,6 +9,7 @@ import typer
 
 from hwsim.cli.arguments import check_output
 from hwsim.cli.console import err, out, styled
+from hwsim.errors import InputError
 
 if TYPE_CHECKING:
     from hwsim.validation.report import Progress, Report, Statistics
@@ -25,6 +26,12 @@ def validate_command(
     data: Annotated[Path | None, typer.Option(help="A table of the same columns instead of the shipped one.")] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Compare only so many rows of each group.")] = None,
     seed: Annotated[int, typer.Option(help="Which rows a sample takes.")] = 0,
+    here: Annotated[
+        bool, typer.Option("--here", help="cpu: against this computer, measured now, instead of the shipped table.")
+    ] = False,
+    machine: Annotated[
+        str | None, typer.Option(help="With --here: the machine file for this computer, such as calibrate writes.")
+    ] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write JSON; - is stdout.")] = None,
 ) -> None:
     """Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed."""
@@ -35,7 +42,14 @@ def validate_command(
             out().print(styled("  ", (f"hwsim validate {name}", "cyan"), f"  {what}"))
         return
     output = check_output(json_file, None, (data,))
-    report = _follow(start(family, data, sample, seed))
+    if here:
+        from hwsim.validation.here import validate_here
+
+        if family != "cpu":
+            raise InputError(f"--here compares cores with this computer: hwsim validate cpu --here, not {family}")
+        report = _follow(validate_here(machine))
+    else:
+        report = _follow(start(family, data, sample, seed))
     output.show(report.to_dict, lambda: _print_report(report))
     if not report.passed:
         raise typer.Exit(1)
