@@ -48,6 +48,8 @@ COMMANDS = {
     "check": "Check machine and workload files: all problems, with file and line.",
     "replay": "Replay an access trace through a machine's caches.",
     "schema": "Print the JSON Schema of machine or workload files.",
+    "calibrate": "Measure this computer with small loops, in less than a minute, and write it down as a machine file.",
+    "measure": "Compile a workload's loops with Numba, run them on this computer, and compare with the simulation.",
     "validate": "Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed.",
 }
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""

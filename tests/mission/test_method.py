@@ -78,6 +78,7 @@ def test_done_when_5_two_processes_write_the_same_bytes(
 
 
 def test_done_when_5_random_replacement_is_the_same_every_time() -> None:
-    runs = [hwsim.run("zen3", "matmul_tiled", n=48, tile=16, seed=7) for _ in range(2)]
+    random = {"l1.replacement": "random", "l2.replacement": "random"}
+    runs = [hwsim.run("zen3", "matmul_tiled", n=48, tile=16, seed=7, set=random) for _ in range(2)]
     assert runs[0].to_json() == runs[1].to_json()
     assert "random" in runs[0].to_json()
