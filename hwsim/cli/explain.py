@@ -116,7 +116,7 @@ def print_explanation(result: RunResult, why: Why) -> None:
         for row in result.formulas:
             if row.reason:
                 wrapped(console, f"  {row.name.partition(',')[0]}: ", row.reason, style="dim")
-    _section(console, "Operations per byte")
+    _section(console, "Arithmetic intensity")
     _print_intensity(console, result)
     if result.energy_by_cause:
         _section(console, "Energy, by cause and action")

@@ -163,6 +163,15 @@ def series_looks(names: Iterable[object]) -> dict[str, Series]:
     return looks
 
 
+LOG = "log scale"
+"""What a logarithmic axis says of itself."""
+
+
+def log_title(title: str, logarithmic: bool) -> str:
+    """The title of a panel or an axis, which says so where its scale is logarithmic."""
+    return f"{title} ({LOG})" if logarithmic else title
+
+
 def spread(positions: Sequence[float], gap: float) -> list[float]:
     """Positions moved apart until neighbours have `gap` between them, as little as that takes: for labels of lines."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
