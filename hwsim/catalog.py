@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from hwsim.spec.prices import EnergyTableSpec
     from hwsim.spec.variant import Finder
 
-Kind = Literal["machine", "workload"]
+Kind = Literal["machine", "workload", "system", "engine"]
 
 KINDS: tuple[Kind, ...] = ("machine", "workload")
+"""What a name alone may mean; systems and engines are asked for as such."""
 
 _PACKAGE = Path(__file__).resolve().parent
 _SUFFIX = ".yaml"

@@ -38,6 +38,8 @@ COMMANDS = {
     "ladder": "Climb a ladder: the same computation in steps, with what each step brings.",
     "roofline": "Show one roof per memory level and per number format, with runs where their simulated traffic puts "
     "them.",
+    "collective": "Show how long devices take to exchange data: algorithm, time, formula, links; all-reduce if none is "
+    "named.",
     "report": "Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its "
     "sources.",
     "export": "Write the points of a sweep as CSV, JSON or Parquet.",

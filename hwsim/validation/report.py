@@ -119,6 +119,7 @@ FAMILIES = {
     "energy": "energy of Eyeriss layers and GPUs against measurements, and counts against other programs",
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
     "gpu": "time of library kernels against measured GPUs",
+    "collectives": "collectives of several devices against measured ones",
     "systolic": "folds of a systolic array against SCALE-Sim, exactly",
     "tpu": "speed and stalls of the first TPU against what Google published",
 }
