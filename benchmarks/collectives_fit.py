@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from hwsim.validation.collectives import FORMAT_BYTES, LIBRARIES, OPERATIONS
+from hwsim.validation.collectives import FORMAT_BYTES, LIBRARIES, OPERATIONS, whole
 from hwsim.validation.split import is_held_out
 from hwsim.validation.table import read_table
 
@@ -50,7 +50,7 @@ def read(path: Path, machine: str) -> dict[str, Rows]:
         if row["machine"] != machine:
             continue
         op, form, devices, elements = OPERATIONS[row["op"]], row["dtype"], int(row["devices"]), int(row["elements"])
-        size = elements * FORMAT_BYTES[form]
+        size = elements * FORMAT_BYTES[form] * whole(LIBRARIES[row["library"]], op, devices)
         held = is_held_out(row["op"], form, devices, elements)
         one = (op, form, devices, size, float(row["latency_us"]), held)
         found.setdefault(LIBRARIES[row["library"]], []).append(one)
@@ -92,8 +92,10 @@ LEAST, MOST = [0.5, 0.001, 0.02], [150.0, 4.0, 1.0]
 class Model:
     """Kernels with constants; the fastest that can do a row is taken."""
 
-    def __init__(self, names: list[str], values: Numbers, port: float, bus: Numbers, frozen: Model | None = None) -> None:
+    def __init__(self, names: list[str], values: Numbers, port: float, bus: Numbers, frozen: Model | None = None,
+                 host: float = 0.0) -> None:  # fmt: skip
         self.names, self.values, self.port, self.bus, self.frozen = names, values.reshape(-1, 3), port, bus, frozen
+        self.host = host
 
     def times(self, rows: Rows) -> Numbers:
         many = np.where(rows.n == 2, 1.0, np.where(rows.n == 4, self.bus[0], self.bus[1]))
@@ -107,13 +109,13 @@ class Model:
                 fits &= (rows.form != "int8") & (rows.n >= 4)
             times = KERNELS[kind](rows, start, step, share * self.port * 1e3, many)
             best = np.where(fits, np.minimum(best, times), best)
-        return best
+        return np.maximum(best, self.host)
 
 
 def fit(make: Callable[[Numbers], Model], guess: Numbers, rows: Rows, free: int) -> Model:
     """Least mean relative error; starts, steps and shares stay where they can mean something."""
     low = np.log(np.array([*LEAST * (free // 3), *[1.0] * (guess.size - free)]))
-    high = np.log(np.array([*MOST * (free // 3), *[30.0] * (guess.size - free)]))
+    high = np.log(np.array([*MOST * (free // 3), *[150.0] * (guess.size - free)]))
 
     def values_at(logs: Numbers) -> Numbers:
         return np.exp(np.clip(logs, low, high))
@@ -168,14 +170,14 @@ def fit_machine(data: Path, machine: str) -> None:
     for library, rows in sorted(libraries.items()):
         eager = library.endswith("eager")
         kernels = ["two_shot", "ring"] if eager else ["one_shot", "two_shot"]
-        start = 25.0 if eager else 3.0
-        begin = [start, 0.2, 0.4, start, 0.5, 0.5]
+        begin = [3.0, 0.2, 0.4, 3.0, 0.5, 0.5, *([25.0] if eager else [])]
         frozen = None if eager else model
 
         def build(values: Numbers, kernels: list[str] = kernels, frozen: Model | None = frozen) -> Model:
-            return Model(kernels, values, port, model.bus, frozen)
+            own, host = values[: 3 * len(kernels)], values[3 * len(kernels) :]
+            return Model(kernels, own, port, model.bus, frozen, float(host.sum()))
 
-        found = fit(build, np.array(begin), rows.only(~rows.held), len(begin))
+        found = fit(build, np.array(begin), rows.only(~rows.held), 3 * len(kernels))
         everything.append(say(machine, library, found, rows, port, None if eager else base))
     print(f"# {machine}: mean error of {sum(map(len, everything))} held-out rows: {np.concatenate(everything).mean():.3f}\n")
 
@@ -185,7 +187,7 @@ def used(model: Model, rows: Rows) -> NDArray[np.bool_]:
     kept = np.ones(len(model.names), bool)
     for number in range(len(model.names)):
         rest = np.array([each != number for each in range(len(model.names))])
-        without = Model([n for n, r in zip(model.names, rest) if r], model.values[rest], model.port, model.bus, model.frozen)
+        without = Model([n for n, r in zip(model.names, rest) if r], model.values[rest], model.port, model.bus, model.frozen, model.host)
         kept[number] = bool(np.any(without.times(rows) > model.times(rows)))
     return kept
 
@@ -202,6 +204,8 @@ def say(machine: str, library: str, model: Model, rows: Rows, port: float, besid
     print(f"  {library}:")
     if beside:
         print(f"    beside: {beside}")
+    if model.host:
+        print(f"    host: {model.host:.3g} us")
     kept_ones = used(model, rows.only(~rows.held))
     if kept_ones.any():
         print("    kernels:")

@@ -56,6 +56,8 @@ class Plan:
     kernel: KernelSpec
     schedule: Schedule
     topology: Topology
+    host_fs: int = 0
+    """What the host takes to start it; the devices wait for that, or it for them."""
 
     def path(self, message: Message) -> Path:
         members = self.topology.members
@@ -97,7 +99,7 @@ class Plan:
                     exact = self.wire(link, amount) * FEMTOSECONDS / rate
                     longest = max(longest, -(-exact.numerator // exact.denominator))
             total += max(issued.values(), default=0) + longest
-        return total
+        return max(total, self.host_fs)
 
 
 def _share(kernel: KernelSpec) -> Fraction:
@@ -107,6 +109,7 @@ def _share(kernel: KernelSpec) -> Fraction:
 def candidates(topology: Topology, op: str, library: str, form: str = "bf16") -> Iterator[Plan]:
     """The kernels of a library that can do a collective here."""
     ranks, nodes = len(topology.members), topology.nodes
+    host_fs = as_femtoseconds(topology.system.libraries[library].host)
     for kernel in topology.system.kernels(library):
         if op not in kernel.ops or ranks < kernel.least_devices or form in kernel.refuses:
             continue
@@ -114,7 +117,7 @@ def candidates(topology: Topology, op: str, library: str, form: str = "bf16") ->
             continue
         schedule = build_schedule(kernel.algorithm, op, ranks, nodes)
         if schedule is not None:
-            yield Plan(kernel, schedule, topology)
+            yield Plan(kernel, schedule, topology, host_fs)
 
 
 def choose(
@@ -172,10 +175,15 @@ class Cables:
 
 
 def perform(floor: Floor, cables: Cables, plan: Plan, nbytes: int) -> list[Event]:
-    """Let all ranks of a collective work; one event for each, which happens when it has all that it needs."""
+    """Let all ranks of a collective work; one event for each, which happens when it has all that it needs.
+
+    A message is sent when its source and its target have both come to its round: nobody sends into a buffer that is
+    still in use.
+    """
     sizes = plan.schedule.sizes(nbytes)
     sent: defaultdict[tuple[int, int], list[tuple[Message, Event]]] = defaultdict(list)
     awaited: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
+    there: defaultdict[tuple[int, int], Event] = defaultdict(floor.event)
     for number, messages in enumerate(plan.schedule.rounds):
         for message in messages:
             landed = floor.event()
@@ -194,15 +202,20 @@ def perform(floor: Floor, cables: Cables, plan: Plan, nbytes: int) -> list[Event
             yield floor.delay(as_femtoseconds(plan.kernel.start))
         for each in range(len(plan.schedule.rounds)):
             own = sent[number, each]
+            there[number, each].succeed()
             if own:
+                yield floor.every([there[message.target, each] for message, _ in own])
                 yield floor.delay(sum(plan.step_fs(message) for message, _ in own))
             waits = [*(floor.start(carry(*one)) for one in own), *awaited[number, each]]
             if waits:
                 yield floor.every(waits)
 
+    def started(number: int) -> Wait:
+        yield floor.every([floor.start(rank(number)), floor.delay(plan.host_fs)])
+
     ranks = list(range(plan.schedule.ranks))
     switched = any(number == SWITCH for number, _ in awaited)
-    return [floor.start(rank(number)) for number in ([*ranks, SWITCH] if switched else ranks)]
+    return [floor.start(started(number)) for number in ([*ranks, SWITCH] if switched else ranks)]
 
 
 def communicate(

@@ -94,6 +94,9 @@ class LibrarySpec(Spec):
     """The kernels of one library; which one runs is decided by size and topology: the fastest."""
 
     kernels: tuple[KernelSpec, ...] = Field((), description="Its own kernels.")
+    host: Duration | None = Field(
+        None, description="What the host takes to start one; it is the time where the devices are faster."
+    )
     beside: Name | None = Field(None, description="Another library whose kernels it uses, too, where they are faster.")
     source: Source | dict[str, str] = Field(description="Where the constants come from; fitted ones say on what.")
 
