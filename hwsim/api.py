@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.catalog import load_machine, load_workload
-from hwsim.engine.outcome import Outcome
+from hwsim.engine.outcome import Outcome, Span
 from hwsim.engine.play import play
 from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, InputError, ShapeError
@@ -39,10 +40,15 @@ Settings = Mapping[str, object] | Sequence[str]
 
 @dataclass(frozen=True)
 class Run:
-    """A result together with what it was made from: the timeline is in the outcome."""
+    """A result together with what it was made from: the timeline is in the outcome; a whole model has none."""
 
     result: RunResult
-    outcome: Outcome
+    outcome: Outcome | None
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Who was busy when, where a timeline was asked for."""
+        return self.outcome.spans if self.outcome is not None else ()
 
 
 def run(
@@ -81,6 +87,10 @@ def run_all(
     """
     computer = resolve_machine(machine, set)
     asked = resolve_workload(workload, parameters or {}, seed)
+    if asked.runner is not None:
+        if timeline:
+            raise InputError(f"{asked.name} is a whole model, of which no timeline is kept; --plot draws its parts")
+        return Run(import_module(asked.runner).run(computer, asked), None)
     target = find_target(computer)
     for file in asked.inputs.values():
         note_input(file)

@@ -1,6 +1,7 @@
-"""Machines and workloads by name, from any folder.
+"""Machines, workloads and models by name, from any folder.
 
-A name is looked up in ``./machines`` (or ``./workloads``) first, then among those that come with hwsim.
+A name is looked up in ``./machines`` (or ``./workloads``, ``./models``) first, then among those that come with hwsim.
+A model is a workload, too: wherever one is asked for, the other will do.
 Anything with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operation
 that a Python
 file declares.
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from hwsim.spec.prices import EnergyTableSpec
     from hwsim.spec.variant import Finder
 
-Kind = Literal["machine", "workload", "system", "engine"]
+Kind = Literal["machine", "workload", "model", "system", "engine"]
 
-KINDS: tuple[Kind, ...] = ("machine", "workload")
+KINDS: tuple[Kind, ...] = ("machine", "workload", "model")
 """What a name alone may mean; systems and engines are asked for as such."""
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -40,6 +41,11 @@ def machine_names() -> tuple[str, ...]:
 def workload_names() -> tuple[str, ...]:
     """The names of all workloads that can be found from this folder, in alphabetical order."""
     return names("workload")
+
+
+def model_names() -> tuple[str, ...]:
+    """The names of all models that can be found from this folder, in alphabetical order."""
+    return names("model")
 
 
 def find_machine(name: str) -> Path:
@@ -184,7 +190,14 @@ def find(kind: Kind, name: str | Path, relative_to: Path = Path()) -> Path:
         file = folder / f"{name}{_SUFFIX}"
         if is_file(file):
             return file
+    if kind == "workload" and (model := _plain_name(name)) in names("model"):
+        return find("model", model)
     raise CatalogError(_unknown(kind, str(name)))
+
+
+def _plain_name(name: str | Path) -> str:
+    """``Opt-1.3B`` as files are called."""
+    return str(name).lower().replace("-", "_").replace(".", "_")
 
 
 def find_any(name: str) -> tuple[Kind, Path]:
@@ -196,10 +209,12 @@ def find_any(name: str) -> tuple[Kind, Path]:
         return kind_of_file(path), path
     for kind in KINDS:
         if name in names(kind):
-            return kind, find(kind, name)
+            return ("machine" if kind == "machine" else "workload"), find(kind, name)
+    if _plain_name(name) in names("model"):
+        return "workload", find("model", _plain_name(name))
     from hwsim.spec.fields import did_you_mean
 
-    known = [*names("machine"), *names("workload")]
+    known = [each for kind in KINDS for each in names(kind)]
     listed = ", ".join(known) if known else "none"
     raise CatalogError(f"there is no machine or workload '{name}'; known: {listed}{did_you_mean(name, known)}")
 
@@ -245,7 +260,7 @@ def _finder(kind: Kind) -> Finder:
 def _unknown(kind: Kind, name: str) -> str:
     from hwsim.spec.fields import did_you_mean
 
-    known = names(kind)
+    known = [*names(kind), *(names("model") if kind == "workload" else ())]
     other: Kind = "workload" if kind == "machine" else "machine"
     if name in names(other):
         return f"'{name}' is a {other}, and a {kind} is needed here; hwsim list {kind}s shows them"

@@ -82,13 +82,13 @@ def run_command(
     remember(result)
     output.show(result.to_dict, lambda: print_screen(result, given.words(), tuple(settings or ())))
     if timeline is not None and is_plot_file(timeline):
-        result.plot.timeline(run.outcome.spans, timeline)
-    elif timeline is not None:
+        result.plot.timeline(run.spans, timeline)
+    elif timeline is not None and run.outcome is not None:
         from hwsim.result import machine_of
         from hwsim.results.plot.timeline import power_over_time, timeline_json
 
         power = power_over_time(machine_of(result), run.outcome)
-        write_text(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
+        write_text(timeline, timeline_json(run.spans, f"{result.workload} on {result.machine}", power))
     if energy_csv is not None:
         _write_energy(energy_csv, result)
     if plot is not None:

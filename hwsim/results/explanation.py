@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 
 from hwsim.memory.counters import CacheCounters
 from hwsim.numerics.error import BEFORE
 from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.results.metrics import shown, write
+from hwsim.spec.workload import workload_model
 from hwsim.target import Why, find_target
 from hwsim.text import data, percent, rate, watts
 
@@ -18,7 +20,9 @@ def explain(result: RunResult) -> Why:
     """What decided the time of a run, worked out once for each result."""
     found: Why | None = result.__dict__.get("why")
     if found is None:
-        found = find_target(machine_of(result)).why(result)
+        runner = workload_model(result.resolved.workload.get("op")).runner
+        found = find_target(machine_of(result)).why(result) if runner is None else import_module(runner).explain(result)
+        assert found is not None
         result.__dict__["why"] = found  # beside the fields: not part of the result, of JSON, or of what is compared
     return found
 

@@ -91,6 +91,18 @@ class LevelMetric:
     best: Literal["least", "most"] = "least"
 
 
+MODEL = "model"
+MODEL_METRICS: Mapping[str, tuple[str, str, Literal["least", "most"]]] = {
+    "first_token_s": ("time to the first token", "s", "least"),
+    "next_token_s": ("time for each next token", "s", "least"),
+    "tokens_per_s": ("tokens per second", "token/s", "most"),
+    "prompt_tokens_per_s": ("tokens of prompt per second", "token/s", "most"),
+    "sequences_per_s": ("inputs per second", "input/s", "most"),
+    "joules_per_token": ("energy for each token", "J", "least"),
+    "joules_per_sequence": ("energy for each input", "J", "least"),
+}
+"""Numbers that only whole models have: title, unit, which direction is good."""
+
 BYTES = LevelMetric(".bytes", "traffic", "B")
 CACHE_METRICS: Mapping[LevelMetric, Callable[[CacheCounters], Amount]] = {
     LevelMetric(".fills", "lines filled", ""): lambda cache: cache.misses + cache.prefetches,
@@ -111,6 +123,7 @@ def metrics_of(result: RunResult) -> dict[str, Amount]:
     for name, cache in result.caches.items():
         row |= {name + metric.ending: of(cache) for metric, of in CACHE_METRICS.items()}
     row |= {f"energy.{name}": amount for name, amount in energy_split(result).items()}
+    row |= result.work.use.get(MODEL, {}).get("metrics", {})
     return row
 
 
@@ -137,6 +150,9 @@ def about(name: str) -> Metric:
     def of(result: RunResult) -> Amount:
         return metrics_of(result).get(name)
 
+    if name in MODEL_METRICS:
+        title, unit, best = MODEL_METRICS[name]
+        return Metric(name, title, unit, of, best)
     if name.startswith("energy."):
         return Metric(name, f"energy: {name.removeprefix('energy.')}", "J", of)
     for level in (BYTES, *CACHE_METRICS):
@@ -170,4 +186,6 @@ _WRITTEN: Mapping[str, Callable[[float], str]] = {
     "B": data,
     "%": lambda value: percent(value, 1),
     "FLOP/s": lambda value: rate(value, "FLOP"),
+    "token/s": lambda value: rate(value, "token"),
+    "input/s": lambda value: rate(value, "input"),
 }

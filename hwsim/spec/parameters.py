@@ -18,7 +18,7 @@ from hwsim.spec.fields import choices, did_you_mean, literals
 from hwsim.spec.workload import WorkloadSpec
 
 _TOP = ("precision", "accumulate", "chunk", "scale", "scale_block", "convert", "distribution", "seed")
-_GROUPS = ("sizes", "schedule")
+_GROUPS = ("sizes", "schedule", "use")
 
 
 @dataclass(frozen=True)

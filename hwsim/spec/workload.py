@@ -92,6 +92,9 @@ class WorkloadSpec(Spec):
     operation: ClassVar[Any] = None
     """The operation that a file of this class asks for, where it is declared by statements."""
 
+    runner: ClassVar[str | None] = None
+    """The module that runs and explains files of this class, where they are more than one kernel."""
+
     variants: ClassVar[dict[str, type[WorkloadSpec]]] = {}
     """The class of each operation that was imported, by the names that its ``op`` may have."""
 

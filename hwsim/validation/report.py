@@ -121,6 +121,7 @@ FAMILIES = {
     "gpu": "time of library kernels against measured GPUs",
     "collectives": "collectives of several devices against measured ones",
     "systolic": "folds of a systolic array against SCALE-Sim, exactly",
+    "gemmini": "layers on Gemmini against its clocked RTL",
     "tpu_v6e": "products and attention of Llama-3.1-8B against a measured TPU v6e",
     "tpu": "speed and stalls of the first TPU against what Google published",
 }

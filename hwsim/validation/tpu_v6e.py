@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
-from hwsim.api import run
+from hwsim.api import run_all
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.split import is_held_out
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error
@@ -45,17 +45,18 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
 
 def _simulated(path: Path, record: Record) -> float:
     """Microseconds of a row, as `hwsim run` gives them."""
+    names: tuple[str, ...]
+    parameters: dict[str, object] = {}
     if record["op"] == "product":
-        sizes = {name: integer(path, record, name) for name in ("m", "n", "k")}
-        return run(MACHINE, "matmul", math=False, precision="bf16", **sizes).time_s * 1e6
-    if record["op"] != "attention":
+        workload, names = "matmul", ("m", "n", "k")
+    elif record["op"] == "attention":
+        workload, names = "attention_fused", ("queries", "batch")
+        keys, causal = integer(path, record, "keys"), record["queries"] != "1"
+        parameters = {"n": keys, "d": HEAD, "heads": HEADS, "kv_heads": KV_HEADS, "causal": causal}
+    else:
         raise table_error(path, int(record[LINE]), "op", f"{record['op']!r} is not one of product, attention")
-    queries, keys, batch = (integer(path, record, name) for name in ("queries", "keys", "batch"))
-    found = run(
-        MACHINE, "attention_fused", math=False, precision="bf16", n=keys, queries=queries, batch=batch,
-        d=HEAD, heads=HEADS, kv_heads=KV_HEADS, causal=queries > 1,
-    )  # fmt: skip
-    return found.time_s * 1e6
+    parameters |= {"precision": "bf16", **{name: integer(path, record, name) for name in names}}
+    return run_all(MACHINE, workload, math=False, parameters=parameters).result.time_s * 1e6
 
 
 def _shape(record: Record) -> str:
