@@ -40,6 +40,7 @@ COMMANDS = {
     "ladder": "Climb a ladder: the same computation in steps, with what each step brings.",
     "roofline": "Show one roof per memory level and per number format, with runs where their simulated traffic puts "
     "them.",
+    "serve": "Serve a model to users: time to first token, time per token, throughput, tails, energy, and what limits.",
     "collective": "Show how long devices take to exchange data: algorithm, time, formula, links; all-reduce if none is "
     "named.",
     "report": "Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its "
