@@ -120,6 +120,7 @@ FAMILIES = {
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
     "gpu": "time of library kernels against measured GPUs",
     "collectives": "collectives of several devices against measured ones",
+    "serving": "time to first token and time per token of served models against measured ones",
     "systolic": "folds of a systolic array against SCALE-Sim, exactly",
     "gemmini": "layers on Gemmini against its clocked RTL",
     "tpu_v6e": "products and attention of Llama-3.1-8B against a measured TPU v6e",
