@@ -253,4 +253,5 @@ class ServedModel:
         return self.network.collective_fs(exchange.collective, nbytes, members, self.numbers.activations) / FEMTOSECONDS
 
 
-MOST_STEPS = 200_000
+MOST_STEPS = 20_000
+"""Prices of steps that are remembered."""
