@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hwsim.catalog import find, is_path, machine_names, names, shown
+from hwsim.catalog import find, is_file, is_path, machine_names, names, shown
 from hwsim.errors import CatalogError
+from hwsim.spec.document import read_document
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.load import load_spec_file
 from hwsim.systems.spec import MOST_DEVICES, SystemSpec
@@ -22,6 +23,18 @@ def load_system(name: str) -> SystemSpec:
     if not is_path(name) and name not in names("system") and name in machine_names():
         return alone(name)
     return load_system_file(find("system", name))
+
+
+def is_system(name: str) -> bool:
+    """Whether a word of a command line means a system rather than a machine."""
+    if is_path(name):
+        path = Path(name).expanduser()
+        return is_file(path) and path.suffix in (".yaml", ".yml") and _names_devices(path)
+    return _SO_MANY.fullmatch(name) is not None or (name in system_names() and name not in machine_names())
+
+
+def _names_devices(path: Path) -> bool:
+    return "devices" in read_document(path, shown(path))[0].fields
 
 
 def load_system_file(path: Path) -> SystemSpec:

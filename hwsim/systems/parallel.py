@@ -259,7 +259,7 @@ class _Line:
         for part, number in self._order(stage):
             yield (self._ahead if part == "forward" else self._back)[stage][number]
             last = part == "backward" and number == self.micro - 1
-            yield from self._run(stage, part, number, ends if last else None)
+            yield from self._run(stage, part, ends if last else None)
             self._hand_on(stage, part, number)
         yield from self._update(stage, ends)
 
@@ -275,7 +275,7 @@ class _Line:
             if ahead + number < self.micro:
                 yield "forward", ahead + number
 
-    def _run(self, stage: int, part: Part, number: int, ends: list[Event] | None) -> Wait:
+    def _run(self, stage: int, part: Part, ends: list[Event] | None) -> Wait:
         times, layout = self.times[stage], self.owner.layout
         gradients = iter(self.owner.layer_gradients(stage)) if ends is not None and layout.dp * layout.ep > 1 else None
         bucket = 0
@@ -284,7 +284,7 @@ class _Line:
             if piece.compute_fs:
                 yield self.floor.delay(piece.compute_fs)
                 times.compute_fs += piece.compute_fs
-                self._lanes(stage, f"{part} {number}", begin)
+                self._lanes(stage, part, begin)
             if piece.talk_fs:
                 begin = self.floor.now
                 yield self.floor.delay(piece.talk_fs)
@@ -335,7 +335,7 @@ class _Line:
         def travel() -> Wait:
             begin = self.floor.now
             yield self.floor.delay(fs)
-            self.floor.record(f"link {stage} to {other}", f"{part} {number}", begin, self.floor.now)
+            self.floor.record(f"link {stage} to {other}", part, begin, self.floor.now)
             there.succeed()
 
         self.floor.start(travel())
