@@ -46,9 +46,9 @@ COMMANDS = {
     "report": "Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its "
     "sources.",
     "export": "Write the points of a sweep as CSV, JSON or Parquet.",
-    "list": "List machines, workloads and models, with one line on each.",
-    "show": "Show a machine or workload.",
-    "check": "Check machine and workload files: all problems, with file and line.",
+    "list": "List machines, workloads, models, systems and engines, with one line on each.",
+    "show": "Show a machine, workload, system or engine.",
+    "check": "Check files of machines, workloads, systems and engines: all problems, with file and line.",
     "replay": "Replay an access trace through a machine's caches.",
     "schema": "Print the JSON Schema of machine or workload files.",
     "validate": "Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed.",

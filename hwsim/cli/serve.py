@@ -23,6 +23,8 @@ SERVE_EXAMPLE = (
     "[cyan]hwsim serve llama3_70b 8xh100 weights=fp8 rate=2[/cyan]   "
     "[cyan]hwsim serve llama3_8b h100 trace=requests.csv engine=sglang[/cyan]"
 )
+DEFAULT_SPREAD = 0.1
+"""Lengths up to a tenth above and below what is said: with equal ones, users who began together would stay in step."""
 _HOW = "write a parameter as name=value, such as load=32"
 
 
@@ -56,7 +58,7 @@ def serve_command(
     if len(kinds) > 1:
         raise InputError(f"{' and '.join(kinds)}: requests come in one way; give load= (users), rate= or trace=")
     kind = kinds[0] if kinds else "load"
-    spread = _spread(given.get("spread", "0"))
+    spread = _spread(given.get("spread", str(DEFAULT_SPREAD)))
     loads = [given[kind]] if kind == "trace" else _loads(kind, given.get(kind, "16"))
     if len(loads) > 1 and timeline is not None:
         raise InputError("--timeline shows one load; give load=32 or the like")

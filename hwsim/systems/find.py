@@ -1,15 +1,17 @@
-"""Systems by name: a file of `systems/`, or `8xh100`, which puts so many of a machine where a stock system has them."""
+"""Systems and engines by name: a file of `systems/` or `engines/`, or `8xh100`, so many of a machine where a stock system has
+them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from hwsim.catalog import find, is_file, is_path, machine_names, names, shown
+from hwsim.catalog import Kind, find, is_file, is_path, machine_names, names, shown
 from hwsim.errors import CatalogError
 from hwsim.spec.document import read_document
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.load import load_spec_file
+from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.spec import MOST_DEVICES, SystemSpec
 
 _SO_MANY = re.compile(r"(?P<count>\d{1,6})[x×](?P<machine>[a-z][a-z0-9_]*)")
@@ -25,16 +27,35 @@ def load_system(name: str) -> SystemSpec:
     return load_system_file(find("system", name))
 
 
+def described_kind(name: str) -> Kind | None:
+    """Whether a word means a system or an engine; None where it means anything else."""
+    if is_path(name):
+        path = Path(name).expanduser()
+        if not is_file(path) or path.suffix not in (".yaml", ".yml"):
+            return None
+        fields = read_document(path, shown(path))[0].fields
+        return "system" if "devices" in fields else "engine" if "chunked" in fields else None
+    if is_system(name):
+        return "system"
+    return "engine" if name in names("engine") and name not in machine_names() else None
+
+
+def load_described(kind: Kind, name: str) -> SystemSpec | EngineSpec:
+    """A system or an engine, by name or path."""
+    return load_system(name) if kind == "system" else load_engine(name)
+
+
+def load_engine(name: str) -> EngineSpec:
+    """An engine file of `engines/`; raises CatalogError with what there is."""
+    path = find("engine", name)
+    return load_spec_file(EngineSpec, path, shown(path))
+
+
 def is_system(name: str) -> bool:
     """Whether a word of a command line means a system rather than a machine."""
     if is_path(name):
-        path = Path(name).expanduser()
-        return is_file(path) and path.suffix in (".yaml", ".yml") and _names_devices(path)
+        return described_kind(name) == "system"
     return _SO_MANY.fullmatch(name) is not None or (name in system_names() and name not in machine_names())
-
-
-def _names_devices(path: Path) -> bool:
-    return "devices" in read_document(path, shown(path))[0].fields
 
 
 def load_system_file(path: Path) -> SystemSpec:

@@ -52,7 +52,7 @@ class Stream:
 def closed_loop(
     users: int, prompt: int, output: int, count: int | None = None, spread: float = 0.0, seed: int = 0
 ) -> Stream:
-    """So many users, each with one request at a time; `spread` 0.2 makes lengths 80 to 100 % of what is given."""
+    """So many users, each with one request at a time; `spread` 0.1 makes lengths 90 to 110 % of what is given."""
     if users < 1:
         raise InputError(f"load={users}: nobody asks for anything; at least one user is needed")
     count = count if count is not None else max(32, 6 * users)
@@ -147,8 +147,8 @@ def _lengths(prompt: int, output: int, count: int, spread: float, seed: int) -> 
     if not spread:
         return [(prompt, output)] * count
     chance = random.Random(f"lengths {seed}")
-    least = [max(1, round(tokens * (1 - spread))) for tokens in (prompt, output)]
-    return [(chance.randint(least[0], prompt), chance.randint(least[1], output)) for _ in range(count)]
+    ends = [(max(1, round(tokens * (1 - spread))), round(tokens * (1 + spread))) for tokens in (prompt, output)]
+    return [(chance.randint(*ends[0]), chance.randint(*ends[1])) for _ in range(count)]
 
 
 def _checked(count: int) -> int:

@@ -14,8 +14,7 @@ from hwsim.spec.fields import did_you_mean
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.engine_spec import EngineSpec
-from hwsim.systems.engines import DEFAULT_ENGINE, load_engine
-from hwsim.systems.find import load_system
+from hwsim.systems.find import load_engine, load_system
 from hwsim.systems.requests import Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.serve import ServeResult, serve
 from hwsim.systems.spec import SystemSpec
@@ -25,6 +24,7 @@ FORMATS = ("precision", "weights", "kv", "activations")
 NUMBERS = ("prompt", "generate", "requests", "seed", "prefix", "tp", "dp", "ep", "blocks", "budget")
 OTHERS = ("load", "rate", "trace", "engine", "spread", "library")
 PARAMETERS = (*FORMATS, *NUMBERS, *OTHERS)
+DEFAULT_ENGINE = "vllm"
 DEFAULT_PROMPT, DEFAULT_OUTPUT = 1024, 128
 
 

@@ -38,7 +38,7 @@ BURST = "0.5.1.post1"
 half of all prompts."""
 MIXED_LENGTHS = ((1024, 1024), (1024, 8192), (8192, 1024))
 """Shapes of a benchmark that draws lengths from 80 to 100 % of these, ten requests for each user."""
-LONGEST = 1.1
+SPREAD = 0.1
 """All other benchmarks: five requests for each user, lengths up to a tenth above and below what is said. With lengths that
 are all equal, users who began together would stay in step for ever; on real servers they do not."""
 FP8_KEYS = (("meta-llama/Llama-3.1-70B", "trtllm"),)
@@ -85,9 +85,9 @@ class Measured:
         if self.version == BURST:
             return closed_loop(self.users, self.prompt, self.output, self.users)
         if (self.prompt, self.output) in MIXED_LENGTHS:
-            return closed_loop(self.users, self.prompt, self.output, 10 * self.users, spread=0.2)
-        prompt, output = (round(LONGEST * tokens) for tokens in (self.prompt, self.output))
-        return closed_loop(self.users, prompt, output, 5 * self.users, spread=1 - (2 - LONGEST) / LONGEST)
+            prompt, output = (round(0.9 * tokens) for tokens in (self.prompt, self.output))
+            return closed_loop(self.users, prompt, output, 10 * self.users, spread=1 / 9)
+        return closed_loop(self.users, self.prompt, self.output, 5 * self.users, spread=SPREAD)
 
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:

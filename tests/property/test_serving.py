@@ -101,7 +101,7 @@ def test_time_per_token_follows_the_closed_form() -> None:
     """TPOT = step + (b-1)/osl · prefill: each of the others reads one prompt while a request makes its tokens."""
     b, osl = 16, 128
     result = serve(closed_loop(b, 400, osl, 40 * b, spread=0.3, seed=1), engine(), Linear())
-    formula = 1e-3 + (b - 1) / (0.85 * osl) * 340e-6
+    formula = 1e-3 + (b - 1) / osl * 400e-6
     assert result.tpot is not None
     assert result.tpot.mean == pytest.approx(formula, rel=0.05)
 
