@@ -2,8 +2,8 @@
 
     python benchmarks/collectives_fit.py measured.csv [MACHINE ...]
 
-Rows are taken apart by a hash of their shape (hwsim/validation/split.py): half are fitted on, half only reported. What is
-printed goes into the `libraries` of a system file. Needs SciPy, which hwsim itself does not.
+Rows are taken apart by a hash of their shape (hwsim/validation/split.py): half are fitted on, half only reported. What
+is printed goes into the `libraries` of a system file. Needs SciPy, which hwsim itself does not.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ def read(path: Path, machine: str) -> dict[str, Rows]:
         one = (op, form, devices, size, float(row["latency_us"]), held)
         found.setdefault(LIBRARIES[row["library"]], []).append(one)
     kinds = (str, str, float, float, float, bool)
-    return {
-        library: Rows(*(np.array(column, dtype=kind) for column, kind in zip(zip(*rows), kinds)))
-        for library, rows in found.items()
-    }
+    return {library: Rows(*map(np.array, zip(*rows, strict=True), kinds)) for library, rows in found.items()}
 
 
 def ring(rows: Rows, start: float, step: float, rate: float, many: Numbers) -> Numbers:
@@ -100,7 +97,7 @@ class Model:
     def times(self, rows: Rows) -> Numbers:
         many = np.where(rows.n == 2, 1.0, np.where(rows.n == 4, self.bus[0], self.bus[1]))
         best = self.frozen.times(rows) if self.frozen is not None else np.full(rows.us.shape, np.inf)
-        for name, (start, step, share) in zip(self.names, self.values):
+        for name, (start, step, share) in zip(self.names, self.values, strict=True):
             kind = name.split()[0]
             fits = rows.op != "all_to_all" if kind == "ring" else rows.op == "all_to_all"
             if kind in ("one_shot", "two_shot", "switch"):
@@ -179,7 +176,10 @@ def fit_machine(data: Path, machine: str) -> None:
 
         found = fit(build, np.array(begin), rows.only(~rows.held), 3 * len(kernels))
         everything.append(say(machine, library, found, rows, port, None if eager else base))
-    print(f"# {machine}: mean error of {sum(map(len, everything))} held-out rows: {np.concatenate(everything).mean():.3f}\n")
+    print(
+        f"# {machine}: mean error of {sum(map(len, everything))} held-out rows: "
+        f"{np.concatenate(everything).mean():.3f}\n"
+    )
 
 
 def used(model: Model, rows: Rows) -> NDArray[np.bool_]:
@@ -187,7 +187,14 @@ def used(model: Model, rows: Rows) -> NDArray[np.bool_]:
     kept = np.ones(len(model.names), bool)
     for number in range(len(model.names)):
         rest = np.array([each != number for each in range(len(model.names))])
-        without = Model([n for n, r in zip(model.names, rest) if r], model.values[rest], model.port, model.bus, model.frozen, model.host)
+        without = Model(
+            [n for n, r in zip(model.names, rest, strict=True) if r],
+            model.values[rest],
+            model.port,
+            model.bus,
+            model.frozen,
+            model.host,
+        )
         kept[number] = bool(np.any(without.times(rows) > model.times(rows)))
     return kept
 
@@ -209,7 +216,7 @@ def say(machine: str, library: str, model: Model, rows: Rows, port: float, besid
     kept_ones = used(model, rows.only(~rows.held))
     if kept_ones.any():
         print("    kernels:")
-    for name, (start, step, share), kept in zip(model.names, model.values, kept_ones):
+    for name, (start, step, share), kept in zip(model.names, model.values, kept_ones, strict=True):
         if not kept:
             continue
         algorithm, _, protocol = name.partition(" ")
@@ -218,7 +225,9 @@ def say(machine: str, library: str, model: Model, rows: Rows, port: float, besid
         ops = OPS.get(algorithm, "all_reduce")
         times = f"start: {start:.3g} us, step: {1e3 * step:.0f} ns, share: {share:.3g}"
         print(f"      - {{algorithm: {algorithm}, {more}ops: [{ops}], {times}{last}}}")
-    print(f'    source: "fitted: {len(seen)} measured times of {library.replace("_", " ")}, mean error {seen.mean():.1%}"')
+    print(
+        f'    source: "fitted: {len(seen)} measured times of {library.replace("_", " ")}, mean error {seen.mean():.1%}"'
+    )
     return held
 
 

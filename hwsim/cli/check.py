@@ -48,9 +48,7 @@ def check_command(
 def _everything() -> list[str]:
     from hwsim.catalog import ENERGY_TABLES, KINDS, shipped_folder
 
-    files = [
-        str(file) for kind in (*KINDS, "system", "engine") for file in sorted(shipped_folder(kind).glob("*.yaml"))
-    ]
+    files = [str(file) for kind in (*KINDS, "system", "engine") for file in sorted(shipped_folder(kind).glob("*.yaml"))]
     return files + [str(file) for file in sorted((shipped_folder("machine") / ENERGY_TABLES).glob("*.yaml"))]
 
 

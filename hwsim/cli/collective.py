@@ -135,7 +135,9 @@ def _print_one(system: SystemSpec, library: str, found: Communication, others: l
     if port is not None:
         speed += f", {percent(found.bus_bytes_per_s, float(port))} of the port"
     console.print(styled(("took ", "dim"), (seconds(found.seconds), "bold"), f" by {found.kernel}; {speed}"))
-    wrapped(console, "formula ", f"{seconds(found.formula_fs / 1e15)}: round by round, messages and the busiest link", "")
+    wrapped(
+        console, "formula ", f"{seconds(found.formula_fs / 1e15)}: round by round, messages and the busiest link", ""
+    )
     table = make_table("kernel", "time", "against the fastest", "moved")
     for each in sorted(others, key=lambda one: one.elapsed_fs):
         total = sum(amount for link, amount in each.moved.items() if _leaves(link))
@@ -151,7 +153,7 @@ def _points(found: list[Communication]) -> list[tuple[float, float]]:
 
 def _leaves(link: str) -> bool:
     """Links that bytes leave a device by: each byte is counted once on them."""
-    return link.endswith(" out") and "uplink" not in link or "→" in link
+    return (link.endswith(" out") and "uplink" not in link) or "→" in link
 
 
 def _print_many(name: str, library: str, found: list[Communication]) -> None:

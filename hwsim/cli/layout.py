@@ -28,7 +28,9 @@ def show_on_system(
     from hwsim.systems.model_on_system import run_on_system
 
     if plot is not None:
-        raise InputError("--plot draws a model on one machine; on a system, --timeline FILE.png draws devices and links")
+        raise InputError(
+            "--plot draws a model on one machine; on a system, --timeline FILE.png draws devices and links"
+        )
     with _progress() as told:
         run = run_on_system(model, system, parameters, timeline=timeline is not None, told=told)
     if timeline is not None:

@@ -42,7 +42,9 @@ def model_command(
     settings: Settings = None,
     timeline: Annotated[
         Path | None,
-        typer.Option("--timeline", metavar="FILE", help="On a system: a lane for each device and link; JSON or a plot."),
+        typer.Option(
+            "--timeline", metavar="FILE", help="On a system: a lane for each device and link; JSON or a plot."
+        ),
     ] = None,
     plot: PlotFile = None,
     json_file: JsonFile = None,

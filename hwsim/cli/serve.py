@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,13 +70,8 @@ def serve_command(
         results = []
         for value in loads:
             stream = service.stream(kind, value, spread)
-            total = len(stream.requests)
-            results.append(
-                service.run(
-                    stream, timeline=timeline is not None,
-                    told=lambda done, value=value, total=total: told(f"{kind}={value}: {done} of {total} requests"),  # type: ignore[misc]
-                )  # fmt: skip
-            )
+            words = f"of {len(stream.requests)} requests, {kind}={value}"
+            results.append(service.run(stream, timeline=timeline is not None, told=partial(_tell, told, words)))
     if timeline is not None:
         _write_timeline(timeline, results[0], f"{names[0]} on {names[1]}")
     if plot is not None:
@@ -90,6 +87,10 @@ def serve_command(
             _print_many(console, kind, loads, results, formulas)
 
     output.show(lambda: _data(results, formulas), show)
+
+
+def _tell(told: Callable[[str], None], words: str, done: int) -> None:
+    told(f"{done} {words}")
 
 
 def _spread(text: str) -> float:
@@ -124,9 +125,15 @@ def _print_head(console: Console, service: Service, model: str) -> None:
 
 
 def _print_one(console: Console, result: ServeResult, formula: float | None) -> None:
-    console.print(styled((result.words, "bold"), f": {counted(len(result.served), 'request')} in {seconds(result.seconds)}"))
+    console.print(
+        styled((result.words, "bold"), f": {counted(len(result.served), 'request')} in {seconds(result.seconds)}")
+    )
     table = make_table("", "mean", "p50", "p90", "p99")
-    for name, found in (("to first token", result.ttft), ("per output token", result.tpot), ("whole request", result.latency)):
+    for name, found in (
+        ("to first token", result.ttft),
+        ("per output token", result.tpot),
+        ("whole request", result.latency),
+    ):
         if found is not None:
             table.add_row(name, *(seconds(value) for value in (found.mean, found.p50, found.p90, found.p99)))
     console.print(table)
@@ -141,7 +148,9 @@ def _print_one(console: Console, result: ServeResult, formula: float | None) -> 
     spent = ", ".join(f"{name} {percent(share, 1)}" for name, share in result.shares().items() if share >= 0.0005)
     console.print(f"time: {spent}")
     if result.joules_per_token is not None:
-        console.print(f"energy {joules(result.joules_per_token)} per output token, {joules(result.joules or 0.0)} in all")
+        console.print(
+            f"energy {joules(result.joules_per_token)} per output token, {joules(result.joules or 0.0)} in all"
+        )
     console.print()
     wrapped(console, "", f"Limit: {result.limit()}.", "bold")
 
@@ -184,9 +193,7 @@ def knee(results: list[ServeResult]) -> int:
 
 
 def _data(results: list[ServeResult], formulas: list[float | None]) -> list[dict[str, Any]]:
-    return [
-        {**result.to_dict(), "formula_tpot_s": formula} for result, formula in zip(results, formulas, strict=True)
-    ]
+    return [{**result.to_dict(), "formula_tpot_s": formula} for result, formula in zip(results, formulas, strict=True)]
 
 
 def _plot(path: Path, kind: str, loads: list[str], results: list[ServeResult], title: str) -> None:

@@ -23,7 +23,9 @@ SHOW_EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --re
 
 
 def show_command(
-    name: Annotated[str, typer.Argument(help="A machine, workload, system or engine: its name, or the path of a file.")],
+    name: Annotated[
+        str, typer.Argument(help="A machine, workload, system or engine: its name, or the path of a file.")
+    ],
     resolved: Annotated[bool, typer.Option("--resolved", help="Print full YAML with every default.")] = False,
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the resolved description as JSON.")] = False,

@@ -1,7 +1,8 @@
 """One collective on a system: which kernel of which library, how long, by which formula, over which links.
 
-The time comes out of a run: every rank is an agent that sends its messages of a round over the links of their paths and
-waits for what it is sent. Beside it stands what a formula says. A library takes the kernel that is fastest for the size.
+The time comes out of a run: every rank is an agent that sends its messages of a round over the links of their paths
+and waits for what it is sent. Beside it stands what a formula says. A library takes the kernel that is fastest for the
+size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an engine file may say: how a serving engine batches requests, keeps keys and values, and what its host costs."""
+"""What an engine file may say: how an engine batches requests, keeps keys and values, and what its host costs."""
 
 from __future__ import annotations
 

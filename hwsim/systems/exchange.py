@@ -6,7 +6,7 @@ This is how algorithms are checked, and how work that was split over devices is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,4 +44,4 @@ def exchange(schedule: Schedule, op: str, buffers: Sequence[Array]) -> list[Arra
 def pieces_of(buffer: Array, parts: int) -> list[Array]:
     """A flat buffer, cut as schedules cut it."""
     edges = (0, *accumulate(even(buffer.size, parts)))
-    return [buffer[first:last] for first, last in zip(edges, edges[1:], strict=False)]
+    return [buffer[first:last] for first, last in pairwise(edges)]

@@ -1,5 +1,5 @@
-"""Systems and engines by name: a file of `systems/` or `engines/`, or `8xh100`, so many of a machine where a stock system has
-them."""
+"""Systems and engines by name: a file of `systems/` or `engines/`, or `8xh100`, so many of a machine where a stock
+system has them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def alone(machine: str) -> SystemSpec:
             "inside": {"topology": "switch", "bandwidth": "inf", "source": nobody},
             "libraries": {
                 "none": {
-                    "kernels": ({"algorithm": "direct", "ops": ("send",), "start": "0 s", "step": "0 s", "share": 1.0},),
+                    "kernels": (
+                        {"algorithm": "direct", "ops": ("send",), "start": "0 s", "step": "0 s", "share": 1.0},
+                    ),
                     "source": nobody,
                 }
             },

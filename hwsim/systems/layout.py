@@ -1,7 +1,7 @@
 """Layout: how the devices of a system divide a model among themselves, and which of them belong together.
 
-Devices that divide a layer (tp) are neighbours, because they talk most; then those that divide experts (ep), then stages
-of a pipeline (pp), then whole copies (dp).
+Devices that divide a layer (tp) are neighbours, because they talk most; then those that divide experts (ep), then
+stages of a pipeline (pp), then whole copies (dp).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Layout:
 
 
 def make_layout(system: SystemSpec, numbers: Mapping[str, int]) -> Layout:
-    """What a command line says; what it does not say of tp fills the system. Raises InputError where it does not fit."""
+    """What a command line says; tp fills the system where it is not said. Raises InputError where it does not fit."""
     for name in (*AXES, "micro"):
         if numbers.get(name, 1) < 1:
             raise InputError(f"{name}={numbers[name]}: at least 1")

@@ -62,8 +62,8 @@ class SystemRun:
         return {
             "model": self.model.name, "system": self.system.name, "machine": self.system.machine,
             "layout": asdict(self.layout), "library": self.library, "formats": self.formats, "fits": self.fits,
-            "seconds": self.seconds, "joules": self.joules, "steps": [{**step.to_dict(), "times": times} for step, times in self.steps],
-            "check": asdict(self.check),
+            "seconds": self.seconds, "joules": self.joules, "check": asdict(self.check),
+            "steps": [{**step.to_dict(), "times": times} for step, times in self.steps],
         }  # fmt: skip
 
 

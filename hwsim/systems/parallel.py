@@ -1,15 +1,16 @@
 """A model on several devices: every stage is an agent that computes and talks, microbatch after microbatch.
 
-What a stage computes is priced by the model (`StepPrice` of one device's share); what devices have to tell each other is
-played on their links. Inside a layer nothing can hide a sum of partial results: devices wait. Between stages activations
-travel while the next microbatch is computed, and gradients of layers that are done are added up while earlier layers are
-still on their way back: only what is left at the end is exposed.
+What a stage computes is priced by the model (`StepPrice` of one device's share); what devices have to tell each other
+is played on their links. Inside a layer nothing can hide a sum of partial results: devices wait. Between stages
+activations travel while the next microbatch is computed, and gradients of layers that are done are added up while
+earlier layers are still on their way back: only what is left at the end is exposed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from math import ceil
 from typing import Any, Literal
 
@@ -187,7 +188,9 @@ class Parallel:
         for each in graph.exchanges:
             rows = phase.rows(each.flow)
             nbytes = round(rows * each.flow.per_row * stored_bits(self.numbers.activations) / 8)
-            group = self.layout.expert_group(stage) if each.collective == "all_to_all" else self.layout.tensor_group(stage)
+            group = (
+                self.layout.expert_group(stage) if each.collective == "all_to_all" else self.layout.tensor_group(stage)
+            )
             if len(group) == 1 or (part == "backward" and each.flow.rows == LAST):
                 continue
             fs = self.network.collective_fs(each.collective, nbytes, group, self.numbers.activations)
@@ -228,7 +231,7 @@ def _layer(
 def _cut(layers: int, stages: int) -> list[tuple[int, int]]:
     """First layer and number of layers of each stage, as equal as they can be."""
     edges = [round(layers * stage / stages) for stage in range(stages + 1)]
-    return [(first, last - first) for first, last in zip(edges, edges[1:], strict=False)]
+    return [(first, last - first) for first, last in pairwise(edges)]
 
 
 class _Line:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -123,10 +124,8 @@ def _row(row: Sequence[str], places: Sequence[int]) -> tuple[float, int, int]:
     if len(row) <= max(places):
         raise ValueError(f"has {len(row)} fields, and arrival, prompt and output are needed")
     arrival = float("nan")
-    try:
+    with suppress(ValueError):
         arrival = float(row[places[0]])
-    except ValueError:
-        pass
     if not isfinite(arrival) or not 0 <= arrival <= 1e9:
         raise ValueError(f"arrival: '{row[places[0]].strip()}' is not a time in seconds")
     numbers = []

@@ -1,5 +1,5 @@
-"""Scheduler: which requests a step works on. Continuous batching with a token budget, chunked prompts, blocks of keys and
-values with a limit, and preemption. It has no clock: a step is planned, somebody says how long it took, it is finished.
+"""Scheduler: which requests a step works on. Continuous batching with a token budget, chunked prompts, blocks of keys
+and values with a limit, and preemption. It has no clock: a step is planned, somebody says how long it took, it is finished.
 
 All decoding requests go on by one token in every step that decodes. So what happens to each of them is known when it
 begins to decode: the step in which it ends, and the steps in which it needs a further block. A step costs as much to
@@ -17,7 +17,6 @@ from hwsim.errors import CapacityError
 from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.requests import Request
 
-
 WATERMARK = 0.01
 """Share of the blocks that stays free when a request comes in, as in vLLM."""
 
@@ -31,7 +30,7 @@ class Job:
     computed: int = 0
     """Tokens whose keys and values are there."""
     target: int = 0
-    """Tokens that have to be read before the next token can be made: the prompt, and what was made before preemption."""
+    """Tokens to read before the next one can be made: the prompt, and what was made before preemption."""
     made: int = 0
     """Output tokens."""
     blocks: int = 0
@@ -125,8 +124,9 @@ class Scheduler:
         needed = self._blocks_for(request.prompt + request.output)
         if needed > self.blocks:
             raise CapacityError(
-                f"request {request.number}: {request.prompt} + {request.output} tokens need {needed:,} blocks of keys and "
-                f"values ({self.engine.block} tokens each), and there is room for {self.blocks:,}; it would never be served"
+                f"request {request.number}: {request.prompt} + {request.output} tokens need {needed:,} blocks of keys "
+                f"and values ({self.engine.block} tokens each), and there is room for {self.blocks:,}; it would never be "
+                "served"
             )
         if not self.engine.chunked and request.prompt > self.engine.tokens:
             raise CapacityError(

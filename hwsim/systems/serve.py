@@ -41,9 +41,12 @@ class StepTime:
 class Price(Protocol):
     """What serving asks of a model on a system."""
 
-    blocks_of: Callable[[int], int]
-    """Blocks of keys and values of so many tokens that fit beside the weights."""
-    idle_watts: float | None
+    @property
+    def idle_watts(self) -> float | None:
+        """Power of the devices while they wait; None where the machine has no prices."""
+
+    def blocks_of(self, block: int) -> int:
+        """Blocks of keys and values of so many tokens that fit beside the weights."""
 
     def step(self, work: StepWork) -> StepTime:
         """The same work has the same price, always."""
@@ -184,7 +187,9 @@ class ServeResult:
     @property
     def batch_mean(self) -> float:
         """Requests in a batch, over time."""
-        return sum(each.batch_fs for each in self.accounts) / self.elapsed_fs / self.replicas if self.elapsed_fs else 0.0
+        return (
+            sum(each.batch_fs for each in self.accounts) / self.elapsed_fs / self.replicas if self.elapsed_fs else 0.0
+        )
 
     @property
     def joules(self) -> float | None:

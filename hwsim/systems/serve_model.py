@@ -41,9 +41,7 @@ class Service:
     blocks: int | None
     numbers: Mapping[str, int]
 
-    def run(
-        self, stream: Stream, *, timeline: bool = False, told: Callable[[int], None] | None = None
-    ) -> ServeResult:
+    def run(self, stream: Stream, *, timeline: bool = False, told: Callable[[int], None] | None = None) -> ServeResult:
         return serve(
             stream, self.engine, self.price, replicas=self.replicas, prefix=self.prefix, blocks=self.blocks,
             timeline=timeline, told=told,
@@ -98,7 +96,9 @@ def _layout(system: SystemSpec, numbers: Mapping[str, int]) -> tuple[int, int, i
     if tp * dp > count:
         raise InputError(f"tp={tp} dp={dp}: {tp * dp} devices, and {system.name} has {count}")
     if tp % ep:
-        raise InputError(f"ep={ep}: experts are divided among the devices that share a model; tp={tp} is no multiple of it")
+        raise InputError(
+            f"ep={ep}: experts are divided among the devices that share a model; tp={tp} is no multiple of it"
+        )
     return tp, ep, dp
 
 

@@ -80,7 +80,11 @@ class Small:
 
 
 def norm(x: Array) -> Array:
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + EPSILON)
+    return x / _root(x)
+
+
+def _root(x: Array) -> Array:
+    return np.asarray(np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + EPSILON))
 
 
 def attention(x: Array, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
@@ -98,7 +102,7 @@ def attention(x: Array, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
 
 def gated(x: Array, gate: Array, up: Array) -> Array:
     inner: Array = x @ gate
-    return inner / (1 + np.exp(-inner)) * (x @ up)
+    return np.asarray(inner / (1 + np.exp(-inner)) * (x @ up))
 
 
 def chosen(x: Array, router: Array) -> tuple[NDArray[np.int64], Array]:
@@ -143,7 +147,8 @@ def _collective(op: str, algorithm: str, arrays: Sequence[Array]) -> list[Array]
     schedule = build_schedule(algorithm, op, len(arrays))
     assert schedule is not None
     shape = arrays[0].shape
-    return [np.asarray(each).reshape(shape) for each in exchange(schedule, op, [array.ravel() for array in arrays])]
+    found = exchange(schedule, op, [array.ravel() for array in arrays])
+    return [np.asarray(each, np.float64).reshape(shape) for each in found]
 
 
 def all_reduce(arrays: Sequence[Array]) -> list[Array]:
@@ -234,8 +239,14 @@ def _experts_sharded(
             picks = [chosen(tokens, weights[f"{layer}.router"]) for tokens in flat]
             # for each other device a buffer with room for all tokens; those that stay at home are zeros
             homes = [[top[:, place] // own == e for e in range(ep)] for top, _ in picks]
-            sent = [np.stack([np.where(home[:, None], tokens, 0.0) for home in each]) for tokens, each in zip(flat, homes, strict=True)]
-            which = [np.stack([np.where(home, top[:, place], -1) for home in each]) for (top, _), each in zip(picks, homes, strict=True)]
+            sent = [
+                np.stack([np.where(home[:, None], tokens, 0.0) for home in each])
+                for tokens, each in zip(flat, homes, strict=True)
+            ]
+            which = [
+                np.stack([np.where(home, top[:, place], -1) for home in each])
+                for (top, _), each in zip(picks, homes, strict=True)
+            ]
             came = _collective("all_to_all", "direct", sent)
             labels = _collective("all_to_all", "direct", [each.astype(float) for each in which])
             made = [_own_experts(weights, layer, t, tp, e * own, own, came[e], labels[e]) for e in range(ep)]
@@ -264,7 +275,7 @@ def _own_experts(
 
 
 def gradients(small: Small, weights: Weights, text: NDArray[np.int64], count: int) -> Weights:
-    """Derivatives of Σ logits² / (2 count) by all weights of a model without experts, by hand from the last to the first."""
+    """Derivatives of Σ logits² / (2 count) by all weights of a model without experts, from the last to the first."""
     x, kept = weights["words"][text], []
     for layer in range(small.layers):
         q, k, v, o, gate, up, down = (weights[f"{layer}.{n}"] for n in ("q", "k", "v", "o", "gate", "up", "down"))
@@ -305,16 +316,14 @@ def _outer(x: Array, back: Array) -> Array:
 
 
 def _norm_back(x: Array, back: Array) -> Array:
-    scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + EPSILON)
-    return scale * back - x * scale**3 * np.mean(x * back, axis=-1, keepdims=True)
+    scale = 1 / _root(x)
+    return np.asarray(scale * back - x * scale**3 * np.mean(x * back, axis=-1, keepdims=True))
 
 
 def _attention_back(h: Array, q: Array, k: Array, v: Array, shares: Array, back: Array) -> tuple[Array, Array, Array]:
     batch, tokens, width = back.shape
     split = (batch, tokens, width // HEAD_DIM, HEAD_DIM)
-    queries, keys, values, into = (
-        each.reshape(split).transpose(0, 2, 1, 3) for each in (h @ q, h @ k, h @ v, back)
-    )
+    queries, keys, values, into = (each.reshape(split).transpose(0, 2, 1, 3) for each in (h @ q, h @ k, h @ v, back))
     to_shares = into @ values.transpose(0, 1, 3, 2)
     to_scores = shares * (to_shares - np.sum(to_shares * shares, axis=-1, keepdims=True)) / np.sqrt(HEAD_DIM)
     found = (to_scores @ keys, to_scores.transpose(0, 1, 3, 2) @ queries, shares.transpose(0, 1, 3, 2) @ into)

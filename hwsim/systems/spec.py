@@ -74,8 +74,8 @@ class KernelSpec(Spec):
 
     algorithm: Algorithm = Field(
         description="one_shot: everybody reads everything. two_shot: a part each is reduced, then read by all. ring, "
-        "tree: as the words say. direct: everybody to everybody, its own part each. switch: the switch adds and copies. "
-        "hierarchical: reduced inside nodes, then between them, then spread inside."
+        "tree: as the words say. direct: everybody to everybody, its own part each. switch: the switch adds and "
+        "copies. hierarchical: reduced inside nodes, then between them, then spread inside."
     )
     protocol: Name | None = Field(None, description="What tells two kernels of one algorithm apart.")
     ops: tuple[Operation, ...] = Field(min_length=1, description="Collectives that it is used for.")
@@ -137,7 +137,9 @@ class SystemSpec(Spec):
         if self.count % node:
             raise ValueError(f"node: {self.count} devices are not a whole number of nodes of {node}")
         if (node < self.count) != (self.between is not None):
-            raise ValueError("`between` is for systems of several nodes, and they need it: node is smaller than devices")
+            raise ValueError(
+                "`between` is for systems of several nodes, and they need it: node is smaller than devices"
+            )
         if self.between is not None and self.between.step is None:
             raise ValueError("between: `step` is missing, the time of a message between nodes")
         for name, library in self.libraries.items():

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 
 from hwsim.systems.spec import LinkSpec, SystemSpec, as_femtoseconds
 
@@ -66,7 +67,7 @@ class Topology:
         right, left = (target - source) % count, (source - target) % count
         turn = 1 if right <= left else -1
         hops = [first + (source - first + turn * hop) % count for hop in range(min(right, left) + 1)]
-        return tuple(f"{prefix}{self._name(a)}→{self._name(b)}" for a, b in zip(hops, hops[1:], strict=False))
+        return tuple(f"{prefix}{self._name(a)}→{self._name(b)}" for a, b in pairwise(hops))
 
     def _name(self, device: int) -> str:
         return f"{self.system.machine}[{device}]"

@@ -34,6 +34,7 @@ LIBRARIES = {
 }
 """What the table calls a library, and what the system files do."""
 
+
 def whole(library: str, op: str, devices: int) -> int:
     """How many times the counted elements the whole buffer is: oneCCL counts what one device gives to an all-gather."""
     return devices if library == "oneccl" and op == "all_gather" else 1
@@ -48,9 +49,9 @@ SYSTEMS = {
 WHAT = "collectives of 2, 4 and 8 devices, played on links, against measured times; rows that nothing was fitted on"
 BAR = 0.15
 NO_BAR = {
-    "l40s": "what passes its host bridges is slower than the ring of any library explains, and differs between libraries: a "
-    "bus whose bandwidth falls with the number of devices brought it from 51 % to what it is; a ring of its own for each "
-    "framework brought nothing"
+    "l40s": "what passes its host bridges is slower than the ring of any library explains, and differs between "
+    "libraries; a bus whose bandwidth falls with the number of devices brought it from 51 % to what it is, a ring of its "
+    "own for each framework brought nothing"
 }
 """Systems without a bar, and why."""
 COLUMNS = ("machine", "library", "op", "dtype", "devices", "elements", "latency_us")

@@ -19,7 +19,10 @@ from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error
 from hwsim.validation.split import is_held_out
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error
 
-WHAT = "time per output token (TPOT) and to the first token (TTFT) of served models against measured ones; rows that nothing was fitted on"
+WHAT = (
+    "time per output token (TPOT) and to the first token (TTFT) of served models against measured ones; rows that nothing "
+    "was fitted on"
+)
 COLUMNS = (
     "model", "machine", "backend", "backend_version", "precision", "isl", "osl", "batch_size", "tp", "dp", "moe_ep",
     "ttft_ms", "tpot_ms",
@@ -39,18 +42,23 @@ half of all prompts."""
 MIXED_LENGTHS = ((1024, 1024), (1024, 8192), (8192, 1024))
 """Shapes of a benchmark that draws lengths from 80 to 100 % of these, ten requests for each user."""
 SPREAD = 0.1
-"""All other benchmarks: five requests for each user, lengths up to a tenth above and below what is said. With lengths that
-are all equal, users who began together would stay in step for ever; on real servers they do not."""
+"""All other benchmarks: five requests for each user, lengths up to a tenth above and below what is said. With lengths
+that are all equal, users who began together would stay in step for ever; on real servers they do not."""
 FP8_KEYS = (("meta-llama/Llama-3.1-70B", "trtllm"),)
 """Rows whose times only keys and values in fp8 explain: with 16 bits some would not even fit the memory."""
 TPOT_MEDIAN, TPOT_MEAN, TTFT_MEDIAN, EXPERT_MEDIAN = 0.08, 0.12, 0.25, 0.20
 
 REASONS = {
-    ("nvidia/Llama-3.1-8B-Instruct-FP8", "vllm"): "prompts leave no trace in these times: they are those of decoding alone, "
-    "as if prompts were found in a cache",
+    (
+        "nvidia/Llama-3.1-8B-Instruct-FP8",
+        "vllm",
+    ): "prompts leave no trace in these times: they are those of decoding alone, as if prompts were found in a cache",
     ("Qwen/Qwen3-32B", "vllm fp8"): "as above: shorter than a step that decodes so many requests",
     ("meta-llama/Llama-3.1-70B", "trtllm"): "taken with keys and values in fp8, which the table does not record",
-    ("meta-llama/Llama-3.1-8B-Instruct", "sglang"): "more users than the server took at a time: first tokens wait for seconds",
+    (
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "sglang",
+    ): "more users than the server took at a time: first tokens wait for seconds",
 }
 """Groups that are known to be off, and why."""
 
@@ -137,7 +145,12 @@ def _bars(dense: list[tuple[float, float]], experts: list[float]) -> Iterator[Ba
             yield Bar(name, f"<= {limit:.0%}", f"{found:.1%}", found <= limit)
     if experts:
         found = median(experts)
-        yield Bar("mixtures of experts: median error of TPOT", f"<= {EXPERT_MEDIAN:.0%}", f"{found:.1%}", found <= EXPERT_MEDIAN)
+        yield Bar(
+            "mixtures of experts: median error of TPOT",
+            f"<= {EXPERT_MEDIAN:.0%}",
+            f"{found:.1%}",
+            found <= EXPERT_MEDIAN,
+        )
 
 
 def _known_reasons(rows: list[Measured]) -> list[str]:

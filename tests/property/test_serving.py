@@ -55,9 +55,7 @@ def check(result: ServeResult, stream: Stream) -> None:
     assert sum(result.shares().values()) == pytest.approx(1)
 
 
-requests = st.lists(
-    st.tuples(st.integers(1, 300), st.integers(1, 60), st.integers(0, 10**13)), min_size=1, max_size=40
-)
+requests = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60), st.integers(0, 10**13)), min_size=1, max_size=40)
 
 
 @settings(max_examples=80, deadline=None)
@@ -113,7 +111,7 @@ def test_more_users_bring_throughput_and_longer_waits() -> None:
 
 
 def test_prompts_first_makes_decoding_wait() -> None:
-    """A prompt of 400 ms beside decoding: whoever decodes feels it in one gap, whichever way; apart, prompts come first."""
+    """Apart, prompts are read before anybody decodes further: first tokens come earlier."""
     stream = open_loop(50, 400, 40, 200)
     price = Linear(token_s=100e-6)
     together, apart = (serve(stream, engine(mixed=mixed), price) for mixed in (True, False))

@@ -48,11 +48,12 @@ def plot_knee(
     with canvas((7.6, 4.8), path) as figure:
         axes = figure.subplots()
         x = [rate for _, rate, _, _ in loads]
-        for column, name, colour, marker in ((2, "median", "#0072B2", "o"), (3, "p99", "#D55E00", "s")):
-            axes.plot(x, [1e3 * load[column] for load in loads], marker=marker, color=colour, label=name, linewidth=1.8)
+        middles, tails = [1e3 * middle for _, _, middle, _ in loads], [1e3 * tail for _, _, _, tail in loads]
+        for y, name, colour, marker in ((middles, "median", "#0072B2", "o"), (tails, "p99", "#D55E00", "s")):
+            axes.plot(x, y, marker=marker, color=colour, label=name, linewidth=1.8)
         for label, rate, middle, _ in loads:
             axes.annotate(
-                label, (rate, 1e3 * middle), (0, -14), textcoords="offset points", ha="center", fontsize=8.5,
+                label, (rate, 1e3 * middle), (7, -11), textcoords="offset points", ha="left", fontsize=8.5,
                 color=TEXT if label == knee else FAINT, fontweight="bold" if label == knee else "normal",
             )  # fmt: skip
         axes.set_ylim(bottom=0)
