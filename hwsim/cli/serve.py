@@ -70,8 +70,8 @@ def serve_command(
         results = []
         for value in loads:
             stream = service.stream(kind, value, spread)
-            words = f"of {len(stream.requests)} requests, {kind}={value}"
-            results.append(service.run(stream, timeline=timeline is not None, told=partial(_tell, told, words)))
+            said = f"of {len(stream.requests)} requests, {kind}={value}"
+            results.append(service.run(stream, timeline=timeline is not None, told=partial(_tell, told, said)))
     if timeline is not None:
         _write_timeline(timeline, results[0], f"{names[0]} on {names[1]}")
     if plot is not None:

@@ -1,5 +1,6 @@
 """Scheduler: which requests a step works on. Continuous batching with a token budget, chunked prompts, blocks of keys
-and values with a limit, and preemption. It has no clock: a step is planned, somebody says how long it took, it is finished.
+and values with a limit, and preemption. It has no clock: a step is planned, somebody says how long it took, it is
+finished.
 
 All decoding requests go on by one token in every step that decodes. So what happens to each of them is known when it
 begins to decode: the step in which it ends, and the steps in which it needs a further block. A step costs as much to
@@ -125,8 +126,8 @@ class Scheduler:
         if needed > self.blocks:
             raise CapacityError(
                 f"request {request.number}: {request.prompt} + {request.output} tokens need {needed:,} blocks of keys "
-                f"and values ({self.engine.block} tokens each), and there is room for {self.blocks:,}; it would never be "
-                "served"
+                f"and values ({self.engine.block} tokens each), and there is room for {self.blocks:,}; it would never "
+                "be served"
             )
         if not self.engine.chunked and request.prompt > self.engine.tokens:
             raise CapacityError(

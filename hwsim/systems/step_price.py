@@ -1,10 +1,10 @@
 """What a step of a served model costs on a group of devices: the price that the serving simulation asks for.
 
 A step is one pass over all its tokens, those of prompts and those that are decoded. So products and everything that
-goes row by row are priced once for all rows together; attention is priced apart, for decoding requests by their number and
-mean context, for prompts by their new tokens and those before; what devices have to tell each other is played on their
-links. Each of these is a smooth function of one or two numbers, known at the points of a grid (1, 2, 3, 4, 6, 8, 12, …)
-and taken as straight between them.
+goes row by row are priced once for all rows together; attention is priced apart, for decoding requests by their number
+and mean context, for prompts by their new tokens and those before; what devices have to tell each other is played on
+their links. Each of these is a smooth function of one or two numbers, known at the points of a grid (1, 2, 3, 4, 6, 8,
+12, …) and taken as straight between them.
 """
 
 from __future__ import annotations

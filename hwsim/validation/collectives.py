@@ -50,8 +50,8 @@ WHAT = "collectives of 2, 4 and 8 devices, played on links, against measured tim
 BAR = 0.15
 NO_BAR = {
     "l40s": "what passes its host bridges is slower than the ring of any library explains, and differs between "
-    "libraries; a bus whose bandwidth falls with the number of devices brought it from 51 % to what it is, a ring of its "
-    "own for each framework brought nothing"
+    "libraries; a bus whose bandwidth falls with the number of devices brought it from 51 % to what it is, a ring of "
+    "its own for each framework brought nothing"
 }
 """Systems without a bar, and why."""
 COLUMNS = ("machine", "library", "op", "dtype", "devices", "elements", "latency_us")

@@ -20,8 +20,8 @@ from hwsim.validation.split import is_held_out
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error
 
 WHAT = (
-    "time per output token (TPOT) and to the first token (TTFT) of served models against measured ones; rows that nothing "
-    "was fitted on"
+    "time per output token (TPOT) and to the first token (TTFT) of served models against measured ones; rows that "
+    "nothing was fitted on"
 )
 COLUMNS = (
     "model", "machine", "backend", "backend_version", "precision", "isl", "osl", "batch_size", "tp", "dp", "moe_ep",
