@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from hwsim.spec.prices import EnergyTableSpec
     from hwsim.spec.variant import Finder
 
-Kind = Literal["machine", "workload", "model"]
+Kind = Literal["machine", "workload", "model", "system", "engine"]
 
 KINDS: tuple[Kind, ...] = ("machine", "workload", "model")
+"""What a name alone may mean; systems and engines are asked for as such."""
 
 _PACKAGE = Path(__file__).resolve().parent
 _SUFFIX = ".yaml"

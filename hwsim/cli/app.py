@@ -40,12 +40,15 @@ COMMANDS = {
     "ladder": "Climb a ladder: the same computation in steps, with what each step brings.",
     "roofline": "Show one roof per memory level and per number format, with runs where their simulated traffic puts "
     "them.",
+    "serve": "Serve a model to users: time to first token, time per token, throughput, tails, energy, and what limits.",
+    "collective": "Show how long devices take to exchange data: algorithm, time, formula, links; all-reduce if none is "
+    "named.",
     "report": "Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its "
     "sources.",
     "export": "Write the points of a sweep as CSV, JSON or Parquet.",
-    "list": "List machines, workloads and models, with one line on each.",
-    "show": "Show a machine or workload.",
-    "check": "Check machine and workload files: all problems, with file and line.",
+    "list": "List machines, workloads, models, systems and engines, with one line on each.",
+    "show": "Show a machine, workload, system or engine.",
+    "check": "Check files of machines, workloads, systems and engines: all problems, with file and line.",
     "replay": "Replay an access trace through a machine's caches.",
     "schema": "Print the JSON Schema of machine or workload files.",
     "calibrate": "Measure this computer with small loops, in less than a minute, and write it down as a machine file.",

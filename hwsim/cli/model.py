@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 MODEL_EXAMPLE = (
     "Example: [cyan]hwsim model llama3_8b h100 prompt=1024 generate=512 batch=8[/cyan]   "
     "[cyan]hwsim model config.json a100_80 weights=w4a16[/cyan]   "
-    "[cyan]hwsim model bert_large a100_80 phase=train batch=8[/cyan]"
+    "[cyan]hwsim model bert_large a100_80 phase=train batch=8[/cyan]   "
+    "[cyan]hwsim model llama3_70b 8xh100 tp=8 batch=64[/cyan]"
 )
 
 
@@ -44,6 +45,12 @@ def model_command(
         typer.Option("--weights", metavar="FILE", help="Weights of a small model: .npz or .safetensors; else random."),
     ] = None,
     no_math: Annotated[bool, typer.Option("--no-math", help="Do not compute the model, or a slice of it.")] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline", metavar="FILE", help="On a system: a lane for each device and link; JSON or a plot."
+        ),
+    ] = None,
     plot: PlotFile = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -57,9 +64,21 @@ def model_command(
     from hwsim.models.weights import read_weights
     from hwsim.ops.model import ModelWorkload
     from hwsim.spec.parameters import with_parameters
+    from hwsim.systems.find import is_system
 
     name, machine, parameters = _sorted(words)
-    output = check_output(json_file, plot, (*words, weights))
+    output = check_output(json_file, plot, (*words, weights), timeline=timeline)
+    if is_system(machine):
+        from hwsim.cli.layout import show_on_system
+
+        if settings:
+            raise InputError("--set changes a machine; for a system, write a machine file and a system of it")
+        if weights is not None:
+            raise InputError("--weights is for a model on one machine; on a system nothing is computed")
+        show_on_system(name, machine, parameters, output, timeline, plot)
+        return
+    if timeline is not None:
+        raise InputError("--timeline is for systems, such as 8xh100; hwsim run has it for one operation")
     computer = resolve_machine(machine, settings or ())
     loaded = load_model(name)
     model = with_parameters(loaded.model, parameters)
@@ -79,12 +98,13 @@ def model_command(
 def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     """The model, the machine, and parameters; the two names in any order."""
     from hwsim.catalog import machine_names
+    from hwsim.systems.find import is_system
 
     names = [word for word in words if "=" not in word]
     parameters = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as batch=8", "")
     if len(names) > 2:
         raise InputError(f"'{names[2]}': only a model and a machine are expected; parameters are key=value")
-    if len(names) == 2 and names[0] in machine_names():
+    if len(names) == 2 and (names[0] in machine_names() or is_system(names[0])):
         names.reverse()
     if len(names) == 1:
         raise InputError(f"'{names[0]}': a model and a machine are needed, as in: hwsim model {names[0]} h100")
