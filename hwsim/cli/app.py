@@ -36,6 +36,8 @@ COMMANDS = {
     "and why.",
     "compare": "Compare machines and workloads: every combination, with speed-ups against the first.",
     "ladder": "Climb a ladder: the same computation in steps, with what each step brings.",
+    "lesson": "Take a lesson: a question, your prediction, the runs, what they show, why, and exercises that are "
+    "graded.",
     "roofline": "Show one roof per memory level and per number format, with runs where their simulated traffic puts "
     "them.",
     "report": "Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its "
@@ -44,6 +46,12 @@ COMMANDS = {
     "list": "List machines and workloads, with one line on each.",
     "show": "Show a machine or workload.",
     "check": "Check machine and workload files: all problems, with file and line.",
+    "view": "Draw a tensor's storage under a chain of views: strides, offset, what is copied, and the lines that it "
+    "touches.",
+    "trace": "Print the accesses of a small run in order: flat addresses, with the tensor and element that each means.",
+    "gradient": "Differentiate an expression: its graph, the adjoint of each node, and what forward and reverse mode "
+    "cost.",
+    "rewrite": "Try rewrites of a chain of operations; each is kept only if the answer is the same and the time falls.",
     "replay": "Replay an access trace through a machine's caches.",
     "schema": "Print the JSON Schema of machine or workload files.",
     "validate": "Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed.",

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ORDER = (
     "errors", "units", "text", "files", "input_file", "private", "compiled_cache", "jit", "record",
     "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine", "host",
-    "result", "target", "targets", "results", "api", "sweep", "validation", "cli", "__main__",
+    "result", "target", "targets", "results", "api", "sweep", "validation", "lessons", "cli", "__main__",
 )  # fmt: skip
 """The parts of hwsim; each may import those before it; the pairs below do not know each other."""
 
