@@ -30,7 +30,7 @@ _COMPLETION = "_HWSIM_COMPLETE"
 
 COMMANDS = {
     "run": "Simulate a workload on a machine: what it costs, and why.",
-    "explain": "Explain a run: conflicts by set, reuse, stalls, miss penalties, formulas, energy.",
+    "explain": "Explain a run (conflicts by set, reuse, stalls, miss penalties, formulas, energy), or a term.",
     "sweep": "Simulate every combination; the same command goes on where it was interrupted.",
     "tune": "Find the best schedule for a machine by its own cost model, and tell what it gains over the default, "
     "and why.",
@@ -46,7 +46,7 @@ COMMANDS = {
     "list": "List machines and workloads, with one line on each.",
     "show": "Show a machine or workload.",
     "check": "Check machine and workload files: all problems, with file and line.",
-    "view": "Draw a tensor's storage under a chain of views: strides, offset, what is copied, and the lines that it "
+    "view": "Draw a tensor's storage under a chain of views: strides, offset, what is copied, and the lines it "
     "touches.",
     "trace": "Print the accesses of a small run in order: flat addresses, with the tensor and element that each means.",
     "gradient": "Differentiate an expression: its graph, the adjoint of each node, and what forward and reverse mode "

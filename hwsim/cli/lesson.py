@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hwsim.lessons.lesson import Lesson, Prediction
 
 LESSON_EXAMPLE = "Example: [cyan]hwsim lesson tiling[/cyan], then [cyan]hwsim lesson tiling --answer a.yaml[/cyan]"
-_TOPICS = {
+TOPICS = {
     "memory": "Memory and layout",
     "arithmetic": "Arithmetic and parallelism",
     "operations": "Operations of networks",
@@ -126,7 +126,7 @@ def _list_data() -> list[dict[str, Any]]:
     specs = [load_lesson_file(find_lesson(name)) for name in lesson_names()]
     return [
         {"name": s.name, "title": s.title, "topic": s.topic, "source": s.source, "exercises": len(s.exercises)}
-        for s in sorted(specs, key=lambda s: (list(_TOPICS).index(s.topic), s.name))
+        for s in sorted(specs, key=lambda s: (list(TOPICS).index(s.topic), s.name))
     ]
 
 
@@ -138,7 +138,7 @@ def _print_list() -> None:
     for row in rows:
         if row["topic"] != topic:
             topic = row["topic"]
-            console.print(styled(("" if row is rows[0] else "\n") + "", (_TOPICS[topic], "bold")))
+            console.print(styled(("" if row is rows[0] else "\n") + "", (TOPICS[topic], "bold")))
         console.print(styled("  ", (f"hwsim lesson {row['name']:<{width}}", "cyan"), f"  {row['title']}"))
 
 

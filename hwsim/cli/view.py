@@ -35,7 +35,7 @@ def view_command(
     bits: Annotated[int, typer.Option("--bits", metavar="N", help="Bits of an element.")] = 32,
     json_file: JsonFile = None,
 ) -> None:
-    """Draw a tensor's storage under a chain of views: strides, offset, what is copied, and the lines that it touches."""
+    """Draw a tensor's storage under a chain of views: strides, offset, what is copied, and the lines it touches."""
     from hwsim.trace.layout import start
 
     output = check_output(json_file)
@@ -116,11 +116,12 @@ def _print_storage(console: Console, layout: Layout, line: int) -> None:
         console.print(f"  … and {counted(count - _MOST_LINES, 'line')} more", style="dim")
     used = sum(lines.values()) * layout.view.element_bytes
     fetched = len(lines) * line
+    accesses = counted(layout.view.size, "access", "accesses")
     wrapped(
         console,
         "",
         f"It touches {counted(len(lines), 'line')} of {count}: {used} of {fetched} bytes that come with them are used "
-        f"({percent(float(used), fetched)}). In the order of the view, {counted(layout.view.size, 'access', 'accesses')} "
-        f"go to another line {counted(layout.changes_of_line(line), 'time')}.",
+        f"({percent(float(used), fetched)}). In the order of the view, {accesses} go to another line "
+        f"{counted(layout.changes_of_line(line), 'time')}.",
         style="",
     )

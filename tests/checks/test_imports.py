@@ -14,7 +14,7 @@ from hwsim.spec.machine import KINDS
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    "errors", "units", "text", "files", "input_file", "private", "compiled_cache", "jit", "record",
+    "errors", "units", "text", "glossary", "files", "input_file", "private", "compiled_cache", "jit", "record",
     "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine", "host",
     "result", "target", "targets", "results", "api", "sweep", "validation", "lessons", "cli", "__main__",
 )  # fmt: skip
