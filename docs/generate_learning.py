@@ -39,9 +39,9 @@ def lessons_page() -> str:
     """All lessons by topic: question, prediction, what the runs show, why."""
     lines = ["# Lessons\n", NOTICE]
     lines.append(
-        "`hwsim lesson` lists them, `hwsim lesson NAME` takes one: a question, your prediction, the runs, what they show and\n"
-        "why, and exercises that `--answer` grades. [Teach with lessons](../how-to/teach-with-lessons.md) says how to write\n"
-        "one, and how to grade.\n"
+        "`hwsim lesson` lists them, `hwsim lesson NAME` takes one: a question, your prediction, the runs, what they\n"
+        "show and why, and exercises that `--answer` grades. [Teach with lessons](../how-to/teach-with-lessons.md)\n"
+        "says how to write one, and how to grade.\n"
     )
     specs = [load_lesson_file(find_lesson(name)) for name in lesson_names()]
     for topic, title in TOPICS.items():
@@ -61,7 +61,6 @@ def _lesson(spec: LessonSpec) -> Iterator[str]:
         yield f"**Predict.** {_plain(' '.join(spec.prediction.ask.split()))}\n"
         yield from (f"- {letter}: {_plain(text)}" for letter, text in spec.prediction.choices.items())
         yield ""
-    yield f"![What its runs cost](../images/lessons/{spec.name}.png)\n"
     yield "**What the runs show**\n"
     yield from (f"- {_plain(claim.say)}" for claim in spec.claims)
     yield ""
@@ -72,8 +71,8 @@ def mission_page() -> str:
     """Each row with what shows it."""
     lines = ["# The mission, row by row\n", NOTICE]
     lines.append(
-        "hwsim grew out of the notes of five courses on ML systems. Every concept, claim and worked example in them that a\n"
-        "simulator can show has a row here, with the command that shows it; the tests run each of them.\n"
+        "hwsim grew out of the notes of five courses on ML systems. Every concept, claim and worked example in them\n"
+        "that a simulator can show has a row here, with the command that shows it; the tests run each of them.\n"
     )
     for part, rows in mission_rows().items():
         lines += [f"## {part}\n", "| row | what the notes say | shown by |", "|---|---|---|"]
@@ -120,7 +119,7 @@ PAGES = {
 
 
 def main(folder: Path = DOCS) -> None:
-    """Write every page, and the pictures of the lessons where they are not there yet."""
+    """Write every page."""
     for name, page in PAGES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_text(folder / name, page())

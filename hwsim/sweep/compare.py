@@ -72,7 +72,9 @@ class Comparison:
     def _repr_html_(self) -> str:
         head = "".join(f"<th style='text-align:left'>{escape(cell)}</th>" for cell in self._titles())
         body = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
+            "<tr>"
+            + "".join(f"<td style='text-align:left;white-space:nowrap'>{escape(cell)}</td>" for cell in row)
+            + "</tr>"
             for row in self._rows()
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
