@@ -636,6 +636,8 @@ _TERMS = (
 )
 
 
+_WAITS = "waits for "
+
 TERMS: Mapping[str, Term] = {term.name: term for term in _TERMS}
 """By name, in the order of the page."""
 
@@ -652,9 +654,12 @@ def _words() -> dict[str, str]:
 
 
 def find_term(words: str) -> Term | None:
-    """A term by its name, by another word for it, or by its plural; None where there is none."""
+    """A term by its name, by another word for it, or by its plural; None where there is none.
+
+    What a unit `waits for` is looked up as it is, and otherwise as what it waits for.
+    """
     asked = _folded(words)
-    for form in (asked, asked.removesuffix("s"), asked.removesuffix("es"), f"{asked}s"):
+    for form in (asked, asked.removesuffix("s"), asked.removesuffix("es"), f"{asked}s", asked.removeprefix(_WAITS)):
         if form in _words():
             return TERMS[_words()[form]]
     return None

@@ -27,7 +27,6 @@ from hwsim.program.expression import (
     Symbol,
     apply,
     is_cast,
-    mapped,
     show,
     walk,
 )
@@ -236,11 +235,5 @@ def _times(adjoint: Expr, slope: Expr) -> Expr:
 
 
 def _count(expr: Expr) -> int:
-    found = 0
-
-    def look(part: Expr) -> None:
-        nonlocal found
-        found += isinstance(part, Apply)
-
-    mapped(expr, lambda part: look(part))  # type: ignore[func-returns-value]
-    return found
+    """Functions in an expression."""
+    return sum(isinstance(part, Apply) for part in walk(expr))
