@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hwsim.api import run
     from hwsim.lessons.lesson import Lesson, lesson
-    from hwsim.ops.own import operation
+    from hwsim.ops.formula import operation
     from hwsim.result import RunResult
     from hwsim.sweep.compare import Comparison, compare
     from hwsim.sweep.find import Tuned, tune
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "operation": "hwsim.ops.own",
+    "operation": "hwsim.ops.formula",
     "run": "hwsim.api",
     "RunResult": "hwsim.result",
     "sweep": "hwsim.sweep.runner",

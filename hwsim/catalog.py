@@ -1,6 +1,8 @@
-"""Machines, workloads and lessons by name, from any folder.
+"""Machines, workloads, models and lessons by name, from any folder.
 
-A name is looked up in ``./machines`` (or ``./workloads``, ``./lessons``) first, then among those that come with hwsim.
+A name is looked up in ``./machines`` (or ``./workloads``, ``./models``, ``./lessons``) first, then among those that
+come with hwsim.
+A model is a workload, too: wherever one is asked for, the other will do.
 Anything with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operation
 that a Python
 file declares.
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
     from hwsim.spec.prices import EnergyTableSpec
     from hwsim.spec.variant import Finder
 
-Kind = Literal["machine", "workload"]
+Kind = Literal["machine", "workload", "model"]
 
-KINDS: tuple[Kind, ...] = ("machine", "workload")
+KINDS: tuple[Kind, ...] = ("machine", "workload", "model")
 
-Shelf = Literal["machine", "workload", "lesson"]
+Shelf = Literal["machine", "workload", "model", "lesson"]
 """What has a folder of its own."""
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -43,6 +45,11 @@ def machine_names() -> tuple[str, ...]:
 def workload_names() -> tuple[str, ...]:
     """The names of all workloads that can be found from this folder, in alphabetical order."""
     return names("workload")
+
+
+def model_names() -> tuple[str, ...]:
+    """The names of all models that can be found from this folder, in alphabetical order."""
+    return names("model")
 
 
 def lesson_names() -> tuple[str, ...]:
@@ -128,7 +135,7 @@ def declared_in(name: str | Path) -> tuple[Path, str] | None:
 
 def load_declared(file: Path, operation: str, overrides: Sequence[str] = ()) -> LoadedWorkload:
     """An operation that a Python file declares, with its default sizes; the file is run for it, once."""
-    from hwsim.ops.own import import_operations_of
+    from hwsim.ops.formula import import_operations_of
     from hwsim.spec.load import Loaded
 
     if overrides:
@@ -205,7 +212,14 @@ def find(kind: Shelf, name: str | Path, relative_to: Path = Path()) -> Path:
         file = folder / f"{name}{_SUFFIX}"
         if is_file(file):
             return file
+    if kind == "workload" and (model := _plain_name(name)) in names("model"):
+        return find("model", model)
     raise CatalogError(_unknown(kind, str(name)))
+
+
+def _plain_name(name: str | Path) -> str:
+    """``Opt-1.3B`` as files are called."""
+    return str(name).lower().replace("-", "_").replace(".", "_")
 
 
 def find_any(name: str) -> tuple[Kind, Path]:
@@ -217,10 +231,12 @@ def find_any(name: str) -> tuple[Kind, Path]:
         return kind_of_file(path), path
     for kind in KINDS:
         if name in names(kind):
-            return kind, find(kind, name)
+            return ("machine" if kind == "machine" else "workload"), find(kind, name)
+    if _plain_name(name) in names("model"):
+        return "workload", find("model", _plain_name(name))
     from hwsim.spec.fields import did_you_mean
 
-    known = [*names("machine"), *names("workload")]
+    known = [each for kind in KINDS for each in names(kind)]
     listed = ", ".join(known) if known else "none"
     raise CatalogError(f"there is no machine or workload '{name}'; known: {listed}{did_you_mean(name, known)}")
 
@@ -266,10 +282,10 @@ def _finder(kind: Kind) -> Finder:
 def _unknown(kind: Shelf, name: str) -> str:
     from hwsim.spec.fields import did_you_mean
 
-    known = names(kind)
-    for other in KINDS:
-        if other != kind and name in names(other):
-            how = "hwsim lesson" if kind == "lesson" else f"hwsim list {kind}s"
-            return f"'{name}' is a {other}, and a {kind} is needed here; {how} shows them"
+    known = [*names(kind), *(names("model") if kind == "workload" else ())]
+    other: Kind = "workload" if kind == "machine" else "machine"
+    if name in names(other) and other != kind:
+        how = "hwsim lesson" if kind == "lesson" else f"hwsim list {kind}s"
+        return f"'{name}' is a {other}, and a {kind} is needed here; {how} shows them"
     listed = ", ".join(known) if known else "none"
     return f"there is no {kind} '{name}'{did_you_mean(name, known)}; known: {listed}"

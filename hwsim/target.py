@@ -180,6 +180,21 @@ class Why:
         return self.parts.get(name, f"waits for {name}")
 
 
+@dataclass(frozen=True)
+class Starts:
+    """What starting kernels took in a run, and what it takes for kernels that follow each other."""
+
+    kernels: int = 0
+    seconds: float = 0.0
+    """Of the run's own time."""
+    each_s: float = 0.0
+    """For one of many that were handed over together, as a graph."""
+    host_s: float = 0.0
+    """For one that the host starts when it comes to it."""
+    part: str = ""
+    """The row of the attribution table that starting is put down to."""
+
+
 class Target(Protocol):
     """A class of machines. Every promise here is checked for every target by tests/contract/test_targets.py."""
 
@@ -223,6 +238,10 @@ class Target(Protocol):
     ) -> tuple[FormulaCheck, ...]:
         """The closed forms of a kernel beside what was simulated, with the reason for a gap; none where none fit."""
         return ()
+
+    def starts(self, result: RunResult) -> Starts:
+        """What starting its kernels took; nothing where work needs no start."""
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         """What decided the time of a run on this machine, and what to try next."""

@@ -30,6 +30,8 @@ _COMPLETION = "_HWSIM_COMPLETE"
 
 COMMANDS = {
     "run": "Simulate a workload on a machine: what it costs, and why.",
+    "model": "Simulate a whole model on a machine: memory, prompt, tokens, training; what each costs, and why.",
+    "import": "Turn a config.json, ONNX file or table of layers into a model file that can be read and changed.",
     "explain": "Explain a run (conflicts by set, reuse, stalls, miss penalties, formulas, energy), or a term.",
     "sweep": "Simulate every combination; the same command goes on where it was interrupted.",
     "tune": "Find the best schedule for a machine by its own cost model, and tell what it gains over the default, "
@@ -43,7 +45,7 @@ COMMANDS = {
     "report": "Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its "
     "sources.",
     "export": "Write the points of a sweep as CSV, JSON or Parquet.",
-    "list": "List machines and workloads, with one line on each.",
+    "list": "List machines, workloads and models, with one line on each.",
     "show": "Show a machine or workload.",
     "check": "Check machine and workload files: all problems, with file and line.",
     "view": "Draw a tensor's storage under a chain of views: strides, offset, what is copied, and the lines it "
@@ -58,7 +60,7 @@ COMMANDS = {
 }
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""
 
-_HOMES = {"ladder": "compare", "schema": "check"}
+_HOMES = {"ladder": "compare", "schema": "check", "import": "import_"}
 """Commands that share the module of another one; the others have one of their own name."""
 
 

@@ -1,4 +1,4 @@
-"""`hwsim list`: which machines and workloads can be found by name."""
+"""`hwsim list`: which machines, workloads and models can be found by name."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ LIST_EXAMPLE = "Example: [cyan]hwsim list machines[/cyan]"
 class Listed(Enum):
     MACHINES = "machines"
     WORKLOADS = "workloads"
+    MODELS = "models"
 
 
 def list_command(
     what: Annotated[Listed | None, typer.Argument(help="Only these.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List machines and workloads, with one line on each."""
+    """List machines, workloads and models, with one line on each."""
     kinds: list[Kind] = []
     if what in (None, Listed.MACHINES):
         kinds.append("machine")
     if what in (None, Listed.WORKLOADS):
         kinds.append("workload")
+    if what in (None, Listed.MODELS):
+        kinds.append("model")
     found = {f"{kind}s": _entries(kind) for kind in kinds}
     if as_json:
         print_json(found)

@@ -14,8 +14,7 @@ import typer
 from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_completion
 from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
-from hwsim.files import note_input, write_text
-from hwsim.input_file import read_file
+from hwsim.files import note_input, read_file, write_text
 from hwsim.private import private_folders, why_none
 from hwsim.results.metrics import shown, write
 from hwsim.text import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts
@@ -82,13 +81,13 @@ def run_command(
     remember(result)
     output.show(result.to_dict, lambda: print_screen(result, given.words(), tuple(settings or ())))
     if timeline is not None and is_plot_file(timeline):
-        result.plot.timeline(run.outcome.spans, timeline)
-    elif timeline is not None:
+        result.plot.timeline(run.spans, timeline)
+    elif timeline is not None and run.outcome is not None:
         from hwsim.result import machine_of
         from hwsim.results.plot.timeline import power_over_time, timeline_json
 
         power = power_over_time(machine_of(result), run.outcome)
-        write_text(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
+        write_text(timeline, timeline_json(run.spans, f"{result.workload} on {result.machine}", power))
     if energy_csv is not None:
         _write_energy(energy_csv, result)
     if plot is not None:
@@ -359,7 +358,7 @@ def _number_choices(workload: Mapping[str, Any]) -> list[str]:
         field: format_title(workload[field]) for field in ("precision", "accumulate") if workload[field] is not None
     }
     usual = {"chunk": None, "scale": "none", "distribution": "uniform"}
-    others = {name: workload[name] for name, default in usual.items() if workload.get(name, default) != default}
+    others = {name: workload[name] for name, default in usual.items() if workload.get(name) not in (None, default)}
     said = {**{name: text for name, text in names.items() if name != "precision"}, **others}
     return [names["precision"], *(f"{name}={value}" for name, value in said.items())]
 

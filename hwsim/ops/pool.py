@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.conv_operator import as_operation
-from hwsim.ops.conv_schedule import ImageLayout, ordered
-from hwsim.ops.epilogue import EPSILON, NORM_PORTS
+from hwsim.ops.conv_schedule import EPSILON, NORM_PORTS, ImageLayout, ordered
 from hwsim.program.convolution import Pair
 from hwsim.program.emit import Layout
 from hwsim.program.group import Group

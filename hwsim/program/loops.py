@@ -42,8 +42,7 @@ def gather(index: str, *moves: tuple[NDArray[np.int64], Size]) -> Gather:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor as the loops see it: how many bytes it moves by for a step of each index that it depends
-    on."""
+    """A tensor as the loops see it: how many bytes it moves by for a step of each index that it depends on."""
 
     tensor: str
     base: Size
@@ -179,8 +178,7 @@ class Piece:
 
 
 FEWEST_STEPS, MOST_STEPS = 8, 64
-"""Where cores share a level, the Steps of each should be about this many: fine enough to interleave, few
-events."""
+"""Where cores share a level, the Steps of each should be about this many: fine enough to interleave, few events."""
 
 DYNAMIC_SHARES = 4
 """Pieces for each core under a dynamic split."""

@@ -207,8 +207,7 @@ class Assembly:
         return max((level for level, (index, _) in levels if index in operand.strides), default=-1)
 
     def _rest(self, room: int) -> list[list[_Touch]]:
-        """The iterations that do not fill a step: one by one or, where that is too many, in halving
-        widths."""
+        """The iterations that do not fill a step: one by one or, where that is too many, in halving widths."""
         singles = [self._rest_body((i, 1)) for i in range(self.rest)]
         if sum(map(len, singles)) <= room:
             return singles
@@ -312,8 +311,7 @@ def _walk(
     extent: Mapping[str, int],
     copies: Mapping[str, int],
 ) -> Iterator[Piece]:
-    """Each loop in turn: as one loop of a Nest if all its iterations look the same, else iteration by
-    iteration."""
+    """Each loop in turn: as one loop of a Nest if all its iterations look the same, else iteration by iteration."""
     if level == len(lowering.levels) - 1:
         yield from _innermost(lowering, loops, start, extent, copies)
         return

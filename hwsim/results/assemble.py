@@ -102,7 +102,7 @@ def assemble(
         error=error,
         numeric=None if check is None else check.report,
         attribution=in_cycles(outcome.agents, outcome.clock_hz),
-        peak_memory_bytes=kernel.space.peak_bytes,
+        peak_memory_bytes=kernel.space.peak_bytes + outcome.workspace_bytes,
         warnings=tuple(warnings),
         resolved=Resolved(as_data(machine), as_data(workload)),
         bounds=TimeBounds(
@@ -244,7 +244,7 @@ def verify(kernel: Kernel, workload: WorkloadSpec | None = None, seed: int = 0) 
     error = NumericError(max(each.max_rel for each in errors), max(each.rms_rel for each in errors))
     _, output, reference = answers[-1]
     report = errors[-1]
-    exact = exact_kernel(workload, seed=seed) if workload is not None and _is_rounded(kernel, workload) else None
+    exact = exact_kernel(workload, seed=seed) if workload is not None and _is_rounded(kernel) else None
     if exact is not None and _same_shapes(kernel, exact):
         _, _, reference = list(exact.answers())[-1]
         report = measure(output, reference)
@@ -277,11 +277,9 @@ def _same_shapes(kernel: Kernel, exact: Kernel) -> bool:
     return all(exact.arrays[name].shape == kernel.arrays[name].shape for name in kernel.input_names)
 
 
-def _is_rounded(kernel: Kernel, workload: WorkloadSpec) -> bool:
+def _is_rounded(kernel: Kernel) -> bool:
     """Whether storing the inputs has cost something worth knowing: in fp32 and fp64 it has not.
 
     Integers without a scale are made as integers: nothing is rounded.
     """
-    if workload.scale == "none" and kernel.fmt.is_integer:
-        return False
-    return kernel.fmt.name not in ("fp32", "fp64")
+    return not kernel.fmt.is_integer and kernel.fmt.name not in ("fp32", "fp64")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 
 from hwsim.memory.counters import CacheCounters
-from hwsim.numerics.error import BEFORE
+from hwsim.numerics.error import BEFORE, NumericError
 from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.results.metrics import shown, write
+from hwsim.spec.workload import workload_model
 from hwsim.target import Why, find_target
 from hwsim.text import data, percent, rate, watts
 
@@ -18,7 +20,9 @@ def explain(result: RunResult) -> Why:
     """What decided the time of a run, worked out once for each result."""
     found: Why | None = result.__dict__.get("why")
     if found is None:
-        found = find_target(machine_of(result)).why(result)
+        runner = workload_model(result.resolved.workload.get("op")).runner
+        found = find_target(machine_of(result)).why(result) if runner is None else import_module(runner).explain(result)
+        assert found is not None
         result.__dict__["why"] = found  # beside the fields: not part of the result, of JSON, or of what is compared
     return found
 
@@ -74,30 +78,37 @@ def summary_html(result: RunResult) -> str:
 
 
 def verdict(result: RunResult) -> str:
-    """Whether the answer is right, and how far off it is."""
+    """Whether the answer is right, and how far off it is; the rounding of the inputs counted in."""
     if result.verified is None or result.error is None:
         return "not verified: ran without math"
-    sizes = f"max rel err {result.error.max_rel:.1e}, rms {result.error.rms_rel:.1e} vs NumPy float64"
-    return f"verified: {sizes}" if result.verified else f"WRONG ANSWER: {sizes}{_range_hint(result)}"
+    if not result.verified:
+        return f"WRONG ANSWER: {_sizes(result.error)} vs NumPy float64{_range_hint(result)}"
+    if result.numeric is None or result.numeric.inputs != BEFORE:
+        return f"verified: {_sizes(result.error)} vs NumPy float64"
+    return f"verified: {_sizes(result.numeric)} vs NumPy float64, input rounding included"
+
+
+def _sizes(error: NumericError) -> str:
+    return f"max rel err {error.max_rel:.1e}, rms {error.rms_rel:.1e}"
 
 
 def _range_hint(result: RunResult) -> str:
     """Whole numbers without a scale wrap around where a result needs more bits than they have."""
     workload = result.resolved.get("workload", {})
     fmt = FORMATS.get(str(workload.get("precision")))
-    if fmt is None or not fmt.is_integer or workload.get("scale", "none") != "none":
+    if fmt is None or not fmt.is_integer or workload.get("scale") not in (None, "none"):
         return ""
     return f"; results beyond the range of {fmt.name} wrap around: give it a scale, scale=tensor"
 
 
 def accuracy(result: RunResult) -> str:
-    """What the precision costs in accuracy, inputs counted in; nothing where they were not rounded."""
+    """What the error comes from, where inputs were rounded; nothing where they were not."""
     report = result.numeric
-    if report is None or report.inputs != BEFORE:
+    if report is None or result.error is None or report.inputs != BEFORE:
         return ""
     lost = [(report.saturated, "saturated"), (report.flushed, "flushed to zero")]
     words = "".join(f", {100 * share:.2g} % {what}" for share, what in lost if share)
-    return f"rms error {report.rms_rel:.1e} with that of the inputs, {report.snr_db:.1f} dB{words}"
+    return f"of it the arithmetic alone: {_sizes(result.error)}; signal to noise {report.snr_db:.1f} dB{words}"
 
 
 def peak_words(result: RunResult) -> str:

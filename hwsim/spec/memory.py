@@ -87,6 +87,15 @@ class CacheSpec(Level):
         "as `mshrs` if not given.",
     )
 
+    set_refill: LatencyField | None = Field(
+        None,
+        description="Time between two fills of the same set: misses that crowd into a set wait for each other. Of the "
+        "first cache, if not given, what the next level takes longer; of others none.",
+    )
+    dual_port: bool = Field(
+        True, description="Whether it is read and written in the same cycle; if not, writing takes time from reading."
+    )
+
     @property
     def infinite(self) -> bool:
         return format_bytes(self.size) == "inf"

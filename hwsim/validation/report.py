@@ -119,7 +119,10 @@ FAMILIES = {
     "energy": "energy of Eyeriss layers and GPUs against measurements, and counts against other programs",
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
     "gpu": "time of library kernels against measured GPUs",
+    "models": "time of whole models against PyTorch on measured GPUs and a serving engine",
     "systolic": "folds of a systolic array against SCALE-Sim, exactly",
+    "gemmini": "layers on Gemmini against its clocked RTL",
+    "tpu_v6e": "products and attention of Llama-3.1-8B against a measured TPU v6e",
     "tpu": "speed and stalls of the first TPU against what Google published",
 }
 

@@ -38,11 +38,14 @@ class _Panel:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run of a comparison: its group (a machine), and its name in the group (a workload)."""
+    """One run of a comparison: its group (a machine), its name in the group (a workload), and what it is compared
+    with."""
 
     group: str
     name: str
     result: RunResult
+    baseline: RunResult | None = None
+    """What its speed-up is against; the first run of all if none."""
 
 
 def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title: str = "") -> Figure:
@@ -84,7 +87,6 @@ def _draw(
     amounts = panel.amounts
     found = [amount for amount in amounts if amount]
     start = 10.0 ** floor(log10(min(found) / 2.5))
-    baseline = amounts[0]
     for entry, place, amount in zip(entries, places, amounts, strict=True):
         beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8.5}
         if not amount:
@@ -93,8 +95,9 @@ def _draw(
         colour, hatch = looks[entry.name]
         axes.barh(place, amount - start, 0.82, left=start, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
         words = axes.annotate(panel.written(amount), (amount, place), (4, 0), fontweight="bold", **beside)
-        if speed_up and baseline and entry is not entries[0]:
-            axes.annotate(ratio(baseline / amount), (1, 0.5), (5, 0), xycoords=words, color=FAINT, **beside)
+        first = entries[0].result if entry.baseline is None else entry.baseline
+        if speed_up and first is not entry.result:
+            axes.annotate(ratio(first.time_s / amount), (1, 0.5), (5, 0), xycoords=words, color=FAINT, **beside)
     axes.set_xscale("log")
     span = max(found) / start
     axes.set_xlim(start, max(found) * max(6.0, span ** (0.75 if speed_up else 0.45)))

@@ -16,7 +16,7 @@ from hwsim.program.kernel import Formula, Kernel
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Rung, Why, tried
+from hwsim.target import Knob, Rung, Starts, Why, tried
 from hwsim.targets.cpu.details import crowded_rows
 from hwsim.targets.cpu.knobs import broken_rule, in_own_names, knobs
 from hwsim.targets.cpu.lower import choose_format, lanes_of
@@ -238,6 +238,9 @@ class CpuTarget:
         self, kernel: Kernel, outcome: Outcome, memory: Mapping[str, Counts], intensity: Intensity
     ) -> tuple[FormulaCheck, ...]:
         return compare_formulas(self.machine, kernel, outcome, memory, intensity)
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

@@ -18,10 +18,12 @@ from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import CapacityError, InputError
+from hwsim.program.count import count_body
+from hwsim.program.fuse import FusedOperator
 from hwsim.program.gemm import GemmView, footprint, gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.loops import Item, Loop, Operand, Phase, Ranges, all_loops, summed, walk
+from hwsim.program.loops import Item, Loop, Operand, Phase, Ranges, all_loops, flops_of, summed, walk
 from hwsim.program.operator import Operator, is_named
 from hwsim.spec.choices import ThreadSchedule
 from hwsim.targets.gpu.attention import DECODE
@@ -29,6 +31,8 @@ from hwsim.targets.gpu.device import KernelCost
 from hwsim.targets.gpu.gemm import GemmBytes
 from hwsim.targets.gpu.knobs import choose_split, choose_tiles
 from hwsim.targets.gpu.model import GpuModel, as_gemm
+from hwsim.text import data
+from hwsim.trace.nest import Instructions
 
 if TYPE_CHECKING:
     from hwsim.program.convolution import ConvView
@@ -68,6 +72,10 @@ class Launch:
     """How it was found, for a hand-written kernel."""
     passes: Mapping[str, float] = field(default_factory=dict)
     """How often a tensor passes the L2 where that is more than once: A for each column of tiles."""
+    note: str = ""
+    """What a user should know of the way it is computed."""
+    workspace_bytes: int = 0
+    """Memory that it needs beside the tensors of the program."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +224,15 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
     shape, model, fmt = shape_of(operator), task.model, task.kernel.fmt.name
     loops = list(all_loops(items))
     if not is_fused(operator) or not model.device.sm.library.attention:
-        yield from _unfused(task, items, model.attention_unfused(shape, fmt))
+        first, *others = _unfused(task, items, model.attention_unfused(shape, fmt))
+        if is_fused(operator):
+            scores = ceil(2 * shape.batch * shape.heads * shape.queries * shape.keys * task.kernel.fmt.element_bytes)
+            note = (
+                "the library of this GPU has no fused attention kernel (sm.library.attention): it runs as three "
+                f"kernels, with {data(scores)} of scores and weights in memory between them"
+            )
+            first = replace(first, note=note, workspace_bytes=scores)
+        yield from (first, *others)
         return
     asked = task.conditions.attention
     few = shape.queries * shape.repeat <= DECODE_QUERIES
@@ -227,8 +243,32 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
         else model.attention(shape, fmt, asked or None, task.choices)
     )
     flops, macs = summed(items, {}, Loop.flops), summed(items, {}, Loop.macs)
-    name = "decode" if decoding else "attention"
-    yield Launch(task.stage, name, cost, flops, macs, _ports(task, operator, loops))
+    name, moved = "decode" if decoding else "attention", _ports(task, operator, loops)
+    if not isinstance(operator, FusedOperator):
+        yield Launch(task.stage, name, cost, flops, macs, moved)
+        return
+    tail = _tail_launch(task, operator, moved)
+    head = {each: elements for each, elements in moved.items() if each not in tail.tensors or elements[1]}
+    yield Launch(task.stage, name, cost, flops - tail.flops, macs - tail.macs, head)
+    yield tail
+
+
+def _tail_launch(task: OperatorLoops, operator: FusedOperator, moved: Mapping[str, tuple[int, int]]) -> Launch:
+    """Element-wise operations behind a kernel of the library, which takes none in: one kernel for all of them."""
+    (port,) = operator.outputs
+    result, elements = task.tensor(port.name), prod(port.shape)
+    extras = [each for each in operator.inputs if each not in operator.head.inputs]
+    body = sum((count_body(member.program.statements) for member in operator.members[1:]), Instructions())
+    cost = task.model.elementwise(
+        elements,
+        task.kernel.fmt.name,
+        reads=1 + round(sum(prod(each.shape) for each in extras) / elements),
+        operations=body.total - body.special,
+        special=body.special,
+        name="+".join(member.name for member in operator.members[1:]),
+    )
+    own = {task.tensor(each.name): moved[task.tensor(each.name)] for each in extras} | {result: (elements, elements)}
+    return Launch(task.stage, cost.name, cost, flops_of(body) * elements, body.fma * elements, own)
 
 
 def _unfused(task: OperatorLoops, items: Sequence[Item], costs: Sequence[KernelCost]) -> Iterator[Launch]:

@@ -14,8 +14,8 @@ from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Rung, Why, tried
-from hwsim.targets.gpu.device import Device
+from hwsim.target import Knob, Rung, Starts, Why, tried
+from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.knobs import choices_of, fuses_attention, knobs, ladder
 from hwsim.targets.gpu.lower import Conditions
 from hwsim.targets.gpu.run import GpuCrew
@@ -81,6 +81,14 @@ class GpuTarget:
     ) -> tuple[FormulaCheck, ...]:
         """The formulas of the course are for loops on a core."""
         return ()
+
+    def starts(self, result: RunResult) -> Starts:
+        """The first from the host, those that follow it as parts of a graph."""
+        each, host = self.device.launch_seconds("graph"), self.device.launch_seconds("stream")
+        cycles = sum(parts["waiting"].get(LAUNCH, 0) for parts in result.attribution.values())
+        taken = cycles / self.device.clock_hz
+        kernels = 1 + round((taken - host) / each) if each else len(result.work.use["gpu"]["launches"])
+        return Starts(max(1, kernels), taken, each, host, LAUNCH)
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

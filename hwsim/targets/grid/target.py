@@ -21,7 +21,7 @@ from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Target, Why
+from hwsim.target import Knob, Starts, Target, Why
 from hwsim.targets.grid.agent import ARRAY, ENTER, PlayedMapping, play_mapping
 from hwsim.targets.grid.lower import MEANINGS, ORDER, GridLayer, choices, find_mapping, knob_names, layers_of, names_of
 from hwsim.targets.grid.model import Actions, GridPass, PeGrid
@@ -304,6 +304,9 @@ class GridTarget(Target):
 
     def crew(self, kernel: Kernel, work: WorkloadSpec | None = None, *, seed: int = 0) -> Crew:
         return GridCrew(self.machine, kernel, None if work is None else work.choices)
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

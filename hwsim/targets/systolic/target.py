@@ -12,7 +12,7 @@ from hwsim.program.kernel import Kernel
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Rung, Target, Why
+from hwsim.target import Knob, Rung, Starts, Target, Why
 from hwsim.targets.knobs import in_first_format
 from hwsim.targets.systolic.knobs import knobs, ladder, with_own_fields
 from hwsim.targets.systolic.lower import with_tiles
@@ -51,6 +51,9 @@ class SystolicTarget(Target):
 
     def crew(self, kernel: Kernel, work: WorkloadSpec | None = None, *, seed: int = 0) -> Crew:
         return ArrayCrew(self.machine, kernel, None if work is None else work.mapping)
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

@@ -1,0 +1,95 @@
+"""A model from a name, a model file, or any file that an importer reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hwsim.errors import InputError
+from hwsim.input_file import read_file
+from hwsim.ops.model import ModelWorkload
+
+
+def model_from_data(data: dict[str, Any], where: str) -> ModelWorkload:
+    """A model from plain data, checked; `where` is the file it came from."""
+    try:
+        return ModelWorkload.model_validate(frozen(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        text = str(first["ctx"]["error"]) if first["type"] == "value_error" else str(first["msg"])
+        raise InputError(f"{where}: {path}: {text}" if path else f"{where}: {text}") from error
+
+
+def frozen(data: Any) -> Any:
+    """Lists as tuples, as specs have them."""
+    if isinstance(data, dict):
+        return {name: frozen(each) for name, each in data.items()}
+    return tuple(frozen(each) for each in data) if isinstance(data, list | tuple) else data
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, and what an importer had to say about its file."""
+
+    model: ModelWorkload
+    notes: tuple[str, ...] = ()
+
+
+def load_model(name: str | Path) -> LoadedModel:
+    """A model by name, a model file, or a file that an importer reads: found out by its ending and its content."""
+    from hwsim.catalog import expand, is_path, load_workload
+
+    text = str(name)
+    if text.endswith(IMPORTED) and not text.endswith((".yaml", ".yml")):
+        return import_file(expand(text))
+    if is_path(text) and not text.endswith((".yaml", ".yml")):
+        raise InputError(f"{text}: no file of a model: its name ends in .yaml, {', '.join(IMPORTED)}")
+    spec = load_workload(name if isinstance(name, Path) else text).spec
+    if not isinstance(spec, ModelWorkload):
+        raise InputError(f"{text} is a workload of one operation (op: {spec.op}); hwsim run simulates it")
+    return LoadedModel(spec)
+
+
+IMPORTED = (".json", ".onnx", ".pt2", ".csv")
+"""Endings of files that importers read."""
+MOST_CONFIG_BYTES = 4_000_000
+
+
+def import_file(path: Path, name: str | None = None) -> LoadedModel:
+    """Read a file of another program. Raises InputError that names the file, the field and what to do."""
+    from hwsim.files import note_input
+
+    note_input(path)
+    called = name or plain_name(path)
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    if path.suffix == ".json":
+        return _config(path, called)
+    raise InputError(f"{path}: no importer reads files that end in {path.suffix or 'nothing'}")
+
+
+def _config(path: Path, name: str) -> LoadedModel:
+    from hwsim.models.importers.config_json import read_config
+
+    try:
+        raw = read_file(path, MOST_CONFIG_BYTES)
+        data = json.loads(raw.decode("utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+    made, notes = read_config(str(path), data, name)
+    return LoadedModel(model_from_data(made, str(path)), tuple(notes))
+
+
+def plain_name(path: Path) -> str:
+    """A name for the model of a file: that of the file, or of its folder where the file is called config.json."""
+    stem = path.stem
+    if stem == "config" and path.resolve().parent.name:
+        stem = path.resolve().parent.name
+    text = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:60]
+    return text if text[:1].isalpha() else f"model_{text}".rstrip("_")
