@@ -480,7 +480,7 @@ _TERMS = (
     _term(
         "largest error",
         "The largest difference of an element from float64, relative to the largest element.",
-        also="error; max rel err",
+        also="error; max rel err; largest error of the arithmetic, inputs taken as rounded; error of arithmetic",
     ),
     _term(
         "rms error",

@@ -60,7 +60,7 @@ def _point(made: RunResult) -> dict[str, Any]:
     return {
         "time": made.time_s,
         "energy": made.energy_j,
-        "error": row["error_of_format"],
+        "error": row["error_rms_rel"],
         "misses": row["l1.misses"],
         "speed": made.work.flops_per_s,
         "intensity": made.intensity.levels["dram"],

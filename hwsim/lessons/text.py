@@ -18,7 +18,7 @@ _HEADS = {
     INSTRUCTIONS: "instructions",
     "intensity.byte": "FLOP per byte",
     "intensity.element": "FLOP per element",
-    "error_of_format": "rms error",
+    "error_rms_rel": "rms error",
     "bounds.lower_s": "longest part",
     "bounds.upper_s": "sum of all parts",
 }
