@@ -175,7 +175,8 @@ def _numbers(value: object, path: str) -> Iterator[tuple[str, int]]:
 
 def workload_model(op: str | None) -> type[WorkloadSpec]:
     """The class behind an ``op``; the common one if there is none of that name."""
-    if op and op not in WorkloadSpec.variants:
+    found = WorkloadSpec.variants.get(op or "")
+    if op and (found is None or found.operation is None):  # declared, but not yet what computes it
         import_home(op)
     return WorkloadSpec.variants.get(op or "", WorkloadSpec)
 

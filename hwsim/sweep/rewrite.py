@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import hwsim.ops.chain  # noqa: F401 - how chains run; without it a chain is only a file
 from hwsim.api import resolve_machine, resolve_workload, run_all
 from hwsim.errors import InputError
 from hwsim.program.chain_workload import ChainWorkload
