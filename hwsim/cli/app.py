@@ -46,6 +46,7 @@ COMMANDS = {
     "check": "Check machine and workload files: all problems, with file and line.",
     "replay": "Replay an access trace through a machine's caches.",
     "schema": "Print the JSON Schema of machine or workload files.",
+    "fit": "Fit a GPU's few constants to one half of a table of measured kernels, and report the other half.",
     "validate": "Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed.",
 }
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""

@@ -1,4 +1,7 @@
-"""`hwsim validate gpu`: library kernels against times measured on real GPUs, by family and machine."""
+"""`hwsim validate gpu`: library kernels against times measured on real GPUs, by family and machine.
+
+Only rows that no constant was fitted on are compared (split.py).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ GROUP_BARS = {("gemm_tensor", "a100_80"): 0.10}
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
     path = data or shipped("gpu.csv")
-    records = sample(read_table(path, COLUMNS), lambda r: (r["family"], r["machine"]), count, seed)
+    held_out = [r for r in read_table(path, COLUMNS) if MeasuredKernel(path, r).held_out]
+    records = sample(held_out, lambda r: (r["family"], r["machine"]), count, seed)
     measured = [MeasuredKernel(path, record) for record in records]
     kept = [row for row in measured if covered(row)]
     yield len(kept)
@@ -83,12 +87,12 @@ def modelled_seconds(target: GpuTarget, row: MeasuredKernel) -> float:
         raise row.wrong("", "; ".join(each["msg"] for each in error.errors())) from error
     except InputError as error:
         raise row.wrong("", str(error)) from error
-    return _timed(
+    return timed_seconds(
         target, row, PlayedKernel(sum(each.seconds for each in played), sum(each.launches for each in played))
     )
 
 
-def _timed(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) -> float:
+def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) -> float:
     """With launches, as the row was timed."""
     timing = row.record["timing"]
     if timing not in TIMING:
@@ -97,10 +101,10 @@ def _timed(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) -> floa
         timing = "cuda_event"
     if timing == "wall_clock":
         return played.seconds + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
-    graph = target.device.launch_seconds("graph")
-    whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * graph
+    following = target.device.launch_seconds("following")
+    whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * following
     scale = BACKWARD if row.record["pass"] == "fwd_bwd" else 1.0
-    return scale * whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * graph
+    return scale * whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * following
 
 
 def family_error(by_machine: dict[str, list[float]]) -> float:
