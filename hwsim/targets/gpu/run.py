@@ -355,6 +355,7 @@ def _launch(launch: Launch, seconds: float) -> dict[str, object]:
     found: dict[str, object] = {
         "stage": launch.stage,
         "name": cost.name,
+        "family": launch.family,
         "seconds": seconds,
         "blocks": cost.blocks,
         "resident": cost.resident,
