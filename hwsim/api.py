@@ -92,7 +92,7 @@ def run_all(
     if asked.runner is not None:
         if timeline:
             raise InputError(f"{asked.name} is a whole model, of which no timeline is kept; --plot draws its parts")
-        return Run(import_module(asked.runner).run(computer, asked), None)
+        return Run(import_module(asked.runner).run(computer, asked, math=math), None)
     target = find_target(computer)
     for file in asked.inputs.values():
         note_input(file)

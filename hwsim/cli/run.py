@@ -13,6 +13,7 @@ import typer
 
 from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_completion
 from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
+from hwsim.energy import STATIC
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
 from hwsim.files import note_input, read_file, write_text
 from hwsim.private import private_folders, why_none
@@ -268,7 +269,7 @@ def _print_costs(console: Console, result: RunResult, why: Why) -> None:
         if metric.name == "time_s":
             _print_time(console, result, why)
         elif metric.name == "energy_j":
-            _print_energy(console, result)
+            _print_energy(console, result, why)
         elif (value := metric.of(result)) is not None:
             console.print(styled((metric.title, "bold"), "  ", (write(metric.name, value), "bold cyan")))
     wrapped(console, "exact            ", result.bars.exact, style="dim")
@@ -303,7 +304,7 @@ def _print_time(console: Console, result: RunResult, why: Why) -> None:
         console.print(f"{_INDENT}{line.text}", style=STYLES[line.weight])
 
 
-def _print_energy(console: Console, result: RunResult) -> None:
+def _print_energy(console: Console, result: RunResult, why: Why) -> None:
     from rich.text import Text
 
     from hwsim.results.energy import energy_split
@@ -323,10 +324,25 @@ def _print_energy(console: Console, result: RunResult) -> None:
     _print_bar(console, result.energy_bar)
     if each and bar:
         console.print(f"{_INDENT}{', '.join(each)}")
-    shares = {name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j}
+    split = energy_split(result)
+    static = split.pop(STATIC, 0.0)
+    dynamic = sum(split.values())
+    shares = {name: joule / dynamic for name, joule in split.items() if dynamic}
     shown = {name: share for name, share in shares.items() if share >= _FROM}
-    console.print(Text(_INDENT) + _split_bar(shown, console.width))
-    wrapped(console, _INDENT, ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items()), style="dim")
+    if shown:
+        listed = ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items())
+        console.print(Text(_INDENT) + _split_bar(shown, console.width))
+        own = f", {joules(dynamic / flops)} for each operation" if flops else ""
+        wrapped(console, _INDENT, f"dynamic {joules(dynamic)}{own}: {listed}", style="dim")
+    if static:
+        wrapped(console, _INDENT, f"static {joules(static)}: {_static_words(static, result, why)}", style="dim")
+
+
+def _static_words(static: float, result: RunResult, why: Why) -> str:
+    """Power that the machine draws whatever is done: of all its units, also where only some of them work."""
+    drawn = watts(static / result.time_s) if result.time_s else ""
+    some = f", {why.used.partition(',')[0]} at work" if why.used.startswith(f"{result.work.cores} of ") else ""
+    return f"{drawn} of the whole machine while the run lasts{some}"
 
 
 def _split_bar(shares: dict[str, float], room: int) -> Text:

@@ -27,7 +27,7 @@ def validate_command(
     family: Annotated[
         str | None,
         typer.Argument(
-            help="What to compare: cache, cpu, energy, gpu, systolic or tpu; without it, everything.",
+            help="What to compare, such as cache, cpu, gpu or models; without it, everything.",
             show_default=False,
         ),
     ] = None,
@@ -40,6 +40,12 @@ def validate_command(
     write: Annotated[
         bool, typer.Option("--write", help="Make the table of error bars anew from rows that were not fitted.")
     ] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="cpu: against this computer, measured now, instead of the shipped table.")
+    ] = False,
+    machine: Annotated[
+        str | None, typer.Option(help="With --here: the machine file for this computer, such as calibrate writes.")
+    ] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write JSON; - is stdout.")] = None,
 ) -> None:
     """Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed."""
@@ -50,7 +56,10 @@ def validate_command(
     if family is None and data is not None and not data.is_dir():
         raise InputError(f"--data {data}: a table is for one family, such as hwsim validate gpu --data {data}")
     output = check_output(json_file, None, () if data is None or data.is_dir() else (data,))
-    reports = {name: _follow(name, start(name, data, sample, seed)) for name in names}
+    if here:
+        reports = {"cpu": _follow("cpu", _measured_here(family, machine, write))}
+    else:
+        reports = {name: _follow(name, start(name, data, sample, seed)) for name in names}
     table = _write(reports) if write else shipped_table()
     found = _families(reports, table)
     if family is not None:
@@ -63,6 +72,15 @@ def validate_command(
         )
     if not all(report.passed for report in reports.values()):
         raise typer.Exit(1)
+
+
+def _measured_here(family: str | None, machine: str | None, write: bool) -> Progress:
+    from hwsim.validation.here import validate_here
+
+    if family != "cpu" or write:
+        asked = f"not {family or 'all'}" if family != "cpu" else "without --write: error bars are of tables that ship"
+        raise InputError(f"--here compares cores with this computer: hwsim validate cpu --here, {asked}")
+    return validate_here(machine)
 
 
 def _follow(family: str, progress: Progress) -> Report:

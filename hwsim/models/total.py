@@ -17,6 +17,7 @@ from hwsim.engine.attribution import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
 from hwsim.models.price import KernelPrice, OperationCost, StepCost
+from hwsim.numerics.error import NumericError
 from hwsim.result import (
     Counts,
     EnergyLine,
@@ -39,6 +40,7 @@ from hwsim.text import data
 from hwsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from hwsim.models.accuracy import Accuracy
     from hwsim.models.run import ModelRun
 
 MODEL = "model"
@@ -74,7 +76,7 @@ def shares(found: ModelRun) -> Iterator[Share]:
                 yield Share(price, count * phase.times, operation)
 
 
-def total_result(found: ModelRun) -> RunResult:
+def total_result(found: ModelRun, accuracy: Accuracy | None = None) -> RunResult:
     """One result for all phases."""
     all_of = list(shares(found))
     time_s = found.seconds
@@ -98,12 +100,12 @@ def total_result(found: ModelRun) -> RunResult:
         power_w=None if energy_j is None else energy_j / time_s,
         energy=energy,
         memory=memory,
-        work=_work(found, all_of, flops, time_s, energy_j),
+        work=_work(found, all_of, flops, time_s, energy_j, accuracy),
         intensity=_intensity(memory, flops, found),
-        error=None,
+        error=None if accuracy is None else NumericError(accuracy.report.max_rel, accuracy.report.rms_rel),
         attribution=attribution,
         peak_memory_bytes=found.memory.total,
-        warnings=tuple(_warnings(found)),
+        warnings=tuple(_warnings(found, accuracy)),
         resolved=Resolved(as_data(machine), as_data(model)),
         bounds=_bounds(all_of),
         bars=find_bars(machine, compared_phases(found), time_s, energy_j, 0.0, EXACT, as_shipped=is_shipped(machine)),
@@ -114,7 +116,7 @@ def total_result(found: ModelRun) -> RunResult:
         tensors={},
         stages=tuple(_stages(found)),
         replay=ReplayModel(MODEL, 0, 0),
-        numeric=None,
+        numeric=None if accuracy is None else accuracy.report,
     )
 
 
@@ -215,7 +217,9 @@ def _bounds(all_of: list[Share]) -> TimeBounds:
     return TimeBounds(min(lower, upper), upper, dict(sorted(parts.items())))
 
 
-def _work(found: ModelRun, all_of: list[Share], flops: int, time_s: float, energy_j: float | None) -> WorkDone:
+def _work(
+    found: ModelRun, all_of: list[Share], flops: int, time_s: float, energy_j: float | None, accuracy: Accuracy | None
+) -> WorkDone:
     instructions: defaultdict[str, int] = defaultdict(int)
     for share in all_of:
         for name, count in share.price.result.work.instructions.items():
@@ -233,7 +237,7 @@ def _work(found: ModelRun, all_of: list[Share], flops: int, time_s: float, energ
         cores=max(work.cores for work in results),
         flops_per_s=flops / time_s,
         peak_flops_per_s=peak / busy if busy else 0.0,
-        use={MODEL: _description(found, time_s, energy_j)},
+        use={MODEL: {**_description(found, time_s, energy_j), "computed": accuracy.words if accuracy else ""}},
     )
 
 
@@ -390,7 +394,7 @@ def kernel_bound(result: RunResult) -> str:
     return bound.short if bound.part != skipped else "starting kernels"
 
 
-def _warnings(found: ModelRun) -> Iterator[str]:
+def _warnings(found: ModelRun, accuracy: Accuracy | None) -> Iterator[str]:
     if not found.fit.fits:
         assert found.fit.has is not None
         yield (
@@ -405,4 +409,4 @@ def _warnings(found: ModelRun) -> Iterator[str]:
     yield from dict.fromkeys(note for each in found.phases for note in each.step.notes)
     if any(share.price.scale != 1 for share in shares(found)):
         yield "large kernels were simulated on a slice, and scaled to the whole"
-    yield NO_MATH
+    yield NO_MATH if accuracy is None else f"the numeric error is that of {accuracy.words}"

@@ -215,7 +215,7 @@ def _intensity(shape: ConvShape, fmt: Format, macs: int, outputs: int) -> Formul
     inputs = shape.batch * shape.ci * prod(shape.image) + shape.co * shape.depth
     moved = inputs * fmt.element_bytes + outputs * find_format(fmt.sum_name).element_bytes
     return Formula(
-        "operations per byte, each element moved once",
+        "arithmetic intensity, each element moved once",
         "2·n·co·h·w·ci·kh·kw / bytes of x, w and y",
         float(2 * macs / moved),
         "flop/B",

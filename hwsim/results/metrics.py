@@ -126,7 +126,7 @@ BYTES = LevelMetric(".bytes", "traffic", "B")
 CACHE_METRICS: Mapping[LevelMetric, Callable[[CacheCounters], Amount]] = {
     LevelMetric(".fills", "lines filled", ""): lambda cache: cache.misses + cache.prefetches,
     LevelMetric(".misses", "misses", ""): lambda cache: cache.misses,
-    LevelMetric(".hit_rate", "hits", "%", "most"): lambda cache: (
+    LevelMetric(".hit_rate", "hit rate", "%", "most"): lambda cache: (
         cache.hits / cache.accesses if cache.accesses else None
     ),
 }
@@ -199,7 +199,7 @@ def write(name: str, value: Any) -> str:
     if unit in _WRITTEN:
         return _WRITTEN[unit](value)
     if name.startswith("error"):
-        return f"{value:.2e}".replace("e-0", "e-")
+        return f"{value:.2e}".replace("e-0", "e-").replace("e+00", "")
     if abs(value) >= 1e4 or isinstance(value, int):
         return short(value)
     return digits(value)

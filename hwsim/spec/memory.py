@@ -78,7 +78,11 @@ class CacheSpec(Level):
         "modulo", description="Set of a line: the low bits, or all its bits folded together by exclusive or."
     )
     prefetch: PrefetchSpec = Field(PrefetchSpec(), description="Hardware prefetcher, counted apart from demand.")
-    mshrs: Held = Field(10, description="Misses that may be outstanding at once.")
+    mshrs: Held | None = Field(
+        None,
+        description="Misses that may be outstanding at once, prefetches counted in; if not given, as many as draw the "
+        "bandwidth of the next level, and 16 at least.",
+    )
 
     strided_misses: Annotated[float, Most(1_000_000, "no cache waits for as many")] | None = Field(
         None,

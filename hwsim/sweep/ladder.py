@@ -249,9 +249,8 @@ LADDERS: Mapping[str, Ladder] = {
         ("course_cpu", "zen3", "cortex_a78"),
         (
             Rung("three passes", "unfused", {"vector": False}),
-            Rung("three passes, vectors", "unfused", {"vector": True}),
-            Rung("one pass", "fused", {"vector": False}),
-            Rung("one pass, vectors", "fused", {"vector": True}),
+            Rung("vectors", "unfused", {"vector": True}),
+            Rung("one pass", "fused", {"vector": True}),
         ),
         {"n": 2**20},
     ),

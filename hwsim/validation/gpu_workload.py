@@ -35,8 +35,8 @@ COLUMNS = (
     "timing",
 )  # fmt: skip
 
-SHAPE = COLUMNS[COLUMNS.index("pass") : COLUMNS.index("latency_us")]
-"""What the split between fitted and reported rows goes by."""
+SHAPE = COLUMNS[COLUMNS.index("b") : COLUMNS.index("cols") + 1]
+"""The columns that say how large a kernel is: with its family they decide what a row is used for."""
 
 PRECISION = {
     "fp16": "fp16", "bf16": "bf16", "fp32": "fp32", "int8": "int8", "int8_smoothquant": "int8", "fp8_e4m3": "fp8_e4m3",
@@ -95,10 +95,8 @@ class MeasuredKernel:
 
     @property
     def purpose(self) -> Purpose:
-        """Whether constants may be fitted on rows of this shape, on any machine. The rungs of a ladder have one shape:
-        each counts by its name."""
-        rung = self.record["impl"] if self.record["op"] == "sgemm_ladder" else ""
-        return purpose_of(self.record["op"], rung, *(self.record[column] for column in SHAPE))
+        """Whether constants may be fitted on rows of this shape, on any machine."""
+        return purpose_of(self.family, *(self.record[column] for column in SHAPE))
 
     @property
     def precision(self) -> str:

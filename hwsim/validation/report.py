@@ -132,6 +132,8 @@ FAMILIES = {
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
     "gpu": "time of library kernels against measured GPUs",
     "models": "time of whole models against PyTorch on measured GPUs and a serving engine",
+    "collectives": "collectives of several devices against measured ones",
+    "serving": "time to first token and time per token of served models against measured ones",
     "systolic": "folds of a systolic array against SCALE-Sim, exactly",
     "gemmini": "layers on Gemmini against its clocked RTL",
     "tpu_v6e": "products and attention of Llama-3.1-8B against a measured TPU v6e",

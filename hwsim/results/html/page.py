@@ -153,7 +153,7 @@ def run_page(result: RunResult, spans: Iterable[Span] = ()) -> Page:
     units = {name: "B" if name.startswith("bytes") else "" for name in names}
     columns = [Column("level", "level", kind="axis")]
     columns += [Column(name, name.replace("_", " "), units[name]) for name in names]
-    columns.append(Column("intensity", "operations per byte"))
+    columns.append(Column("intensity", "arithmetic intensity"))
     lines = [
         PageRow({"level": level, **counts.to_dict(), "intensity": result.intensity.levels.get(level)})
         for level, counts in result.memory.items()

@@ -13,7 +13,7 @@ from hwsim.results.energy import energy_split
 from hwsim.results.explanation import bar_of, explain
 from hwsim.results.metrics import BYTES, Metric, shown, write
 from hwsim.results.plot.stack import draw_dynamic
-from hwsim.results.plot.style import BAR, FAINT, TEXT, canvas, series_looks
+from hwsim.results.plot.style import BAR, FAINT, TEXT, canvas, log_title, series_looks
 from hwsim.text import joules, ratio, seconds
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title
             zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
         ):
             _draw(axes, entries, places, looks, panel, speed_up=number == 0)
-            axes.set_title(panel.title)
+            axes.set_title(log_title(panel.title, True))
             axes.set_yticks(
                 [place for place, _ in labels], [name for _, name in labels] if number == 0 else [""] * len(labels)
             )
@@ -192,7 +192,7 @@ def _draw_time(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
         beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
         axes.annotate(seconds(result.time_s), (max(result.time_s, result.time.high or 0.0), row), (5, 0), **beside)
         axes.annotate(speedup, (start, row), (6, 0), color="white", **beside)
-    axes.set_title("Time, and speed-up")
+    axes.set_title(log_title("Time, and speed-up", True))
     axes.xaxis.set_major_formatter(lambda value, _: seconds(value))
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.set_yticks(list(rows), [""] * len(results))
@@ -246,11 +246,9 @@ def plot_steps(runs: Mapping[str, Mapping[str, RunResult]], path: Path | None = 
             times = [runs[machine][step].time_s for step in steps]
             for row, time in enumerate(times):
                 dark = abs(shades[row, column]) > 0.6
-                main = ratio(times[0] / time) if row else "1×"
                 gain = times[row - 1] / time if row else 1.0
-                small = seconds(time)
-                if row:
-                    small += f", {ratio(gain)} {'▲' if gain > 1.0005 else '▼' if gain < 0.9995 else '='}"
+                main = f"{ratio(gain)} {'▲' if gain > 1.0005 else '▼' if gain < 0.9995 else '='}" if row else "1×"
+                small = f"{seconds(time)}, {ratio(times[0] / time)} in all" if row > 1 else seconds(time)
                 ink = "white" if dark else "#222222"
                 axes.text(column, row - 0.12, main, ha="center", va="center", fontweight="bold", color=ink)
                 axes.text(
@@ -262,6 +260,6 @@ def plot_steps(runs: Mapping[str, Mapping[str, RunResult]], path: Path | None = 
         axes.tick_params(length=0, labelcolor="#222222")
         for spine in axes.spines.values():
             spine.set_visible(False)
-        words = "large: speed-up over the first step; small: time, and gain over the step before (▲ faster, ▼ slower)"
+        words = "large, colour: gain over the step before (▲ faster, ▼ slower); small: time, gain over the first"
         axes.set_xlabel(words, fontsize=8, color=FAINT)
     return figure

@@ -36,6 +36,8 @@ PARTS = 1 << 20
 """Times that are estimated count in parts of a cycle."""
 MOST_KNOWN = 4096
 """Shapes of nests about which hazards are remembered."""
+FEWEST_MSHRS = 16
+"""Misses that any cache is taken to have outstanding, if nothing is said."""
 TRANSLATION = "address translation"
 
 
@@ -208,7 +210,7 @@ class CpuCore:
 
     def peak_flops_per_cycle(self, fmt: Format) -> Fraction:
         """Additions and multiplications that all ports together can start in a cycle."""
-        lanes = lanes_of(self.unit, fmt)
+        lanes = Fraction(lanes_of(self.unit, fmt), self.unit.simd.passes if self.unit.simd else 1)
         ports = self.unit.ports
         fused = 2 * ports.fma * (self.unit.matrix.macs if self.unit.matrix else 1)
         return lanes * self.format_rate(fmt.name) * (fused if ports.fma else ports.add + ports.mul)
@@ -261,13 +263,23 @@ class CpuCore:
             self._latencies[level.name] = known
         return known
 
+    def mshrs(self, cache: CacheSpec) -> int:
+        """Misses of a cache that may be outstanding at once; if not said, what the next level's bandwidth needs."""
+        if cache.mshrs is not None:
+            return cache.mshrs
+        further = self._levels[self.caches.index(cache) + 1]
+        rate = self.read_rate(further)
+        return (
+            FEWEST_MSHRS if rate is None else max(FEWEST_MSHRS, ceil(rate * self.latency_cycles(further) / cache.line))
+        )
+
     @cached_property
     def reach_cycles(self) -> Cycles:
         """How far the core runs ahead of itself at most: until all that can be in flight has arrived."""
         times = [ZERO]
         for inner, outer in zip(self._levels, self._levels[1:], strict=False):
             assert isinstance(inner, CacheSpec)
-            times += [self.latency_cycles(outer), self._over(inner.mshrs * inner.line, self.read_rate(outer))]
+            times += [self.latency_cycles(outer), self._over(self.mshrs(inner) * inner.line, self.read_rate(outer))]
         return max(times)
 
     # Compute ----------------------------------------------------------------------------------------------------------
@@ -286,6 +298,8 @@ class CpuCore:
         """Operations over ports, and instructions over issue slots."""
         count, ports = self.issued(work), self.unit.ports
         multipliers, rate = max(ports.fma, ports.mul), self.format_rate(work.fmt)
+        if work.lanes > 1 and self.unit.simd:
+            rate /= self.unit.simd.passes
         parts = [
             CostPart("fma", Fraction(count.fma + count.mul, multipliers) / rate, busy=True),
             CostPart("add", Fraction(count.add, ports.add) / rate, busy=True),
@@ -310,7 +324,7 @@ class CpuCore:
         length = self._links(chain)
         per_link = Fraction(max(1, self.issued(work).total), sums * length)
         first = self._operand_latency(work, chain) * (sums if self.unit.window == 1 else 1)
-        return sums * self._waited(work, length, per_link, self._op_latency(chain)) + first
+        return sums * self._waited(work, length, per_link, self._op_latency(chain, work.fmt)) + first
 
     def _waited(self, work: Work, links: int, per_link: Fraction, latency: int) -> Cycles:
         """How long links take that wait for each other, of which the window lets the first overlap with others."""
@@ -370,9 +384,10 @@ class CpuCore:
             parts.append(CostPart(f"latency of {outer.name}", misses * further))
         return tuple(part for part in parts if part.cycles)
 
-    def _op_latency(self, chain: Chain) -> int:
-        if chain.op == "fma" and not self.unit.ports.fma:
-            return self.unit.latency.add
+    def _op_latency(self, chain: Chain, fmt: str) -> int:
+        adds = chain.op == "add" or (chain.op == "fma" and not self.unit.ports.fma)
+        if adds:
+            return self.unit.latency.integer if fmt.startswith("int") else self.unit.latency.add
         return int(getattr(self.unit.latency, chain.op))
 
     # Memory -----------------------------------------------------------------------------------------------------------
@@ -432,7 +447,8 @@ class CpuCore:
                 continue
             windows = self._windows_of(nest, iterations, cache)
             share = Fraction(moved.accesses, nest.length)
-            fills = crowded(nest, windows, moved.misses[cache.name], share, cache.set_count)
+            followed = tuple(is_stream(nest, access, cache.line) for access in nest.accesses)
+            fills = crowded(nest, windows, moved.misses[cache.name], followed, share, cache.set_count)
             total += Fraction(round(fills * PARTS), PARTS) * prod(nest.trips) * share / iterations
         return total * refill
 
@@ -538,12 +554,18 @@ class CpuCore:
             streamed = sum(misses for misses, stream in waited if stream)
             jumping = sum(misses for misses, stream in waited if not stream)
             if streamed:
-                found.append((streamed, Fraction(inner.mshrs)))
+                found.append((streamed, self._followed(inner)))
             if jumping:
                 looked_up = any(access.table is not None for access in nest.accesses)
                 per_miss = spread * max(1, moved.accesses) / jumping
                 found.append((jumping, self._parallel(inner, window / per_miss, looked_up)))
         return Misses(tuple(found))
+
+    def _followed(self, inner: CacheSpec) -> Fraction:
+        """How many misses of a stream overlap: what the caches on the way allow, but for the first, which prefetchers
+        pass by."""
+        nearer = self.caches[1 : self.caches.index(inner) + 1] or (inner,)
+        return Fraction(min(self.mshrs(level) for level in nearer))
 
     def _parallel(self, inner: CacheSpec, reach: Fraction, looked_up: bool) -> Fraction:
         """How many jumps overlap: what the caches allow, and as many as the window reaches.
@@ -551,7 +573,7 @@ class CpuCore:
         Where the machine says how many of equal steps overlap, a prefetcher follows these as far as that.
         """
         nearer = self.caches[: self.caches.index(inner) + 1]
-        outstanding = Fraction(min(level.mshrs for level in nearer))
+        outstanding = Fraction(min(self.mshrs(level) for level in nearer))
         if inner.strided_misses is not None and self.unit.window > 1:
             strided = min(outstanding, Fraction(inner.strided_misses))
             return max(Fraction(1), min(strided, reach)) if looked_up else strided

@@ -28,6 +28,14 @@ class SimdSpec(Spec):
     """The vector datapath of a core."""
 
     bits: Bits = Field(ge=8, description="Vector width; lanes follow from the precision.", examples=[256])
+    unit_bits: Bits | None = Field(
+        None, ge=8, description="Width of the units that it passes, several times if they are narrower; as `bits`."
+    )
+
+    @property
+    def passes(self) -> int:
+        """How often a vector passes a unit."""
+        return -(-self.bits // self.unit_bits) if self.unit_bits else 1
 
 
 class MatrixSpec(Spec):
@@ -65,6 +73,7 @@ class OpLatencySpec(Spec):
     add: Cycles = Field(3, ge=1, description="Addition.")
     mul: Cycles = Field(3, ge=1, description="Multiplication.")
     special: Cycles = Field(20, ge=1, description="Division, square root, exponential.")
+    integer: Cycles = Field(1, ge=1, description="Addition of integers.")
     forward: Cycles = Field(5, ge=1, description="From a store to a load of the same place, which waits for it.")
 
 

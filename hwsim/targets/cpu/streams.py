@@ -8,8 +8,6 @@ STREAM_LINES = 2
 """Neighbouring lines in a row from which a prefetcher runs ahead."""
 STREAM_STEPS = 4
 """Equal steps within a page from which it follows jumps."""
-STREAMS = 32
-"""Rows that it follows at the same time, as a tile is worked off."""
 PAGE_BYTES = 4096
 """No prefetcher steps over the border of a page."""
 
@@ -18,7 +16,6 @@ def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
     """Whether a prefetcher can follow an access: the innermost loop that leads to another line decides.
 
     A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
-    A few rows far apart, as in a tile, are streams of their own, if the loop around them moves along the rows.
     An unrolled loop has several accesses to the same tensor that move alike: its step is the distance between them.
     Nobody can follow a loop whose places are looked up in a table.
     """
@@ -26,19 +23,14 @@ def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
     apart = min((abs(other.base - access.base) for other in nest.accesses if _moves_alike(access, other)), default=page)
     looked_up = access.table.strides if access.table is not None else (0,) * access.depth
     loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
-    rows = 1
     for trip, stride, entries in reversed(tuple(loops)):
         if entries and trip > 1:
             return False
         if stride == 0 or trip == 1:
             continue
         if abs(stride) > line:
-            if min(abs(stride), max(apart, line)) * STREAM_STEPS <= page:
-                return True
-            rows *= trip
-            if rows > STREAMS:
-                return False
-        elif rows > 1 or trip * abs(stride) >= STREAM_LINES * line:
+            return min(abs(stride), max(apart, line)) * STREAM_STEPS <= page
+        if trip * abs(stride) >= STREAM_LINES * line:
             return True
     return True
 

@@ -24,7 +24,7 @@ from hwsim.program.gemm import GemmView, footprint, gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, Operand, Phase, Ranges, all_loops, flops_of, summed, walk
-from hwsim.program.operator import Operator, is_named
+from hwsim.program.operator import Operator
 from hwsim.spec.choices import ThreadSchedule
 from hwsim.targets.gpu.attention import DECODE
 from hwsim.targets.gpu.device import KernelCost
@@ -521,9 +521,8 @@ def _pass(task: OperatorLoops, operator: Operator | None, items: Sequence[Item])
     special = sum(_instructions(loop, special=True) for loop in loops) / elements
     others = sum(_instructions(loop, special=False) for loop in loops) / elements
     name = loops[0].name if len(loops) == 1 else f"{task.stage}: {len(loops)} passes"
-    shown = "reduction" if is_named(operator, "ReduceOperator") else loops[0].name
     cost = task.model.elementwise(
-        elements, kernel.fmt.name, writes=0, operations=others, special=special, name=shown,
+        elements, kernel.fmt.name, writes=0, operations=others, special=special, name=loops[0].name,
         written=results,
     )  # fmt: skip
     family = "memory_bound" if is_pointwise(operator, items) else OTHER

@@ -16,7 +16,7 @@ from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.target import ComparedPart, Knob, Rung, Starts, Why, tried
 from hwsim.targets.gpu.device import LAUNCH, Device
-from hwsim.targets.gpu.knobs import choices_of, fuses_attention, knobs, ladder
+from hwsim.targets.gpu.knobs import choices_of, fuses_attention, knobs, ladder, with_epilogues
 from hwsim.targets.gpu.lower import FAMILIES, Conditions
 from hwsim.targets.gpu.run import GpuCrew
 from hwsim.targets.gpu.why import explain
@@ -59,6 +59,7 @@ class GpuTarget:
     def prepare(self, work: WorkloadSpec, *, math: bool = True) -> Kernel:
         precision = find_datapath(work.precision).a.name
         self.device.unit_for(precision)  # refuses a format that it does not have
+        work = with_epilogues(work, self.device.sm.library.epilogues)
         return build_kernel(work, seed=work.seed, math=math, sums=self.sums(precision))
 
     def crew(

@@ -73,7 +73,7 @@ def test_a_new_row_is_in_the_reports_of_a_run_and_of_a_sweep() -> None:
 def test_a_new_row_has_a_panel_of_its_own_in_plots() -> None:
     runs = [ComparedRun("course_cpu", "tiled", small()), ComparedRun("course_cpu", "naive", small("matmul_naive"))]
     titles = [axes.get_title(loc="left") for axes in plot_compare(runs).axes]
-    assert "Slowness" in titles
+    assert "Slowness (log scale)" in titles
     figure = draw(hwsim.sweep("course_cpu", "matmul_tiled", n=32, tile=[4, 8, 16]), "lines")
     assert "slowness" in [axes.get_title(loc="left") for axes in figure.axes]
 
