@@ -36,7 +36,7 @@ COLUMNS = (
 )  # fmt: skip
 
 SHAPE = COLUMNS[COLUMNS.index("b") : COLUMNS.index("cols") + 1]
-"""The columns that say how large a kernel is: with its family they decide which half a row belongs to."""
+"""The columns that say how large a kernel is: with its family they decide what a row is used for."""
 
 PRECISION = {
     "fp16": "fp16", "bf16": "bf16", "fp32": "fp32", "int8": "int8", "int8_smoothquant": "int8", "fp8_e4m3": "fp8_e4m3",
