@@ -40,6 +40,11 @@ def model_command(
         ),
     ] = None,
     settings: Settings = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE", help="Weights of a small model: .npz or .safetensors; else random."),
+    ] = None,
+    no_math: Annotated[bool, typer.Option("--no-math", help="Do not compute the model, or a slice of it.")] = False,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -56,17 +61,20 @@ def model_command(
     from hwsim.api import resolve_machine
     from hwsim.models.load import load_model
     from hwsim.models.run import run
+    from hwsim.models.weights import read_weights
     from hwsim.ops.model import ModelWorkload
     from hwsim.spec.parameters import with_parameters
     from hwsim.systems.find import is_system
 
     name, machine, parameters = _sorted(words)
-    output = check_output(json_file, plot, words, timeline=timeline)
+    output = check_output(json_file, plot, (*words, weights), timeline=timeline)
     if is_system(machine):
         from hwsim.cli.layout import show_on_system
 
         if settings:
             raise InputError("--set changes a machine; for a system, write a machine file and a system of it")
+        if weights is not None:
+            raise InputError("--weights is for a model on one machine; on a system nothing is computed")
         show_on_system(name, machine, parameters, output, timeline, plot)
         return
     if timeline is not None:
@@ -78,7 +86,7 @@ def model_command(
     for note in loaded.notes:
         err().print(f"{name}: {note}", style="dim", soft_wrap=True)
     with _progress() as told:
-        result = run(computer, model, told)
+        result = run(computer, model, told, math=not no_math, given=None if weights is None else read_weights(weights))
     remember(result)
     output.show(result.to_dict, lambda: print_model(result, words, tuple(settings or ())))
     if plot is not None:
@@ -151,6 +159,9 @@ def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]
     if len(about["phases"]) > 1:
         spent = f", {joules(result.energy_j)}" if result.energy_j is not None else ""
         console.print(styled(("in all   ", "bold"), f"{seconds(result.time_s)}{spent}"))
+    if result.numeric is not None:
+        off = f"rms {result.numeric.rms_rel:.1e} off float64 ({about['computed']})"
+        console.print(styled(("accuracy ", "bold"), off), soft_wrap=True)
     if result.power_w is None:
         console.print("this machine has no energy prices", style="dim")
     console.print()

@@ -147,7 +147,7 @@ def _print(search: SearchOutcome) -> None:
         shown = [search.metric, *shown]
     title = about(search.metric).title
     words = ["time", "energy", *([title] if search.metric not in ("time_s", "energy_j") else [])]
-    console.print(f"What nothing beats in {', '.join(words[:-1])} and {words[-1]} at once", style="bold")
+    console.print(f"Pareto front of {', '.join(words[:-1])} and {words[-1]}", style="bold")
     console.print(point_table(front.only(front.rows[:12]), shown, _axes(front)))
     best = search.best
     value = write(search.metric, best.metrics[search.metric])

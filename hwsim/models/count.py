@@ -113,7 +113,7 @@ def expected_experts(tokens: int, experts: int, top_k: int) -> Expected:
 
 def macs_of(node: Node, phase: Phase) -> int:
     """Multiply-adds of one repetition."""
-    z, rows = node.sizes, phase.rows(node.out)
+    z, rows, width = node.sizes, phase.rows(node.out), node.flow.width
     match node.op:
         case Linear():
             return rows * node.flow.width * z["out"]
@@ -129,8 +129,11 @@ def macs_of(node: Node, phase: Phase) -> int:
             if phase.cached and phase.tokens == 1:  # queries are brought to the latent vectors
                 return phase.batch * (up + z["heads"] * pairs * (2 * z["rank"] + z["rope_dim"]))
             return phase.batch * (keys * up + z["heads"] * pairs * (z["head_dim"] + z["rope_dim"] + z["value_dim"]))
-        case Experts():
+        case Experts(capacity=None):
             return rows * active_parameters_of(node)
+        case Experts(gated=gated):
+            computed = phase.batch * z["capacity"] * z["experts"]
+            return width * (rows * z["experts"] + computed * z["inner"] * (3 if gated else 2))
         case Conv():
             window = z.get("kernel.0", z["kernel"]) * z.get("kernel.1", z["kernel"])
             image = (node.flow if node.op.transposed else node.out).image

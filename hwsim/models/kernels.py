@@ -36,6 +36,7 @@ from hwsim.ops.model import (
     Product,
     Reshape,
     Rope,
+    View,
 )
 
 EAGER, COMPILED, SERVING = "eager", "compiled", "serving"
@@ -241,7 +242,8 @@ def _rope(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
 def _pointwise(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     elements, name = low.phase.elements(node.out), node.word
     if name == "softmax":
-        return [rows_call("softmax", low.numbers.activations, low.phase.rows(node.out), node.out.per_row)]
+        width = node.out.image[1] if node.out.image else node.out.width
+        return [rows_call("softmax", low.numbers.activations, elements // width, width)]
     if low.fused and node.name in joined:
         return []
     if low.fused and node.flow.image and _joins_conv(node):
@@ -281,16 +283,24 @@ def _conv(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
         found = low.matmul(m, n, flow.width)
         return found if stride == kernel else [*found, low.touch(low.phase.elements(node.out), "add")]
     if kernel == (1, 1) and stride == (1, 1) and groups == 1:
-        return low.matmul(batch * flow.image[0] * flow.image[1], z["channels"], flow.width)
+        found = low.matmul(batch * flow.image[0] * flow.image[1], z["channels"], flow.width)
+        return [*found[:-1], replace(found[-1], instead=(_window(low, node, kernel, stride),))]
     if stride[0] != stride[1] or flow.image[1] == 1:  # over a line: windows as a product
         places = node.out.image[0] * node.out.image[1]
         return low.matmul(batch * places, z["channels"] // groups, flow.width // groups * kernel[0] * kernel[1], groups)
+    return [_window(low, node, kernel, stride)]
+
+
+def _window(low: Lowering, node: Node, kernel: tuple[int, int], stride: tuple[int, int]) -> KernelCall:
+    z, flow = node.sizes, node.flow
+    assert flow.image is not None
     sizes: dict[str, int] = {
-        "batch": batch, "ci": flow.width, "height": flow.image[0], "width": flow.image[1], "co": z["channels"],
-        "kernel": kernel[0], "kernel_w": kernel[1], "stride": stride[0], "padding": z["padding"], "groups": groups,
+        "batch": low.phase.rows(node.out), "ci": flow.width, "height": flow.image[0], "width": flow.image[1],
+        "co": z["channels"], "kernel": kernel[0], "kernel_w": kernel[1], "stride": stride[0], "padding": z["padding"],
+        "groups": z["groups"],
     }  # fmt: skip
     precision = low.numbers.product if low.numbers.product not in ("w8a16", "w4a16") else low.numbers.activations
-    return [KernelCall("conv2d", precision, tuple(sizes.items()), product=True)]
+    return KernelCall("conv2d", precision, tuple(sizes.items()), product=True)
 
 
 def _pool(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
@@ -476,5 +486,6 @@ RULES: Mapping[type[ModelOperation], Callable[[Lowering, Node, Joined], list[Ker
     Pool: _pool,
     Reshape: _reshape,
     Move: _move,
+    View: lambda low, node, joined: [],
     Product: _product_of,
 }

@@ -14,6 +14,7 @@ from hwsim.numerics.format import Array
 from hwsim.program.chain_workload import ChainStep, ChainWorkload
 from hwsim.program.fuse import FusedOperator, is_elementwise
 from hwsim.program.operation import StatementOperator
+from hwsim.text import counted
 
 Shape = tuple[int, ...]
 
@@ -167,13 +168,34 @@ def make_graph(workload: ChainWorkload) -> Graph:
     """The chain as its file says it; raises where shapes do not fit."""
     given = {name: tuple(map(workload.extent, shape)) for name, shape in workload.tensors.items()}
     groups = workload.schedule.fuse if workload.schedule.fused else ()
-    graph = Graph(workload, given, workload.operations, tuple(groups))
+    graph = within_epilogues(Graph(workload, given, workload.operations, tuple(groups)))
     read = {name for step in graph.steps for name in step.inputs}
     unused = [name for name in given if name not in read]
     if unused:
         raise InputError(f"{workload.name}: no operation reads {', '.join(unused)}; take it out of tensors")
     graph.shapes()
     return graph
+
+
+def within_epilogues(graph: Graph) -> Graph:
+    """Groups with more operations behind a product than a library fuses become two: the rest is another kernel."""
+    limit = graph.workload.schedule.epilogues
+    if limit is None or not graph.groups:
+        return graph
+    groups: list[tuple[str, ...]] = []
+    steps = {step.name: step for step in graph.steps}
+    for group in graph.groups:
+        if len(group) <= 1 + limit or group[0] not in steps or steps[group[0]].op not in PRODUCTS:
+            groups.append(group)
+            continue
+        kept, rest = group[: 1 + limit], group[1 + limit :]
+        groups += [each for each in (kept, rest) if len(each) > 1]
+        graph = graph.with_note(f"{', '.join(rest)} apart: {counted(limit, 'operation')} at most behind {group[0]}")
+    return graph.with_groups(groups)
+
+
+PRODUCTS = ("matmul", "conv2d")
+"""Operations whose kernels a library fuses others behind."""
 
 
 def make_operator(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape]) -> StatementOperator:

@@ -99,8 +99,7 @@ def is_word(value: object) -> bool:
 
 
 def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:
-    """Every key that can be set, without the groups around it; entries of free groups under their own
-    names."""
+    """Every key that can be set, without the groups around it; entries of free groups under their own names."""
     keys: dict[str, Key] = {}
     for group in _GROUPS:
         value = getattr(spec, group, None)

@@ -26,6 +26,7 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.lower import Conditions
 from hwsim.targets.gpu.target import GpuTarget
+from hwsim.validation.split import Purpose, purpose_of
 from hwsim.validation.table import LINE, Record, integer, table_error
 
 COLUMNS = (
@@ -33,6 +34,9 @@ COLUMNS = (
     "head_dim", "causal", "c_in", "h_in", "w_in", "c_out", "r", "s", "stride", "pad", "rows", "cols", "latency_us",
     "timing",
 )  # fmt: skip
+
+SHAPE = COLUMNS[COLUMNS.index("pass") : COLUMNS.index("latency_us")]
+"""What the split between fitted and reported rows goes by."""
 
 PRECISION = {
     "fp16": "fp16", "bf16": "bf16", "fp32": "fp32", "int8": "int8", "int8_smoothquant": "int8", "fp8_e4m3": "fp8_e4m3",
@@ -82,6 +86,19 @@ class MeasuredKernel:
     def name(self) -> str:
         """The id of the row if it has one, or its line."""
         return self.record.get("id") or f"line {self.record[LINE]}"
+
+    @property
+    def words(self) -> str:
+        """What was measured: ``gemm fp16 m=64 n=64 k=64``."""
+        sizes = [f"{column}={self.record[column]}" for column in SHAPE if self.record[column]]
+        return " ".join([self.record["op"], self.record["dtype"], *sizes])
+
+    @property
+    def purpose(self) -> Purpose:
+        """Whether constants may be fitted on rows of this shape, on any machine. The rungs of a ladder have one shape:
+        each counts by its name."""
+        rung = self.record["impl"] if self.record["op"] == "sgemm_ladder" else ""
+        return purpose_of(self.record["op"], rung, *(self.record[column] for column in SHAPE))
 
     @property
     def precision(self) -> str:

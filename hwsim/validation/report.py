@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +11,7 @@ from statistics import mean, median
 from typing import Any, cast
 
 from hwsim.errors import InputError
+from hwsim.validation.residual import Residual
 
 WORST_ROWS = 10
 
@@ -23,6 +24,8 @@ class ComparisonRow:
     group: str
     error: float
     detail: str = ""
+    residual: Residual | None = None
+    """The measured and the simulated number, where hardware was measured: error bars are made of these."""
 
     @property
     def matched(self) -> bool:
@@ -64,6 +67,8 @@ class Report:
     results: tuple[ComparisonRow, ...]
     bars: tuple[Bar, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    for_fits: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Rows of each family and machine that were not simulated because models may have been fitted on them."""
 
     @property
     def passed(self) -> bool:
@@ -91,7 +96,9 @@ class Report:
             "family": self.family,
             **asdict(self.total),
             "groups": {name: asdict(statistics) for name, statistics in self.groups.items()},
-            "worst": [asdict(row) for row in self.worst],
+            "worst": [
+                {name: row[name] for name in ("id", "group", "error", "detail")} for row in map(asdict, self.worst)
+            ],
             "bars": [asdict(bar) for bar in self.bars],
             "notes": list(self.notes),
             "passed": self.passed,
@@ -106,9 +113,14 @@ def relative_error(found: float, expected: float) -> float:
 
 
 def report(
-    family: str, what: str, rows: Iterable[ComparisonRow], bars: Iterable[Bar] = (), notes: Iterable[str] = ()
+    family: str,
+    what: str,
+    rows: Iterable[ComparisonRow],
+    bars: Iterable[Bar] = (),
+    notes: Iterable[str] = (),
+    for_fits: Mapping[tuple[str, str], int] | None = None,
 ) -> Report:
-    return Report(family, what, tuple(rows), tuple(bars), tuple(notes))
+    return Report(family, what, tuple(rows), tuple(bars), tuple(notes), for_fits or {})
 
 
 Progress = Iterator[ComparisonRow | int | Report]
@@ -119,6 +131,7 @@ FAMILIES = {
     "energy": "energy of Eyeriss layers and GPUs against measurements, and counts against other programs",
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
     "gpu": "time of library kernels against measured GPUs",
+    "models": "time of whole models against PyTorch on measured GPUs and a serving engine",
     "collectives": "collectives of several devices against measured ones",
     "serving": "time to first token and time per token of served models against measured ones",
     "systolic": "folds of a systolic array against SCALE-Sim, exactly",

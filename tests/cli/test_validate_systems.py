@@ -27,7 +27,7 @@ def test_collectives_compare_what_the_command_runs(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text(HEAD + a_row(True) + a_row(False), encoding="utf-8")
     report = json.loads(hwsim("validate", "collectives", "--data", str(file), "--json", "-").out)
-    (row,) = report["rows"]
+    (row,) = report["worst"]
     nbytes = 2 * int(a_row(True).split(",")[5])
     found = communicate(load_system("8xh100"), OPERATIONS["all_reduce"], nbytes)
     assert row["error"] == pytest.approx(abs(found.seconds * 1e6 / 15.7 - 1))
@@ -67,6 +67,6 @@ def test_serving_compares_both_times_of_a_row(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text(SERVED + rows, encoding="utf-8")
     report = json.loads(hwsim("validate", "serving", "--data", str(file), "--json", "-").out)
-    assert [row["group"].split()[0] for row in report["rows"]] == ["TPOT", "TTFT"]
+    assert sorted(name.split()[0] for name in report["groups"]) == ["TPOT", "TTFT"]
     assert {bar["name"].split(":")[0] for bar in report["bars"]} == {"dense models"}
     assert any("1 rows of models or machines that hwsim has not" in note for note in report["notes"])

@@ -359,7 +359,7 @@ def _t5(config: Config) -> Data:
     gated = "gated" in str(config.data.get("feed_forward_proj", "relu"))
     layer = Layer(
         width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("d_ff"),
-        gate="geglu" if gated else "", activation="relu", causal=False, rope_dim=0, bias=True,
+        gate="geglu" if gated else "", activation="relu", causal=False, rope_dim=0, bias=True, separate=True,
     )  # fmt: skip
     decoders = config.number("num_decoder_layers", default=layers)
     return _two_towers(config, layer, layers, decoders, sparse=None)
@@ -369,7 +369,7 @@ def _switch(config: Config) -> Data:
     width, dim, heads = config.number("d_model"), config.number("d_kv"), config.number("num_heads")
     layer = Layer(
         width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("d_ff"), gate="",
-        activation="relu", causal=False, rope_dim=0, bias=True,
+        activation="relu", causal=False, rope_dim=0, bias=True, separate=True,
     )  # fmt: skip
     experts = {
         "experts": config.number("num_experts"), "top_k": 1, "inner": config.number("d_ff"), "gated": False,
