@@ -48,8 +48,6 @@ SYSTEMS = {
 }  # fmt: skip
 """The system that each machine of the table was measured in."""
 
-FAMILY = "collectives"
-"""Of measurements, for error bars."""
 WHAT = "collectives of 2, 4 and 8 devices, played on links, against measured times; rows that nothing was fitted on"
 BAR = 0.15
 NO_BAR = {
