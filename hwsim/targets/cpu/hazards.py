@@ -93,7 +93,7 @@ def crowded(
     return max(0.0, jumps * spread + float(loads[True].max()) - 1)
 
 
-# Streams ---------------------------------------------------------------------------------------------------------------
+# Streams --------------------------------------------------------------------------------------------------------------
 
 STREAM_LINES = 2
 """Neighbouring lines in a row from which a prefetcher runs ahead."""
@@ -130,7 +130,7 @@ def _moves_alike(access: Access, other: Access) -> bool:
     return other.tensor == access.tensor and other.strides == access.strides and other.base != access.base
 
 
-# Sums in memory --------------------------------------------------------------------------------------------------------
+# Sums in memory -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
