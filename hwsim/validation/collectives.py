@@ -47,6 +47,8 @@ SYSTEMS = {
 }  # fmt: skip
 """The system that each machine of the table was measured in."""
 
+POOL, POOL_ROWS = "collectives/measured.csv", 200
+"""A larger table in a folder that is given with --data, and how many of its rows on each machine are enough."""
 FAMILY = "collectives"
 """Of measurements, for error bars."""
 WHAT = "collectives of 2, 4 and 8 devices, played on links, against measured times; rows that nothing was fitted on"
@@ -90,8 +92,12 @@ class Measured:
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    (path,) = tables(data, "collectives.csv", ())
-    records = [(record, _measured(path, record)) for record in read_table(path, COLUMNS)]
+    (path,) = tables(data, "collectives.csv", (POOL,))
+    found = read_table(path, COLUMNS)
+    if data is not None and data.is_dir():
+        found = [each for each in found if each["machine"] in SYSTEMS and each["library"] in LIBRARIES]
+        count = POOL_ROWS if count is None else count
+    records = [(record, _measured(path, record)) for record in found]
     held = [record for record, row in records if row.held_out]
     if not held:
         raise table_error(path, 1, "", "no row of this table is held out: all of its shapes were fitted on")
@@ -122,7 +128,7 @@ def compare(system: SystemSpec, row: Measured, line: str) -> ComparisonRow:
     found = communicate(system, row.op, row.nbytes, devices=row.devices, library=row.library, form=form)
     name = f"line {line}: {row.library} {row.op} of {row.nbytes} B on {row.devices}"
     words = f"{found.seconds * 1e6:.1f} µs simulated ({found.kernel}), {row.seconds * 1e6:.1f} measured"
-    residual = Residual(FAMILY, SYSTEMS[row.machine], found.seconds, row.seconds, row.purpose)
+    residual = Residual(FAMILY, row.machine, found.seconds, row.seconds, row.purpose)
     return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words, residual)
 
 
