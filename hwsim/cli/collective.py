@@ -124,7 +124,7 @@ def _algorithms(system: SystemSpec, op: str, library: str, devices: int, form: s
 
 
 def _print_one(system: SystemSpec, library: str, found: Communication, others: list[Communication]) -> None:
-    from hwsim.results.bar_table import time_bar
+    from hwsim.systems.bars import collective_bar
 
     console = screen()
     what = f"{found.op} of {data(found.nbytes)} on {found.ranks} x {system.machine}, {library}"
@@ -136,10 +136,8 @@ def _print_one(system: SystemSpec, library: str, found: Communication, others: l
     speed = f"{rate(found.bus_bytes_per_s, 'B')} through each device"
     if port is not None:
         speed += f", {percent(found.bus_bytes_per_s, float(port))} of the port"
-    bar = time_bar("collectives", "collectives", system.machine, found.seconds)
-    beside = f" {bar.words}" if bar.is_known else ""
-    console.print(styled(("took ", "dim"), (seconds(found.seconds), "bold"), f"{beside} by {found.kernel}; {speed}"))
-    wrapped(console, "bar     ", bar.source, style="dim")
+    console.print(styled(("took ", "dim"), (seconds(found.seconds), "bold"), f" by {found.kernel}; {speed}"))
+    console.print(collective_bar(system, found), style="dim")
     wrapped(
         console, "formula ", f"{seconds(found.formula_fs / 1e15)}: round by round, messages and the busiest link", ""
     )

@@ -302,12 +302,6 @@ def find_bars(
     )
 
 
-def time_bar(family: str, words: str, machine: str, seconds: float) -> ErrorBar:
-    """The bar of a time that is no run of a kernel: a collective of a system, a token of a served model."""
-    found = estimate(shipped_table(), TIME, [ComparedPart(family, words, seconds)], machine)
-    return _bar(TIME, seconds, found, COVERAGE)
-
-
 def estimate(
     table: BarTable,
     quantity: str,

@@ -38,6 +38,11 @@ class SystemRun:
     formats: str
 
     @property
+    def speaks(self) -> bool:
+        """Whether it reads tokens; otherwise images."""
+        return Graph.of(self.model).takes_tokens
+
+    @property
     def fits(self) -> bool:
         return all(step.fits for step, _ in self.steps)
 

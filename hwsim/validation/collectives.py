@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hwsim.systems.bars import COLLECTIVE
 from hwsim.systems.communicate import communicate
 from hwsim.systems.find import load_system
 from hwsim.systems.spec import SystemSpec
@@ -49,8 +50,6 @@ SYSTEMS = {
 
 POOL, POOL_ROWS = "collectives/measured.csv", 200
 """A larger table in a folder that is given with --data, and how many of its rows on each machine are enough."""
-FAMILY = "collectives"
-"""Of measurements, for error bars."""
 WHAT = "collectives of 2, 4 and 8 devices, played on links, against measured times; rows that nothing was fitted on"
 BAR = 0.15
 NO_BAR = {
@@ -76,14 +75,9 @@ class Measured:
 
     @property
     def purpose(self) -> Purpose:
-        """Whether constants of system files may have been fitted on rows of this shape."""
+        """What rows of this shape are for: constants of system files have seen those that are fitted on."""
         names = {name: theirs for theirs, name in OPERATIONS.items()}
         return purpose_of(names[self.op], self.form, self.devices, self.elements)
-
-    @property
-    def held_out(self) -> bool:
-        """Whether constants of system files have never seen a row of this shape."""
-        return self.purpose != FIT
 
     @property
     def nbytes(self) -> int:
@@ -98,7 +92,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         found = [each for each in found if each["machine"] in SYSTEMS and each["library"] in LIBRARIES]
         count = POOL_ROWS if count is None else count
     records = [(record, _measured(path, record)) for record in found]
-    held = [record for record, row in records if row.held_out]
+    held = [record for record, row in records if row.purpose != FIT]
     if not held:
         raise table_error(path, 1, "", "no row of this table is held out: all of its shapes were fitted on")
     chosen = sample(held, lambda record: record["machine"], count, seed)
@@ -128,7 +122,7 @@ def compare(system: SystemSpec, row: Measured, line: str) -> ComparisonRow:
     found = communicate(system, row.op, row.nbytes, devices=row.devices, library=row.library, form=form)
     name = f"line {line}: {row.library} {row.op} of {row.nbytes} B on {row.devices}"
     words = f"{found.seconds * 1e6:.1f} µs simulated ({found.kernel}), {row.seconds * 1e6:.1f} measured"
-    residual = Residual(FAMILY, row.machine, found.seconds, row.seconds, row.purpose)
+    residual = Residual(COLLECTIVE, row.machine, found.seconds, row.seconds, row.purpose)
     return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words, residual)
 
 

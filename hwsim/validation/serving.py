@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from hwsim.errors import CapacityError, InputError
+from hwsim.systems.bars import FIRST_TOKEN, TOKEN
 from hwsim.systems.requests import Stream, closed_loop
 from hwsim.systems.serve_model import Service, make_service
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
@@ -86,10 +87,6 @@ class Measured:
         return purpose_of(self.model, self.prompt, self.output, self.users, self.tp)
 
     @property
-    def held_out(self) -> bool:
-        return self.purpose != FIT
-
-    @property
     def group(self) -> str:
         return f"{self.model.rpartition('/')[2]} {self.machine} {self.backend} {self.precision or 'not recorded'}"
 
@@ -108,7 +105,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     (path,) = tables(data, "serving.csv", ())
     records = read_table(path, COLUMNS)
     known = [(record, row) for record in records if (row := _measured(path, record)) is not None]
-    held = [(record, row) for record, row in known if row.held_out]
+    held = [(record, row) for record, row in known if row.purpose != FIT]
     if not held:
         raise table_error(path, 1, "", "no row of this table is held out and of a model and machine that hwsim has")
     groups = {record[LINE]: row.group for record, row in held}
@@ -180,9 +177,12 @@ def compare(services: dict[tuple[object, ...], Service], row: Measured) -> Itera
     result = services[key].run(row.stream())
     assert result.tpot is not None
     name = f"line {row.line}: {row.prompt} + {row.output} tokens, {row.users} users, tp={row.tp}"
-    for what, found, measured in (("TPOT", result.tpot.mean, row.tpot), ("TTFT", result.ttft.mean, row.ttft)):
+    for what, family, found, measured in (
+        ("TPOT", TOKEN, result.tpot.mean, row.tpot),
+        ("TTFT", FIRST_TOKEN, result.ttft.mean, row.ttft),
+    ):
         words = f"{found * 1e3:.1f} ms simulated, {measured * 1e3:.1f} measured"
-        residual = Residual(f"served_{what.lower()}", row.machine, found, measured, row.purpose)
+        residual = Residual(family, row.machine, found, measured, row.purpose)
         yield ComparisonRow(name, f"{what} {row.group}", relative_error(found, measured), words, residual)
 
 

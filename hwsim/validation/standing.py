@@ -52,6 +52,8 @@ AIMS: Mapping[tuple[str, str], tuple[Aim, ...]] = {
     ("energy", "grid_layers"): (Aim(0.08),),
     ("time", "array_products"): (Aim(0.15, "gemmini16"), Aim(0.15, "tpu_v6e", "median")),
     ("time", "array_attentions"): (Aim(0.25, "tpu_v6e", "median"),),
+    ("time", "collective"): (Aim(0.15),),
+    ("time", "serving_token"): (Aim(0.12),),
 }
 """By quantity and family."""
 

@@ -69,6 +69,8 @@ def test_collectives_over_size_are_drawn(tmp_path: Path) -> None:
         (("serve", "llama3_70b", "h100"), "more devices (tp=), weights=fp8"),
         (("serve", "bert_base", "h100"), "makes no tokens one by one"),
         (("serve", "llama3_8b", "8xh100", "tp=16"), "16 devices, and dgx_h100 has 8"),
+        (("serve", "llama3_8b", "3xh100"), "tp can be 1, 2, 4, 8, 16, 32"),
+        (("model", "gpt2", "8xh100", "tp=8"), "tp can be 1, 2, 3, 4, 6, 12"),
         (("model", "llama3_8b", "8xh100", "tp=8", "dp=2"), "16 devices, and dgx_h100 has 8"),
         (("model", "llama3_8b", "8xh100", "ep=2"), "has no experts to divide"),
         (("model", "llama3_8b", "8xh100", "tp=1", "pp=1", "dp=x"), "dp=x: a whole number is needed"),
