@@ -48,6 +48,8 @@ SYSTEMS = {
 }  # fmt: skip
 """The system that each machine of the table was measured in."""
 
+POOL, POOL_ROWS = "collectives/measured.csv", 200
+"""A larger table in a folder that is given with --data, and how many of its rows on each machine are enough."""
 WHAT = "collectives of 2, 4 and 8 devices, played on links, against measured times; rows that nothing was fitted on"
 BAR = 0.15
 NO_BAR = {
@@ -84,8 +86,12 @@ class Measured:
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    (path,) = tables(data, "collectives.csv", ())
-    records = [(record, _measured(path, record)) for record in read_table(path, COLUMNS)]
+    (path,) = tables(data, "collectives.csv", (POOL,))
+    found = read_table(path, COLUMNS)
+    if data is not None and data.is_dir():
+        found = [each for each in found if each["machine"] in SYSTEMS and each["library"] in LIBRARIES]
+        count = POOL_ROWS if count is None else count
+    records = [(record, _measured(path, record)) for record in found]
     held = [record for record, row in records if row.purpose != FIT]
     if not held:
         raise table_error(path, 1, "", "no row of this table is held out: all of its shapes were fitted on")
