@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwsim.api import resolve_machine
 from hwsim.errors import InputError
 from hwsim.models.load import load_model
 from hwsim.ops.model import ModelWorkload
@@ -14,7 +13,7 @@ from hwsim.spec.fields import did_you_mean
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.engine_spec import EngineSpec
-from hwsim.systems.find import load_engine, load_system
+from hwsim.systems.find import device_of, load_engine, load_system
 from hwsim.systems.requests import Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.serve import ServeResult, serve
 from hwsim.systems.spec import SystemSpec
@@ -83,7 +82,7 @@ def make_service(
     if "budget" in numbers:
         engine = engine.model_copy(update={"tokens": numbers["budget"]})
     library = given.get("library") or (engine.library if engine.library in joined.libraries else None)
-    machine = resolve_machine(joined.machine)
+    machine = device_of(joined)
     price = ServedModel(machine, loaded, engine, Network(joined, library), tp, told)
     return Service(loaded, joined, engine, price, dp, numbers.get("prefix", 0), numbers.get("blocks"), numbers)
 

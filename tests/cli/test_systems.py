@@ -70,6 +70,7 @@ def test_collectives_over_size_are_drawn(tmp_path: Path) -> None:
         (("serve", "bert_base", "h100"), "makes no tokens one by one"),
         (("serve", "llama3_8b", "8xh100", "tp=16"), "16 devices, and dgx_h100 has 8"),
         (("serve", "llama3_8b", "3xh100"), "tp can be 1, 2, 4, 8, 16, 32"),
+        (("model", "gpt2", "4xl40s", "tp=4"), "hwsim collective needs none, but a model does"),
         (("model", "gpt2", "8xh100", "tp=8"), "tp can be 1, 2, 3, 4, 6, 12"),
         (("model", "llama3_8b", "8xh100", "tp=8", "dp=2"), "16 devices, and dgx_h100 has 8"),
         (("model", "llama3_8b", "8xh100", "ep=2"), "has no experts to divide"),
