@@ -61,6 +61,7 @@ COMMANDS = {
     "schema": "Print the JSON Schema of machine or workload files.",
     "calibrate": "Measure this computer with small loops, in less than a minute, and write it down as a machine file.",
     "measure": "Compile a workload's loops with Numba, run them on this computer, and compare with the simulation.",
+    "fit": "Fit a GPU's few constants to one half of a table of measured kernels, and report the other half.",
     "validate": "Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed.",
 }
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""

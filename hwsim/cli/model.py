@@ -159,6 +159,8 @@ def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]
     if len(about["phases"]) > 1:
         spent = f", {joules(result.energy_j)}" if result.energy_j is not None else ""
         console.print(styled(("in all   ", "bold"), f"{seconds(result.time_s)}{spent}"))
+    bar = f"time {result.time.words}: {result.time.source}" if result.time.is_known else result.time.source
+    wrapped(console, "bars     ", bar, style="dim")
     if result.numeric is not None:
         off = f"rms {result.numeric.rms_rel:.1e} off float64 ({about['computed']})"
         console.print(styled(("accuracy ", "bold"), off), soft_wrap=True)

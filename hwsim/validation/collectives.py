@@ -13,8 +13,9 @@ from hwsim.systems.communicate import communicate
 from hwsim.systems.find import load_system
 from hwsim.systems.spec import SystemSpec
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.split import is_held_out
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import FIT, Purpose, purpose_of
+from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 FORMAT_BYTES = {"half": 2, "bfloat16": 2, "int8": 1}
 OPERATIONS = {
@@ -46,6 +47,8 @@ SYSTEMS = {
 }  # fmt: skip
 """The system that each machine of the table was measured in."""
 
+FAMILY = "collectives"
+"""Of measurements, for error bars."""
 WHAT = "collectives of 2, 4 and 8 devices, played on links, against measured times; rows that nothing was fitted on"
 BAR = 0.15
 NO_BAR = {
@@ -70,10 +73,15 @@ class Measured:
     seconds: float
 
     @property
+    def purpose(self) -> Purpose:
+        """Whether constants of system files may have been fitted on rows of this shape."""
+        names = {name: theirs for theirs, name in OPERATIONS.items()}
+        return purpose_of(names[self.op], self.form, self.devices, self.elements)
+
+    @property
     def held_out(self) -> bool:
         """Whether constants of system files have never seen a row of this shape."""
-        names = {name: theirs for theirs, name in OPERATIONS.items()}
-        return is_held_out(names[self.op], self.form, self.devices, self.elements)
+        return self.purpose != FIT
 
     @property
     def nbytes(self) -> int:
@@ -82,7 +90,7 @@ class Measured:
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("collectives.csv")
+    (path,) = tables(data, "collectives.csv", ())
     records = [(record, _measured(path, record)) for record in read_table(path, COLUMNS)]
     held = [record for record, row in records if row.held_out]
     if not held:
@@ -114,7 +122,8 @@ def compare(system: SystemSpec, row: Measured, line: str) -> ComparisonRow:
     found = communicate(system, row.op, row.nbytes, devices=row.devices, library=row.library, form=form)
     name = f"line {line}: {row.library} {row.op} of {row.nbytes} B on {row.devices}"
     words = f"{found.seconds * 1e6:.1f} µs simulated ({found.kernel}), {row.seconds * 1e6:.1f} measured"
-    return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words)
+    residual = Residual(FAMILY, SYSTEMS[row.machine], found.seconds, row.seconds, row.purpose)
+    return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words, residual)
 
 
 def _measured(path: Path, record: Record) -> Measured:

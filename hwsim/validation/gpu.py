@@ -1,4 +1,7 @@
-"""`hwsim validate gpu`: library kernels against times measured on real GPUs, by family and machine."""
+"""`hwsim validate gpu`: library kernels against times measured on real GPUs, by family and machine.
+
+Only rows that no constant was fitted on are compared (split.py).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,6 @@ from hwsim.validation.gpu_workload import (
 )
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT
 from hwsim.validation.table import read_table, sample, tables
 
 WHAT = "seconds of library kernels, against times measured on real GPUs"
@@ -56,8 +58,8 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         if pooled:
             known = frozenset(machine_names())
             records = [row for row in records if row.machine in known]
-            for_fits.update((row.family, row.machine) for row in records if row.purpose == FIT)
-            records = [row for row in records if row.purpose != FIT and covered(row)]
+        for_fits.update((row.family, row.machine) for row in records if not row.held_out)
+        records = [row for row in records if row.held_out and (not pooled or covered(row))]
         most = POOL_ROWS if pooled and count is None else count
         chosen = sample([row.record for row in records], lambda r: (r["family"], r["machine"]), most, seed)
         measured += [MeasuredKernel(path, record) for record in chosen]
@@ -112,12 +114,12 @@ def modelled_seconds(target: GpuTarget, row: MeasuredKernel) -> float:
         raise row.wrong("", "; ".join(each["msg"] for each in error.errors())) from error
     except InputError as error:
         raise row.wrong("", str(error)) from error
-    return _timed(
+    return timed_seconds(
         target, row, PlayedKernel(sum(each.seconds for each in played), sum(each.launches for each in played))
     )
 
 
-def _timed(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) -> float:
+def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) -> float:
     """With launches, as the row was timed."""
     timing = row.record["timing"]
     if timing not in TIMING:
@@ -126,10 +128,10 @@ def _timed(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) -> floa
         timing = "cuda_event"
     if timing == "wall_clock":
         return played.seconds + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
-    graph = target.device.launch_seconds("graph")
-    whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * graph
+    following = target.device.launch_seconds("following")
+    whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * following
     scale = BACKWARD if row.record["pass"] == "fwd_bwd" else 1.0
-    return scale * whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * graph
+    return scale * whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * following
 
 
 def family_error(by_machine: dict[str, list[float]]) -> float:

@@ -26,7 +26,7 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.lower import Conditions
 from hwsim.targets.gpu.target import GpuTarget
-from hwsim.validation.split import Purpose, purpose_of
+from hwsim.validation.split import FIT, Purpose, purpose_of, unfitted_half
 from hwsim.validation.table import LINE, Record, integer, table_error
 
 COLUMNS = (
@@ -35,8 +35,8 @@ COLUMNS = (
     "timing",
 )  # fmt: skip
 
-SHAPE = COLUMNS[COLUMNS.index("pass") : COLUMNS.index("latency_us")]
-"""What the split between fitted and reported rows goes by."""
+SHAPE = COLUMNS[COLUMNS.index("b") : COLUMNS.index("cols") + 1]
+"""The columns that say how large a kernel is: with its family they decide what a row is used for."""
 
 PRECISION = {
     "fp16": "fp16", "bf16": "bf16", "fp32": "fp32", "int8": "int8", "int8_smoothquant": "int8", "fp8_e4m3": "fp8_e4m3",
@@ -95,10 +95,11 @@ class MeasuredKernel:
 
     @property
     def purpose(self) -> Purpose:
-        """Whether constants may be fitted on rows of this shape, on any machine. The rungs of a ladder have one shape:
-        each counts by its name."""
-        rung = self.record["impl"] if self.record["op"] == "sgemm_ladder" else ""
-        return purpose_of(self.record["op"], rung, *(self.record[column] for column in SHAPE))
+        """Whether constants may be fitted on rows of this shape, on any machine. To the rungs of a ladder, which have
+        one shape, nothing is fitted: each counts by its name."""
+        if self.record["op"] == "sgemm_ladder":
+            return unfitted_half(self.family, self.record["impl"])
+        return purpose_of(self.family, *(self.record[column] for column in SHAPE))
 
     @property
     def precision(self) -> str:
@@ -110,6 +111,11 @@ class MeasuredKernel:
     def host_bound(self) -> bool:
         """Whether the row measures the host rather than the kernel."""
         return self.record["op"] == "attn_flash" and self.seconds * 1e6 < FLASH_FLOOR_US
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the row is for reporting: no constant is fitted on it."""
+        return self.purpose != FIT
 
     def size(self, column: str, default: int | None = None) -> int:
         if default is not None and not self.record[column]:
@@ -138,7 +144,7 @@ def stored_bytes(precision: str) -> tuple[float, float]:
 QUANTIZES = frozenset(("sglang_sgl_kernel_fp8_scaled_mm",))
 """Implementations that round activations to 8 bits, row by row, before they multiply."""
 GRAPH_COPIES = 6
-"""Matrix products of the graph rows take turns with so many weights."""
+"""Products of the graph rows take turns: an operand is found again if so many products fit what the L2 keeps."""
 FLASH_KERNELS = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3"}
 SERVING_KERNELS = {"vllm_flash_attn": "flash2", "vllm_flash_attn_fa3": "flash3", "vllm_flash_attn_fa4": "flash3"}
 DECODE_KERNEL = "flash_decode"
@@ -198,10 +204,9 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     batch, m, n, k = row.size("b", 1), row.size("m"), row.size("n"), row.size("k")
     size, weights = stored_bytes(row.precision)
     output = max(size, 2.0)
-    fits = batch * (m * k * size + n * k * weights + m * n * output) < device.l2.size
-    graph = row.record["timing"] == "cuda_graph"
-    warm_weights = GRAPH_COPIES * n * k * weights < device.l2.size if graph else fits
-    warm = frozenset(name for name, held in (("A", fits), ("B", warm_weights)) if held)
+    copies = GRAPH_COPIES if row.record["timing"] == "cuda_graph" else 1
+    touched = copies * batch * (m * k * size + n * k * weights + m * n * output)
+    warm = frozenset(("A", "B")) if touched < device.kept_bytes else frozenset()
     sizes = {"m": m, "n": n, "k": k}
     if batch > 1:
         made = _work("matmul_batched", row.precision, {**sizes, "batch": batch})

@@ -102,11 +102,11 @@ def standings(check: str, report: Report, table: BarTable) -> list[Standing]:
     judged: defaultdict[tuple[str, str, str], list[Residual]] = defaultdict(list)
     for each in judges:
         judged[each.quantity, each.family, each.machine].append(each)
-    found = []
+    standing = []
     for key, rows in sorted(groups.items()):
         seen, unseen = (coverage_of(judged[key], table, unseen=each) for each in (False, True))
-        found.append(_standing(check, key, rows, fitted[key], seen, unseen))
-    return found
+        standing.append(_standing(check, key, rows, fitted[key], seen, unseen))
+    return standing
 
 
 def _standing(

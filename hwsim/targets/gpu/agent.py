@@ -159,7 +159,7 @@ def _wave(
         dram_bytes=far,
         late_bytes=late,
         write_bytes=written,
-        reach=min(device.sm_rate, resident * block.flight_bytes / max(1.0, device.memory_latency)),
+        reach=min(device.sm_rate, resident * block.flight_bytes / device.flight_latency),
         write_reach=device.sm_rate,
     )
 

@@ -106,6 +106,16 @@ class Device:
         return self._rate(self.l2) * self.sm.library.l2_bandwidth
 
     @cached_property
+    def kept_bytes(self) -> float:
+        """Bytes of data that all SMs read which the L2 keeps."""
+        return self.l2.size * self.sm.library.l2_kept
+
+    @cached_property
+    def flight_latency(self) -> float:
+        """Cycles of a load from DRAM while tiles keep many under way."""
+        return max(1.0, self.memory_latency * self.sm.library.loaded_latency)
+
+    @cached_property
     def sm_rate(self) -> float:
         """Bytes per cycle that one SM can draw from the L2."""
         drawn = self.l2.unit_bandwidth
@@ -168,9 +178,14 @@ class Device:
         return sums_in(precision, self.sm.accumulate.get(precision, precision), chunk)
 
     def launch_seconds(self, timing: str) -> float:
-        """Time around a kernel that is started in a `graph`, in a `stream`, or by the `host`."""
+        """Time around a kernel: started in a `graph`, in a `stream`, by the `host`, or `following` another."""
         launch = self.sm.launch
-        times = {"graph": launch.graph, "stream": launch.stream, "host": launch.host or launch.stream}
+        times = {
+            "graph": launch.graph,
+            "stream": launch.stream,
+            "host": launch.host or launch.stream,
+            "following": launch.following or launch.graph,
+        }
         if timing not in times:
             raise InputError(f"timing {timing!r} is not one of {', '.join(times)}")
         return float(times[timing].seconds(self.clock_hz))
@@ -340,7 +355,7 @@ class Wave:
 def wave(device: Device, block: BlockCost, blocks: int, resident: int, repeat: int = 1, start: float = 1.0) -> Wave:
     """So many blocks at once; `start` is the share of their start that nothing hides."""
     busy = min(blocks, device.count)
-    reach = busy * min(device.sm_rate, resident * block.flight_bytes / max(1.0, device.memory_latency))
+    reach = busy * min(device.sm_rate, resident * block.flight_bytes / device.flight_latency)
     loop = {
         MATH: resident * block.math_cycles,
         LATENCY: block.steps * (block.step_math + block.step_latency),

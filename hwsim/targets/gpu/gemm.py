@@ -104,7 +104,7 @@ def gemm(
 
 def best_kernel(device: Device, options: list[GemmKernel]) -> GemmKernel:
     """The quickest; among those that are as good as equal, the largest tile, which moves the fewest bytes."""
-    follow_up = device.launch_seconds("graph") * device.clock_hz
+    follow_up = device.launch_seconds("following") * device.clock_hz
     cycles = [kernel.cycles + (kernel.split > 1) * follow_up for kernel in options]
     limit = min(cycles) * (1 + EQUAL)
     good = [kernel for kernel, needed in zip(options, cycles, strict=True) if needed <= limit]
@@ -126,16 +126,18 @@ def kernels(
         need = tile_footprint(tile, data)
         check_block(device, need, _tile_name(tile), lambda: _largest_fitting(device, data, tile))
     given = (tile,) if isinstance(tile, TileSpec) else tile
-    for each in given or fitting_tiles(device, precision, unit, data):
+    for each in given or fitting_tiles(device, precision, unit, data, shape.batch):
         held = occupancy(device, tile_footprint(each, data), _tile_name(each))
         for parts in (split,) if split else library.split_k:
             if split or parts == 1 or _worth_splitting(device, shape, each, parts, held.blocks):
                 yield _kernel(device, shape, precision, unit, data, each, parts, held)
 
 
-def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes) -> tuple[TileSpec, ...]:
-    """The library's kernels for a format that an SM can hold."""
+def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes, batch: int = 1) -> tuple[TileSpec, ...]:
+    """The library's kernels for a format that an SM can hold; for a batch those that it has for batches, if any."""
     fitting = tuple(tile for tile in library_tiles(device, precision, unit) if fits(device, tile_footprint(tile, data)))
+    if batch > 1:
+        fitting = tuple(tile for tile in fitting if tile.batched) or fitting
     if not fitting:
         raise InputError(
             f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit"
@@ -231,7 +233,7 @@ def _dram_read_bytes(
     a = data.a_bytes if data.a_bytes is not None else shape.batch * shape.m * shape.k * data.a
     b = shape.batch * shape.k * shape.n * data.b
     cold = (0.0 if data.warm_a else a) + (0.0 if data.warm_b else b)
-    if (a + b) / shape.batch <= device.l2.size:
+    if (a + b) / shape.batch <= device.kept_bytes:
         return cold
     rows, columns = ceil(shape.m / tile.m), ceil(shape.n / tile.n)
     at_once = max(1, device.count * resident // parts)
@@ -257,7 +259,7 @@ def replay(device: Device, shape: GemmShape, data: GemmBytes, kernel: GemmKernel
         kernel.block.steps,
         at_once,
         kernel.block.write_bytes,
-        device.l2.size,
+        device.kept_bytes,
         warm=(data.warm_a, data.warm_b),
         halo=ceil(data.halo / kernel.tile.m),
     )

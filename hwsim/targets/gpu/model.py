@@ -71,7 +71,7 @@ class GpuModel:
         costs = cost if isinstance(cost, tuple) else (cost,)
         follow = sum(each.launches for each in costs) - 1
         alone = sum(each.seconds for each in costs)
-        return alone + self.device.launch_seconds(timing) + follow * self.device.launch_seconds("graph")
+        return alone + self.device.launch_seconds(timing) + follow * self.device.launch_seconds("following")
 
     def gemm(
         self,
