@@ -168,7 +168,7 @@ def _half(target: GpuTarget, measured: Sequence[MeasuredKernel], rows: int, seed
 
 
 def _built(target: GpuTarget, row: MeasuredKernel) -> BuiltRow:
-    kernels = []
+    kernels: list[tuple[Kernel, ThreadSchedule | None, Conditions]] = []
     for piece in pieces_of(target.device, row):
         if isinstance(piece.work, Kernel):
             kernels.append((piece.work, None, piece.conditions))
