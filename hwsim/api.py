@@ -20,6 +20,7 @@ from hwsim.program.build import with_usual_scale
 from hwsim.program.kernel import Kernel, small_tensors
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.assemble import assemble
+from hwsim.results.bar_table import is_shipped
 from hwsim.results.explanation import explain
 from hwsim.spec.choices import MappingSpec
 from hwsim.spec.machine import MachineSpec
@@ -91,7 +92,7 @@ def run_all(
     if asked.runner is not None:
         if timeline:
             raise InputError(f"{asked.name} is a whole model, of which no timeline is kept; --plot draws its parts")
-        return Run(import_module(asked.runner).run(computer, asked), None)
+        return Run(import_module(asked.runner).run(computer, asked, math=math), None)
     target = find_target(computer)
     for file in asked.inputs.values():
         note_input(file)
@@ -104,8 +105,9 @@ def run_all(
     def again(slowed: MachineSpec) -> Outcome:
         return simulate(slowed, prepare(slowed, task, math=False), task, seed=task.seed, timeline=timeline)
 
+    measured = is_shipped(computer)
     computer, outcome, throttle = keep_within_limit(computer, outcome, again)
-    result = assemble(computer, task, kernel, outcome, seed=task.seed, throttle=throttle)
+    result = assemble(computer, task, kernel, outcome, seed=task.seed, throttle=throttle, as_shipped=measured)
     if task.precision != asked.precision:
         note = f"the workload names no precision: {kernel.fmt.name}, which {computer.name} computes in"
         result = replace(result, warnings=(*result.warnings, note))

@@ -181,6 +181,19 @@ class Why:
 
 
 @dataclass(frozen=True)
+class ComparedPart:
+    """A part of a run as measurements know it: its error bar comes from rows of the same family."""
+
+    family: str
+    """As `hwsim validate` names it; a family without rows was never compared."""
+    words: str
+    """The same for people: ``products on tensor cores``."""
+    seconds: float
+    power: str = ""
+    """The family of measured power, where that was measured apart from time."""
+
+
+@dataclass(frozen=True)
 class Starts:
     """What starting kernels took in a run, and what it takes for kernels that follow each other."""
 
@@ -201,6 +214,10 @@ class Target(Protocol):
     machine: MachineSpec
     groups: ClassVar[frozenset[str]] = frozenset()
     """Groups of a workload file that are for this class alone: `mapping`, `threads`."""
+    exact: ClassVar[str] = "operations"
+    """What its runs count exactly, in words; everything else is modelled."""
+    models: ClassVar[str] = ""
+    """What families of measured whole models begin with, where some were measured on machines of this class."""
 
     def reads(self, work: WorkloadSpec) -> Mapping[str, Knob]:
         """The choices that mean something here; any other one is refused by name."""
@@ -237,6 +254,10 @@ class Target(Protocol):
         self, kernel: Kernel, outcome: Outcome, memory: Mapping[str, Counts], intensity: Intensity
     ) -> tuple[FormulaCheck, ...]:
         """The closed forms of a kernel beside what was simulated, with the reason for a gap; none where none fit."""
+        return ()
+
+    def compared(self, kernel: Kernel, outcome: Outcome) -> tuple[ComparedPart, ...]:
+        """The parts of a run by the family of measurements that each belongs to; none where nobody measured any."""
         return ()
 
     def starts(self, result: RunResult) -> Starts:

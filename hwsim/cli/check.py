@@ -32,7 +32,7 @@ def check_command(
     strict: Annotated[bool, typer.Option("--strict", help="Numbers without a source fail the check, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check machine and workload files: all problems, with file and line."""
+    """Check files of machines, workloads, systems and engines: all problems, with file and line."""
     verdicts = [_check(name) for name in files or _everything()]
     if as_json:
         print_json([asdict(verdict) for verdict in verdicts])
@@ -48,17 +48,21 @@ def check_command(
 def _everything() -> list[str]:
     from hwsim.catalog import ENERGY_TABLES, KINDS, shipped_folder
 
-    files = [str(file) for kind in KINDS for file in sorted(shipped_folder(kind).glob("*.yaml"))]
+    files = [str(file) for kind in (*KINDS, "system", "engine") for file in sorted(shipped_folder(kind).glob("*.yaml"))]
     return files + [str(file) for file in sorted((shipped_folder("machine") / ENERGY_TABLES).glob("*.yaml"))]
 
 
 def _check(name: str) -> Verdict:
     from hwsim.catalog import ENERGY_TABLES, find_any, is_path, load_machine, load_workload, shown
+    from hwsim.systems.find import described_kind, load_described
 
     shown_name, kind = name, None
     try:
         if is_path(name) and Path(name).parent.name == ENERGY_TABLES:
             return _check_table(Path(name))
+        if (kind := described_kind(name)) is not None:
+            load_described(kind, name)
+            return Verdict(shown_name, kind, (), ())
         kind, path = find_any(name)
         shown_name = shown(path)
         loaded = load_machine(path) if kind == "machine" else load_workload(path)
@@ -81,7 +85,8 @@ def _print(verdict: Verdict) -> None:
     if verdict.problems:
         print_error("\n".join(str(problem) for problem in verdict.problems))
         return
-    out().print(f"{verdict.name}: ok, a {verdict.kind}", soft_wrap=True)
+    article = "an" if verdict.kind == "engine" else "a"
+    out().print(f"{verdict.name}: ok, {article} {verdict.kind}", soft_wrap=True)
     if verdict.unsourced:
         count = len(verdict.unsourced)
         err().print(
@@ -97,6 +102,8 @@ SCHEMA_EXAMPLE = "Example: [cyan]hwsim schema machine > machine.schema.json[/cya
 class FileKind(Enum):
     MACHINE = "machine"
     WORKLOAD = "workload"
+    SYSTEM = "system"
+    ENGINE = "engine"
 
 
 def schema_command(what: Annotated[FileKind, typer.Argument(help="Which kind of file.")]) -> None:
@@ -105,5 +112,10 @@ def schema_command(what: Annotated[FileKind, typer.Argument(help="Which kind of 
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import any_workload
 
-    declared = MachineSpec if what is FileKind.MACHINE else any_workload()
+    declared = any_workload() if what is FileKind.WORKLOAD else MachineSpec
+    if what in (FileKind.SYSTEM, FileKind.ENGINE):
+        from hwsim.systems.engine_spec import EngineSpec
+        from hwsim.systems.spec import SystemSpec
+
+        declared = SystemSpec if what is FileKind.SYSTEM else EngineSpec
     print_json(json_schema(f"hwsim {what.value}", declared))

@@ -18,6 +18,7 @@ from hwsim.cli.arguments import (
     word_completion,
 )
 from hwsim.cli.console import err, make_table, out, styled, wrapped
+from hwsim.error_bar import ALIKE, ALIKE_WORDS, NEVER_WORDS, within_bars
 from hwsim.errors import InputError
 from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, write
 from hwsim.text import format_title, ratio
@@ -124,6 +125,15 @@ def print_comparison(
     console.print(table)
     for note in [*notes, *_unlike(results, against)]:
         wrapped(console, "note  ", note, style="dim")
+    if any(is_alike(*pair) for pair in zip(results, against, strict=True)):
+        wrapped(console, "note  ", ALIKE_WORDS, style="dim")
+    if not all(bar.is_known for result in results for bar in (result.time, result.energy_bar) if bar is not None):
+        wrapped(console, "note  ", NEVER_WORDS, style="dim")
+
+
+def is_alike(result: RunResult, baseline: RunResult) -> bool:
+    """Whether the times of two runs cannot be told apart by what is known of their errors."""
+    return result is not baseline and bool(within_bars(result.time.ends, baseline.time.ends))
 
 
 def _say_once(name: str, value: str) -> str:
@@ -162,7 +172,9 @@ def comparison_data(
 
     return [
         {"precision": _precision(result), "on": explain(result).used, **dict(zip(heads, names, strict=True)),
-         "speed_up": speed_up(result, baseline), "bound": explain(result).bound.short, **metrics_of(result)}
+         "speed_up": speed_up(result, baseline),
+         "within_bars": within_bars(result.time.ends, baseline.time.ends) if result is not baseline else None,
+         "bound": explain(result).bound.short, **metrics_of(result)}
         for (names, result), baseline in zip(rows.items(), _baselines(list(rows.values()), first), strict=True)
     ]  # fmt: skip
 
@@ -179,15 +191,13 @@ def _precision(result: RunResult) -> str:
 def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str]) -> dict[str, str]:
     """What each column says of a run: its precision, the units that took part, its metrics with speed-up beside time
     and traffic among them, and what decides."""
-    from hwsim.results.explanation import explain
+    from hwsim.results.explanation import explain, with_bar
 
     row, far = metrics_of(result), far_traffic(result)
-    cells = {
-        (metric.column, metric.head or metric.title): write(metric.name, row[metric.name])
-        for metric in shown("compare")
-    }
+    cells = {(metric.column, metric.head or metric.title): with_bar(metric.name, result) for metric in shown("compare")}
     faster = speed_up(result, baseline)
-    cells[SPEED_UP, "speed-up"] = "–" if faster is None else ratio(faster)
+    mark = f" {ALIKE}" if is_alike(result, baseline) else ""
+    cells[SPEED_UP, "speed-up"] = "–" if faster is None else ratio(faster) + mark
     cells[TRAFFIC, "traffic"] = write(far, row.get(far))
     why = explain(result)
     names = {"precision": _precision(result)} if "precision" not in heads else {}

@@ -24,9 +24,7 @@ IMPORT_EXAMPLE = (
 def import_command(
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE", help="config.json, .onnx, .pt2 (torch.export), or .csv: layers of SCALE-Sim, operators."
-        ),
+        typer.Argument(metavar="FILE", help="config.json, .onnx, or .csv: layers of SCALE-Sim, operators."),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="The model file to write; else it is printed.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 MODEL_EXAMPLE = (
     "Example: [cyan]hwsim model llama3_8b h100 prompt=1024 generate=512 batch=8[/cyan]   "
     "[cyan]hwsim model config.json a100_80 weights=w4a16[/cyan]   "
-    "[cyan]hwsim model bert_large a100_80 phase=train batch=8[/cyan]"
+    "[cyan]hwsim model bert_large a100_80 phase=train batch=8[/cyan]   "
+    "[cyan]hwsim model llama3_70b 8xh100 tp=8 batch=64[/cyan]"
 )
 
 
@@ -38,6 +40,17 @@ def model_command(
         ),
     ] = None,
     settings: Settings = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE", help="Weights of a small model: .npz or .safetensors; else random."),
+    ] = None,
+    no_math: Annotated[bool, typer.Option("--no-math", help="Do not compute the model, or a slice of it.")] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline", metavar="FILE", help="On a system: a lane for each device and link; JSON or a plot."
+        ),
+    ] = None,
     plot: PlotFile = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -48,11 +61,24 @@ def model_command(
     from hwsim.api import resolve_machine
     from hwsim.models.load import load_model
     from hwsim.models.run import run
+    from hwsim.models.weights import read_weights
     from hwsim.ops.model import ModelWorkload
     from hwsim.spec.parameters import with_parameters
+    from hwsim.systems.find import is_system
 
     name, machine, parameters = _sorted(words)
-    output = check_output(json_file, plot, words)
+    output = check_output(json_file, plot, (*words, weights), timeline=timeline)
+    if is_system(machine):
+        from hwsim.cli.layout import show_on_system
+
+        if settings:
+            raise InputError("--set changes a machine; for a system, write a machine file and a system of it")
+        if weights is not None:
+            raise InputError("--weights is for a model on one machine; on a system nothing is computed")
+        show_on_system(name, machine, parameters, output, timeline, plot)
+        return
+    if timeline is not None:
+        raise InputError("--timeline is for systems, such as 8xh100; hwsim run has it for one operation")
     computer = resolve_machine(machine, settings or ())
     loaded = load_model(name)
     model = with_parameters(loaded.model, parameters)
@@ -60,7 +86,7 @@ def model_command(
     for note in loaded.notes:
         err().print(f"{name}: {note}", style="dim", soft_wrap=True)
     with _progress() as told:
-        result = run(computer, model, told)
+        result = run(computer, model, told, math=not no_math, given=None if weights is None else read_weights(weights))
     remember(result)
     output.show(result.to_dict, lambda: print_model(result, words, tuple(settings or ())))
     if plot is not None:
@@ -72,12 +98,13 @@ def model_command(
 def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     """The model, the machine, and parameters; the two names in any order."""
     from hwsim.catalog import machine_names
+    from hwsim.systems.find import is_system
 
     names = [word for word in words if "=" not in word]
     parameters = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as batch=8", "")
     if len(names) > 2:
         raise InputError(f"'{names[2]}': only a model and a machine are expected; parameters are key=value")
-    if len(names) == 2 and names[0] in machine_names():
+    if len(names) == 2 and (names[0] in machine_names() or is_system(names[0])):
         names.reverse()
     if len(names) == 1:
         raise InputError(f"'{names[0]}': a model and a machine are needed, as in: hwsim model {names[0]} h100")
@@ -129,9 +156,13 @@ def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]
     console.print()
     for phase in about["phases"]:
         _print_phase(console, phase, about)
-    if len(about["phases"]) > 1:
-        spent = f", {joules(result.energy_j)}" if result.energy_j is not None else ""
-        console.print(styled(("in all   ", "bold"), f"{seconds(result.time_s)}{spent}"))
+    spent = f", {joules(result.energy_j)}" if result.energy_j is not None else ""
+    bar = f" {result.time.words}" if result.time.is_known else ""
+    console.print(styled(("in all   ", "bold"), f"{seconds(result.time_s)}{bar}{spent}"))
+    wrapped(console, "         ", f"time: {result.time.source}", style="dim")
+    if result.numeric is not None:
+        off = f"rms {result.numeric.rms_rel:.1e} off float64 ({about['computed']})"
+        console.print(styled(("accuracy ", "bold"), off), soft_wrap=True)
     if result.power_w is None:
         console.print("this machine has no energy prices", style="dim")
     console.print()

@@ -8,6 +8,7 @@ import typer
 
 from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, spinner
 from hwsim.cli.console import make_table, screen, styled
+from hwsim.error_bar import NEVER_MARK
 from hwsim.errors import HwsimError, InputError
 from hwsim.text import counted, digits, percent, rate
 
@@ -117,6 +118,8 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
     if runs:
         console.print()
         console.print(_spot_table(machine, roofline, runs))
+        for result in runs.values():
+            console.print(styled((f"{result.workload}: {result.time.source}", "dim")), soft_wrap=True)
 
 
 def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> Table:
@@ -135,8 +138,20 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
         roof = min(limits, key=lambda limit: limits[limit])
         speed = float(result.work.flops_per_s)
         cells = [digits(own[level]) if level in own else "–" for level in levels]
-        table.add_row(name, rate(speed, "FLOP"), *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof)
+        bar = _speed_bar(result)
+        table.add_row(
+            name, rate(speed, "FLOP") + bar, *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof
+        )
     return table
+
+
+def _speed_bar(result: RunResult) -> str:
+    """The error bar of the time, as that of the speed."""
+    from hwsim.error_bar import interval_words
+    from hwsim.results.plot.roofline import speed_ends
+
+    ends = speed_ends(result)
+    return f" {NEVER_MARK}" if ends is None else f" {interval_words(float(result.work.flops_per_s), ends)}"
 
 
 def _data(roofline: Roofline) -> dict[str, object]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hwsim.api import Run
+    from hwsim.error_bar import ErrorBar
     from hwsim.result import FormulaCheck, RunResult
     from hwsim.target import Advice, Why
 
@@ -271,6 +272,18 @@ def _print_costs(console: Console, result: RunResult, why: Why) -> None:
             _print_energy(console, result, why)
         elif (value := metric.of(result)) is not None:
             console.print(styled((metric.title, "bold"), "  ", (write(metric.name, value), "bold cyan")))
+    wrapped(console, "exact            ", result.bars.exact, style="dim")
+
+
+def _bar_words(bar: ErrorBar | None) -> str:
+    """`` ± 9 %`` beside a number that was compared with hardware."""
+    return f" {bar.words}" if bar is not None and bar.is_known else ""
+
+
+def _print_bar(console: Console, bar: ErrorBar | None) -> None:
+    """What a bar rests on."""
+    if bar is not None:
+        wrapped(console, _INDENT, bar.source, style="dim")
 
 
 def _print_time(console: Console, result: RunResult, why: Why) -> None:
@@ -278,7 +291,13 @@ def _print_time(console: Console, result: RunResult, why: Why) -> None:
 
     speed = peak_words(result)
     time = f"{seconds(result.time_s):<8}"
-    console.print(styled(("time", "bold"), "    ", (time, "bold cyan"), f" {result.cycles:,} cycles"))
+    bar = _bar_words(result.time)
+    console.print(
+        styled(
+            ("time", "bold"), "    ", (time, "bold cyan"), (bar, "cyan"), f" {' ' * bool(bar)}{result.cycles:,} cycles"
+        )
+    )
+    _print_bar(console, result.time)
     if speed:
         console.print(f"{_INDENT}{speed}")
     for line in why.lines:
@@ -294,11 +313,17 @@ def _print_energy(console: Console, result: RunResult, why: Why) -> None:
         console.print(styled(("energy", "bold"), "  this machine has no energy prices"), style="dim")
         return
     flops = result.work.flops
-    each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
-    each += f", energy × delay {joule_seconds(result.edp_js)}" if result.edp_js else ""
-    amount = f"{joules(result.energy_j):<8}"
-    words = f" {watts(result.power_w)} on average{each}"
-    console.print(styled(("energy", "bold"), "  ", (amount, "bold cyan"), words))
+    each = [f"{joules(result.energy_j / flops)} for each operation"] if flops else []
+    each += [f"energy × delay {joule_seconds(result.edp_js)}"] if result.edp_js else []
+    bar, power = _bar_words(result.energy_bar), _bar_words(result.power_bar)
+    words = f" {' ' * bool(bar)}{watts(result.power_w)}{power} on average"
+    more = f", {', '.join(each)}" if each and not bar else ""
+    console.print(
+        styled(("energy", "bold"), "  ", (f"{joules(result.energy_j):<8}", "bold cyan"), (bar, "cyan"), words + more)
+    )
+    _print_bar(console, result.energy_bar)
+    if each and bar:
+        console.print(f"{_INDENT}{', '.join(each)}")
     split = energy_split(result)
     static = split.pop(STATIC, 0.0)
     dynamic = sum(split.values())

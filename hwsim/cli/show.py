@@ -22,7 +22,9 @@ SHOW_EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --re
 
 
 def show_command(
-    name: Annotated[str, typer.Argument(help="A machine or workload: its name, or the path of a file.")],
+    name: Annotated[
+        str, typer.Argument(help="A machine, workload, system or engine: its name, or the path of a file.")
+    ],
     resolved: Annotated[bool, typer.Option("--resolved", help="Print full YAML with every default.")] = False,
     settings: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the resolved description as JSON.")] = False,
@@ -40,12 +42,19 @@ def show_command(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the machine into a file: png, svg or pdf.")
     ] = None,
 ) -> None:
-    """Show a machine or workload."""
+    """Show a machine, workload, system or engine."""
     from hwsim.spec.fields import as_data, as_yaml
     from hwsim.spec.machine import MachineSpec
+    from hwsim.systems.find import described_kind, load_described
 
     if on is not None:
         print_knobs(name, on, settings or (), as_json)
+        return
+    if (kind := described_kind(name)) is not None:
+        if settings or diagram or plot is not None:
+            raise InputError(f"{name} is a {kind}: --set, --diagram and --plot are for machines and workloads")
+        spec = load_described(kind, name)
+        print_json(as_data(spec)) if as_json else print_plain(as_yaml(spec))
         return
     loaded = load_any(name, settings or ())
     if diagram or plot is not None:

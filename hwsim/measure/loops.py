@@ -1,8 +1,10 @@
 """A workload on the computer at hand: its loops compiled with Numba and timed, the fastest of some repeats.
 
-Caches are cold at the start of each repeat, as they are at the start of a simulated run: a buffer larger than they are is
-gone through before. Threads are timed by their own CPU time, so that other programs disturb less; of several, the one
-counts that needs most, and starting them and waiting for each other is left out.
+Caches are cold at the start of each repeat, as they are at the start of a simulated run: a buffer larger than they are
+is gone through before. Threads are timed by their own CPU time, so that other programs disturb less; of several, the
+one counts that needs most, and starting them and waiting for each other is left out.
+
+Which loops become vector code is up to the compiler: it takes innermost loops, and no exponentials.
 """
 
 from __future__ import annotations
@@ -172,5 +174,3 @@ def _spans(loops: list[Loop]) -> dict[str, tuple[int, int]]:
             before = found.get(operand.tensor, (low, high))
             found[operand.tensor] = min(low, before[0]), max(high, before[1])
     return found
-
-

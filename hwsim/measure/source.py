@@ -1,9 +1,9 @@
 """Loops as Python source for Numba: the same order, tiles, unrolling and place of the sums that the simulator lowers.
 
 One function for each loop nest. It takes an array for each tensor and the first and last position of each index. All
-indices are unsigned, since a signed one would be looked at for being negative at each access. What one point computes is
-as many multiplications, additions and special functions of its operands as the loop has instructions: the same work, on
-values that do not matter.
+indices are unsigned, since a signed one would be looked at for being negative at each access. What one point computes
+is as many multiplications, additions and special functions of its operands as the loop has instructions: the same work,
+on values that do not matter.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _Writer:
 
     def _zero(self, place: str) -> str:
         """A zero of the output's type."""
-        return f"{place.split('[')[0]}.dtype.type(0)"
+        return f"{place.split('[', maxsplit=1)[0]}.dtype.type(0)"
 
     def _sum_name(self, copy: dict[str, int]) -> str:
         output = self.loop.operation.output

@@ -34,6 +34,7 @@ from hwsim.ops.model import (
     Product,
     Reshape,
     Rope,
+    View,
 )
 
 TOKENS: Final = "tokens"
@@ -121,7 +122,8 @@ class Graph:
     exchanges: tuple[Exchange, ...] = ()
     sourced: bool = False
     """Whether it reads a source before any token is made."""
-    tied: bool = field(default=False)
+    block_inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Blocks that come into a block, where a file names them."""
 
     @classmethod
     def of(cls, model: ModelWorkload, tp: int = 1, ep: int = 1) -> Graph:
@@ -153,7 +155,7 @@ class Graph:
             if own:
                 kept.append(GraphBlock(block.name, own, block.stream, block.nodes))
             position += block.repeat
-        return Graph(self.name, tuple(kept), self.tp, self.ep, self.exchanges, self.sourced, self.tied)
+        return Graph(self.name, tuple(kept), self.tp, self.ep, self.exchanges, self.sourced, self.block_inputs)
 
     @property
     def is_generative(self) -> bool:
@@ -198,9 +200,9 @@ class _Builder:
                 following = self._after(block)
                 if following:
                     flow = self._first()
-        tied = any(isinstance(n.op, Linear) and n.op.tied for b in blocks for n in b.nodes)
+        named = {block.name: block.inputs for block in self.model.blocks if block.inputs}
         exchanges = tuple(self.exchanges) if max(self.tp, self.ep) > 1 else ()
-        return Graph(self.model.name, tuple(blocks), self.tp, self.ep, exchanges, self.source is not None, tied)
+        return Graph(self.model.name, tuple(blocks), self.tp, self.ep, exchanges, self.source is not None, named)
 
     def _after(self, block: Block) -> bool:
         """Whether the block is the last of the source."""
@@ -244,6 +246,8 @@ class _Builder:
         for name in type(op).model_fields:
             value = getattr(op, name)
             if name in ("name", "op", "inputs", "split", "rows_of", "what") or isinstance(value, bool) or value is None:
+                continue
+            if name == "makes":
                 continue
             if isinstance(value, tuple):
                 found |= {f"{name}.{n}": self.model.extent(each) for n, each in enumerate(value)}
@@ -323,7 +327,9 @@ class _Builder:
             case Reshape():
                 return _reshaped(op, flows)
             case Product():
-                return Flow(flow.rows, z["n"]) if op.weights else Flow(z["m"], z["n"])
+                return Flow(z["batch"] * z["m"], z["n"])
+            case View(makes=tuple(makes)) | Move(makes=tuple(makes)):
+                return _made(makes)
         assert isinstance(op, Positions | Norm | HeadNorm | Rope | Experts | Move)
         return flow
 
@@ -336,6 +342,12 @@ class _Builder:
                 f"its input is {flows[0].width:,} wide, and q, k and v of {z['heads']} and {z['kv_heads']} heads are "
                 f"{whole:,}"
             )
+
+
+def _made(shape: tuple[int, ...]) -> Flow:
+    if len(shape) == 3:
+        return Flow(1, shape[0], (shape[1], shape[2]))
+    return Flow(shape[0], shape[1]) if len(shape) == 2 else Flow(1, shape[0])
 
 
 def _joined(flows: list[Flow]) -> Flow:

@@ -36,6 +36,7 @@ from hwsim.ops.model import (
     Product,
     Reshape,
     Rope,
+    View,
 )
 
 EAGER, COMPILED, SERVING = "eager", "compiled", "serving"
@@ -241,7 +242,8 @@ def _rope(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
 def _pointwise(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     elements, name = low.phase.elements(node.out), node.word
     if name == "softmax":
-        return [rows_call("softmax", low.numbers.activations, low.phase.rows(node.out), node.out.per_row)]
+        width = node.out.image[1] if node.out.image else node.out.width
+        return [rows_call("softmax", low.numbers.activations, elements // width, width)]
     if low.fused and node.name in joined:
         return []
     if low.fused and node.flow.image and _joins_conv(node):
@@ -281,16 +283,24 @@ def _conv(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
         found = low.matmul(m, n, flow.width)
         return found if stride == kernel else [*found, low.touch(low.phase.elements(node.out), "add")]
     if kernel == (1, 1) and stride == (1, 1) and groups == 1:
-        return low.matmul(batch * flow.image[0] * flow.image[1], z["channels"], flow.width)
+        found = low.matmul(batch * flow.image[0] * flow.image[1], z["channels"], flow.width)
+        return [*found[:-1], replace(found[-1], instead=(_window(low, node, kernel, stride),))]
     if stride[0] != stride[1] or flow.image[1] == 1:  # over a line: windows as a product
         places = node.out.image[0] * node.out.image[1]
         return low.matmul(batch * places, z["channels"] // groups, flow.width // groups * kernel[0] * kernel[1], groups)
+    return [_window(low, node, kernel, stride)]
+
+
+def _window(low: Lowering, node: Node, kernel: tuple[int, int], stride: tuple[int, int]) -> KernelCall:
+    z, flow = node.sizes, node.flow
+    assert flow.image is not None
     sizes: dict[str, int] = {
-        "batch": batch, "ci": flow.width, "height": flow.image[0], "width": flow.image[1], "co": z["channels"],
-        "kernel": kernel[0], "kernel_w": kernel[1], "stride": stride[0], "padding": z["padding"], "groups": groups,
+        "batch": low.phase.rows(node.out), "ci": flow.width, "height": flow.image[0], "width": flow.image[1],
+        "co": z["channels"], "kernel": kernel[0], "kernel_w": kernel[1], "stride": stride[0], "padding": z["padding"],
+        "groups": z["groups"],
     }  # fmt: skip
     precision = low.numbers.product if low.numbers.product not in ("w8a16", "w4a16") else low.numbers.activations
-    return [KernelCall("conv2d", precision, tuple(sizes.items()), product=True)]
+    return KernelCall("conv2d", precision, tuple(sizes.items()), product=True)
 
 
 def _pool(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
@@ -409,34 +419,32 @@ def _one_kernel(low: Lowering, z: Heads, biased: bool) -> KernelCall:
              "causal": z.causal and z.queries > 1}  # fmt: skip
     schedule = {"variant": "fused", "br": min(z.queries, 128), "bc": min(z.keys, 128)}
     made = KernelCall("attention", low.numbers.activations, tuple(sizes.items()), (("schedule", schedule),))
-    instead = tuple(_unfused(low, z, biased=biased, passes=0, copies=False))
+    instead = tuple(_unfused(low, z, biased=biased, eager=False))
     found = replace(made, instead=instead, product=True)
     if low.numbers.kv == low.numbers.activations or low.phase.name != DECODE:
         return found
     return replace(found, precision=low.numbers.kv, instead=(found,))
 
 
-def _unfused(
-    low: Lowering, z: Heads, *, biased: bool, passes: int | None = None, copies: bool = True
-) -> list[KernelCall]:
+def _unfused(low: Lowering, z: Heads, *, biased: bool, eager: bool = True) -> list[KernelCall]:
     """Scores in memory: a product, passes over them, a softmax, a product; heads copied where sequences share rows."""
     found: list[KernelCall] = []
     own, kept = z.batch * z.queries * z.heads, z.batch * z.keys * z.kv_heads
-    several = copies and z.batch > 1
+    several = eager and z.batch > 1
     if several:
         found += [low.touch(own * z.dim), low.touch(kept * z.dim)]
     shared = z.heads // z.kv_heads if z.heads % z.kv_heads == 0 else 1
     batch, rows = z.batch * z.heads // shared, z.queries * shared
     found += low.matmul(rows, z.keys, z.dim, batch, weights=False)
-    steps = (1 if biased else 2) if passes is None else passes
-    found += [low.touch(z.scores)] * steps
+    if eager:  # scaled and masked, or a bias added that is as large as the scores of a sequence
+        found += [low.touch(z.scores, "add")] if biased else [low.touch(z.scores)] * 2
     found.append(rows_call("softmax", low.numbers.activations, z.batch * z.heads * z.queries, z.keys))
     if low.drops and low.dropout == "all":
         found.append(low.drop(z.scores))
     if several:
         found.append(low.touch(kept * z.value_dim))
     found += low.matmul(rows, z.value_dim, z.keys, batch, weights=False)
-    if copies:
+    if eager:
         found.append(low.touch(own * z.value_dim))
     return found
 
@@ -476,5 +484,6 @@ RULES: Mapping[type[ModelOperation], Callable[[Lowering, Node, Joined], list[Ker
     Pool: _pool,
     Reshape: _reshape,
     Move: _move,
+    View: lambda low, node, joined: [],
     Product: _product_of,
 }

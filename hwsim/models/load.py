@@ -48,7 +48,7 @@ def load_model(name: str | Path) -> LoadedModel:
     text = str(name)
     if text.endswith(IMPORTED) and not text.endswith((".yaml", ".yml")):
         return import_file(expand(text))
-    if is_path(text) and not text.endswith((".yaml", ".yml")):
+    if text.lower().endswith(OTHERS) or (is_path(text) and not text.endswith((".yaml", ".yml"))):
         raise InputError(f"{text}: no file of a model: its name ends in .yaml, {', '.join(IMPORTED)}")
     spec = load_workload(name if isinstance(name, Path) else text).spec
     if not isinstance(spec, ModelWorkload):
@@ -56,8 +56,10 @@ def load_model(name: str | Path) -> LoadedModel:
     return LoadedModel(spec)
 
 
-IMPORTED = (".json", ".onnx", ".pt2", ".csv")
+IMPORTED = (".json", ".onnx", ".csv")
 """Endings of files that importers read."""
+OTHERS = (".pt2", ".pt", ".pth", ".bin", ".safetensors", ".gguf", ".npz", ".tflite", ".pb", ".h5", ".xml", ".txt")
+"""Endings of files that hold a model, and that no importer reads."""
 MOST_CONFIG_BYTES = 4_000_000
 
 
@@ -71,19 +73,50 @@ def import_file(path: Path, name: str | None = None) -> LoadedModel:
         raise InputError(f"there is no file {path}")
     if path.suffix == ".json":
         return _config(path, called)
-    raise InputError(f"{path}: no importer reads files that end in {path.suffix or 'nothing'}")
+    if path.suffix == ".onnx":
+        from hwsim.models.importers.onnx_file import read_onnx
+
+        return _made(path, read_onnx(path, called))
+    if path.suffix == ".csv":
+        from hwsim.models.importers.layer_csv import read_layers
+
+        return _made(path, read_layers(str(path), _text(path), called))
+    raise InputError(
+        f"{path}: no importer reads files that end in {path.suffix or 'nothing'}; {', '.join(IMPORTED)} do"
+    )
+
+
+def _made(path: Path, read: tuple[dict[str, Any], list[str]]) -> LoadedModel:
+    """Checked as a model file is, with what does not fit said of the file it came from."""
+    from hwsim.errors import ShapeError
+    from hwsim.models.graph import Graph
+
+    model = model_from_data(read[0], str(path))
+    try:
+        Graph.of(model)
+    except ShapeError as error:
+        raise InputError(f"{path}: {error}") from error
+    return LoadedModel(model, tuple(read[1]))
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, MOST_CONFIG_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not text: {error}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _config(path: Path, name: str) -> LoadedModel:
     from hwsim.models.importers.config_json import read_config
 
+    text = _text(path)
     try:
-        raw = read_file(path, MOST_CONFIG_BYTES)
-        data = json.loads(raw.decode("utf-8"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from error
-    made, notes = read_config(str(path), data, name)
-    return LoadedModel(model_from_data(made, str(path)), tuple(notes))
+    return _made(path, read_config(str(path), data, name))
 
 
 def plain_name(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
@@ -132,8 +132,14 @@ class Fit:
         return {**asdict(self), "fits": self.fits}
 
 
-def find_fit(machine: MachineSpec, use: Callable[[int, int, str | None], MemoryUse], batch: int, context: int) -> Fit:
-    """`use(batch, context, weights)` says what is needed; formats are tried from wide to narrow."""
+def find_fit(
+    machine: MachineSpec,
+    use: Callable[[int, int, str | None], MemoryUse],
+    batch: int,
+    context: int,
+    formats: Sequence[str] = (),
+) -> Fit:
+    """`use(batch, context, weights)` says what is needed; `formats` of weights are tried in their order."""
     needed, has = use(batch, context, None).total, capacity(machine)
     if has is None:
         return Fit(needed, None, None, None, None)
@@ -143,7 +149,7 @@ def find_fit(machine: MachineSpec, use: Callable[[int, int, str | None], MemoryU
 
     narrower = None
     if needed > has:
-        narrower = next((name for name in ("fp8", "w8a16", "w4a16") if fits(batch, context, name)), None)
+        narrower = next((name for name in formats if fits(batch, context, name)), None)
     return Fit(
         needed,
         has,

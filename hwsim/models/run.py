@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hwsim.errors import InputError
+from hwsim.models.accuracy import measure_accuracy
+from hwsim.models.evaluate import GivenWeights
 from hwsim.models.graph import Graph
 from hwsim.models.kernels import COMPILED, EAGER, SERVING
 from hwsim.models.memory import Fit, MemoryUse, find_fit, memory_use
@@ -58,9 +60,21 @@ class ModelRun:
         return tuple(each for each in self.phases if each.step.phase.name == name)
 
 
-def run(machine: MachineSpec, model: ModelWorkload, told: Callable[[str], None] | None = None) -> RunResult:
-    """The result of a model as that of a run; see hwsim.api.run_all, which comes here for models."""
-    return total_result(run_phases(machine, model, told))
+def run(
+    machine: MachineSpec,
+    model: ModelWorkload,
+    told: Callable[[str], None] | None = None,
+    *,
+    math: bool = True,
+    given: GivenWeights | None = None,
+) -> RunResult:
+    """The result of a model as that of a run; see hwsim.api.run_all, which comes here for models.
+
+    ``math``: compute the model, or a slice of it, in its formats and in float64; ``given`` are weights of your own.
+    """
+    found = run_phases(machine, model, told)
+    accuracy = measure_accuracy(model, found.numbers, given, model.seed) if math else None
+    return total_result(found, accuracy)
 
 
 def explain(result: RunResult) -> Why:
@@ -80,15 +94,22 @@ def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str],
     def needs(batch: int, context: int, weights: str | None) -> MemoryUse:
         own = numbers if weights is None else Numbers(FORMATS.get(weights, weights), numbers.activations, numbers.kv)
         fullest = wanted[0][0]
-        length = max(1, context - use.generate) if fullest.name == "prefill" else context
+        length = max(1, context - made) if fullest.name == "prefill" else context
         phase = Phase(fullest.name, batch, length if fullest.tokens > 1 else 1, 0, fullest.source)
         return memory_use(graph, own, phase, kernels, context=context, recompute=use.recompute,
                           optimizer=use.optimizer)  # fmt: skip
 
-    context = use.prompt + use.generate
+    made = use.generate if use.phase == "all" else 0
+    context = use.prompt + made
     memory = needs(use.batch, context, None)
     return ModelRun(model, machine, graph, numbers, kernels, steps, memory,
-                    find_fit(machine, needs, use.batch, context), swapped)  # fmt: skip
+                    find_fit(machine, needs, use.batch, context, narrower(machine)), swapped)  # fmt: skip
+
+
+def narrower(machine: MachineSpec) -> list[str]:
+    """Formats of weights that the machine has, from wide to narrow."""
+    kernels = simulated_on(machine)
+    return [name for name in ("fp8", "w8a16", "w4a16") if kernels.multiplies(FORMATS.get(name, name))]
 
 
 HALVES = {"fp16": "bf16", "bf16": "fp16"}

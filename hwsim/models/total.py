@@ -17,6 +17,7 @@ from hwsim.engine.attribution import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
 from hwsim.models.price import KernelPrice, OperationCost, StepCost
+from hwsim.numerics.error import NumericError
 from hwsim.result import (
     Counts,
     EnergyLine,
@@ -31,13 +32,15 @@ from hwsim.result import (
     machine_of,
 )
 from hwsim.results.assemble import NO_MATH
+from hwsim.results.bar_table import find_bars, is_shipped
 from hwsim.results.explanation import explain as explain_kernel
 from hwsim.spec.fields import as_data
-from hwsim.target import ARROW, find_target
+from hwsim.target import ARROW, ComparedPart, find_target
 from hwsim.text import data
 from hwsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from hwsim.models.accuracy import Accuracy
     from hwsim.models.run import ModelRun
 
 MODEL = "model"
@@ -73,7 +76,7 @@ def shares(found: ModelRun) -> Iterator[Share]:
                 yield Share(price, count * phase.times, operation)
 
 
-def total_result(found: ModelRun) -> RunResult:
+def total_result(found: ModelRun, accuracy: Accuracy | None = None) -> RunResult:
     """One result for all phases."""
     all_of = list(shares(found))
     time_s = found.seconds
@@ -97,14 +100,15 @@ def total_result(found: ModelRun) -> RunResult:
         power_w=None if energy_j is None else energy_j / time_s,
         energy=energy,
         memory=memory,
-        work=_work(found, all_of, flops, time_s, energy_j),
+        work=_work(found, all_of, flops, time_s, energy_j, accuracy),
         intensity=_intensity(memory, flops, found),
-        error=None,
+        error=None if accuracy is None else NumericError(accuracy.report.max_rel, accuracy.report.rms_rel),
         attribution=attribution,
         peak_memory_bytes=found.memory.total,
-        warnings=tuple(_warnings(found)),
+        warnings=tuple(_warnings(found, accuracy)),
         resolved=Resolved(as_data(machine), as_data(model)),
         bounds=_bounds(all_of),
+        bars=find_bars(machine, compared_phases(found), time_s, energy_j, 0.0, EXACT, as_shipped=is_shipped(machine)),
         energy_by_cause=causes,
         energy_by_tensor=None if energy is None else {},
         throttle=None,
@@ -112,7 +116,20 @@ def total_result(found: ModelRun) -> RunResult:
         tensors={},
         stages=tuple(_stages(found)),
         replay=ReplayModel(MODEL, 0, 0),
-        numeric=None,
+        numeric=None if accuracy is None else accuracy.report,
+    )
+
+
+EXACT = "operations, parameters and bytes that are kept"
+PHASES = {"inference": "inference with whole models", "training": "training of whole models"}
+
+
+def compared_phases(found: ModelRun) -> tuple[ComparedPart, ...]:
+    """Its phases as measurements of whole models know them; none where nobody measured any on such machines."""
+    begin = find_target(found.machine).models
+    named = [("training" if each.step.phase.name == "train" else "inference", each) for each in found.phases]
+    return tuple(
+        ComparedPart(f"{begin}_{name}", PHASES[name], each.times * each.step.seconds) for name, each in named if begin
     )
 
 
@@ -200,7 +217,9 @@ def _bounds(all_of: list[Share]) -> TimeBounds:
     return TimeBounds(min(lower, upper), upper, dict(sorted(parts.items())))
 
 
-def _work(found: ModelRun, all_of: list[Share], flops: int, time_s: float, energy_j: float | None) -> WorkDone:
+def _work(
+    found: ModelRun, all_of: list[Share], flops: int, time_s: float, energy_j: float | None, accuracy: Accuracy | None
+) -> WorkDone:
     instructions: defaultdict[str, int] = defaultdict(int)
     for share in all_of:
         for name, count in share.price.result.work.instructions.items():
@@ -218,7 +237,7 @@ def _work(found: ModelRun, all_of: list[Share], flops: int, time_s: float, energ
         cores=max(work.cores for work in results),
         flops_per_s=flops / time_s,
         peak_flops_per_s=peak / busy if busy else 0.0,
-        use={MODEL: _description(found, time_s, energy_j)},
+        use={MODEL: {**_description(found, time_s, energy_j), "computed": accuracy.words if accuracy else ""}},
     )
 
 
@@ -375,7 +394,7 @@ def kernel_bound(result: RunResult) -> str:
     return bound.short if bound.part != skipped else "starting kernels"
 
 
-def _warnings(found: ModelRun) -> Iterator[str]:
+def _warnings(found: ModelRun, accuracy: Accuracy | None) -> Iterator[str]:
     if not found.fit.fits:
         assert found.fit.has is not None
         yield (
@@ -390,4 +409,4 @@ def _warnings(found: ModelRun) -> Iterator[str]:
     yield from dict.fromkeys(note for each in found.phases for note in each.step.notes)
     if any(share.price.scale != 1 for share in shares(found)):
         yield "large kernels were simulated on a slice, and scaled to the whole"
-    yield NO_MATH
+    yield NO_MATH if accuracy is None else f"the numeric error is that of {accuracy.words}"

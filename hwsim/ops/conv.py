@@ -121,9 +121,10 @@ def absorbed(operators: Sequence[StatementOperator]) -> StatementOperator | None
     """A convolution with element-wise operations on its outputs, and a max-pool at the end; None for anything else."""
     head, *tail = operators
     assert isinstance(head, Conv2d)
-    pool = getattr(tail[-1], "window", (0, 0)) if tail[-1].name == "max_pool" else None
-    behind = tail if pool is None else tail[:-1]
-    if not all(each.name in POINTWISE for each in behind) or (pool is not None and pool[0] != pool[1]):
+    last = tail[-1]
+    side = last.parameters["window"] if last.name == "max_pool" else None
+    behind = tail if side is None else tail[:-1]
+    if not all(each.name in POINTWISE for each in behind) or last.parameters.get("stride") not in (None, side):
         return None
     out = head.outputs[-1].shape
     after = [
@@ -135,7 +136,6 @@ def absorbed(operators: Sequence[StatementOperator]) -> StatementOperator | None
         )
         for number, each in enumerate(behind, 1)
     ]
-    side = None if pool is None else pool[0]
     asked = ConvStepSchedule(vector=head.schedule.vector, v1=head.schedule.unroll["co"])
     return Conv2d(head.shape, asked.made(head.shape, side), [*head.after, *after], side)
 

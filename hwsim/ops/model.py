@@ -32,6 +32,9 @@ Side = Annotated[int, Field(ge=1, le=65_536)]
 Sides = Side | tuple[Side, Side]
 """Of a window: one number for both directions, or height and width."""
 
+Made = Annotated[tuple[Extent, ...], Field(min_length=1, max_length=3)]
+"""A shape that is said: a width, tokens and their width, or channels, height and width of an image."""
+
 Split = Literal["out", "in", "none"]
 Numbers = Literal[
     "fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8", "int8", "int16", "w8a16", "w4a16", "int4", "mxfp8", "mxfp4",
@@ -200,7 +203,15 @@ class Move(ModelOperation):
     op: Literal["move"] = Field(description="Numbers that are read and written, for each sequence or image.")
     read: Extent = Field(description="Numbers read.")
     write: Extent = Field(description="Numbers written.")
+    makes: Made | None = Field(None, description="Shape of what it makes; that of what comes in if not given.")
     what: str = Field("", max_length=200, description="What the file called it.")
+
+
+class View(ModelOperation):
+    """The same numbers in another shape, or numbers from elsewhere; nothing is moved."""
+
+    op: Literal["view"] = Field(description="Another shape.")
+    makes: Made = Field(description="Its shape: [width], [tokens, width], or [channels, height, width] of an image.")
 
 
 class Product(ModelOperation):
@@ -216,7 +227,7 @@ class Product(ModelOperation):
 
 Operation = Annotated[
     Linear | Embedding | Positions | Norm | HeadNorm | Rope | Attention | LatentAttention | Experts | Pointwise | Conv
-    | Pool | Reshape | Move | Product,
+    | Pool | Reshape | Move | View | Product,
     Field(discriminator="op"),
 ]  # fmt: skip
 

@@ -84,6 +84,8 @@ class LoopPlan:
     vector: str | None = None
     lanes: int = 1
     accumulate: Literal["register", "memory"] = "register"
+    outer: Mapping[str, int] = field(default_factory=dict)
+    """Extents of the tiles for the cache behind: loops over them run around those over `tile`."""
 
     def step(self, index: str) -> int:
         """Iterations that one pass through the body covers."""
@@ -219,19 +221,20 @@ def cut_steps(plan: LoopPlan, ranges: Mapping[str, Range], fine: bool) -> Iterat
     the next loop is over tiles too, then that one as well.
     """
     ranges = dict(ranges)
-    tiled = [index for index in plan.order if index in plan.tile]
+    sizes = plan.outer or plan.tile
+    tiled = [index for index in plan.order if index in sizes]
     outer = tiled[0] if tiled else plan.order[0]
     if not fine:
         yield ranges
         return
-    unit = step_unit(plan, outer)
+    unit = sizes.get(outer) or step_unit(plan, outer)
     cuts = _cut(ranges[outer], unit, MOST_STEPS)
     deeper = len(cuts) < FEWEST_STEPS and len(tiled) > 1
     for cut in cuts:
         if not deeper:
             yield {**ranges, outer: cut}
             continue
-        for inner in _cut(ranges[tiled[1]], plan.tile[tiled[1]], -(-FEWEST_STEPS // len(cuts))):
+        for inner in _cut(ranges[tiled[1]], sizes[tiled[1]], -(-FEWEST_STEPS // len(cuts))):
             yield {**ranges, outer: cut, tiled[1]: inner}
 
 

@@ -45,6 +45,7 @@ from hwsim.result import (
     WorkDone,
     bytes_moved,
 )
+from hwsim.results.bar_table import find_bars
 from hwsim.results.energy import energy_by_tensor, throttle_words
 from hwsim.spec.fields import as_data
 from hwsim.spec.machine import MachineSpec
@@ -63,8 +64,13 @@ def assemble(
     *,
     seed: int,
     throttle: Throttle | None = None,
+    as_shipped: bool = False,
 ) -> RunResult:
-    """Check the answer, price the energy, and put everything where it can be found."""
+    """Check the answer, price the energy, and put everything where it can be found.
+
+    `as_shipped`: the machine, before a power limit lowered its clock, is one that comes with hwsim, as it comes.
+    """
+    target = find_target(machine)
     check = verify(kernel, workload, seed) if kernel.setting.math else None
     verified, error = (check.verified, check.error) if check is not None else (None, None)
     entries = _priced(machine, outcome)
@@ -110,10 +116,19 @@ def assemble(
             upper_s=outcome.upper_fs / FEMTOSECONDS,
             parts={name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
         ),
+        bars=find_bars(
+            machine,
+            target.compared(kernel, outcome),
+            time_s,
+            energy_j,
+            fsum(entry.joules for entry in entries or () if entry.per == "second"),
+            target.exact,
+            as_shipped=as_shipped,
+        ),
         energy_by_cause=_by_cause(entries),
         energy_by_tensor=energy_by_tensor(entries, outcome),
         throttle=throttle,
-        formulas=find_target(machine).formulas(kernel, outcome, memory, intensity),
+        formulas=target.formulas(kernel, outcome, memory, intensity),
         tensors=_tensors(kernel, outcome),
         stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
         replay=ReplayModel(outcome.model, outcome.accesses, outcome.skipped),

@@ -56,6 +56,19 @@ class Metric:
         return self.best == "most"
 
 
+UNITS = {"s": "s", "j": "J", "w": "W"}
+
+
+def _end(bar: str, end: str) -> Callable[[RunResult], Amount]:
+    """One end of an error bar; None where nobody ever compared."""
+
+    def of(result: RunResult) -> Amount:
+        found: float | None = getattr(getattr(result, bar), end, None)
+        return found
+
+    return of
+
+
 _ROWS = (
     Metric("time_s", "time", "s", lambda r: r.time_s, column=0, typed="time",
            shown=("run", "repr", "html", "compare", "sweep", "point", "best", "plot", "bars")),
@@ -73,6 +86,9 @@ _ROWS = (
     Metric("peak_memory_bytes", "peak memory", "B", lambda r: r.peak_memory_bytes, column=40, head="memory",
            shown=("compare",)),
     Metric("utilisation", "of peak", "%", lambda r: r.utilisation, "most", column=60, shown=("compare", "sweep")),
+    *(Metric(f"{name}_{end}_{unit}", f"{title}, {words} of its bar", UNITS[unit], _end(f"{name}_bar", end))
+      for name, unit, title in (("time", "s", "time"), ("energy", "j", "energy"), ("power", "w", "power"))
+      for end, words in (("low", "low end"), ("high", "high end"))),
     Metric("verified", "verified", "", lambda r: r.verified),
     Metric("flops", "operations", "", lambda r: r.work.flops),
     Metric("flops_per_s", "speed", "FLOP/s", lambda r: r.work.flops_per_s, "most"),
@@ -128,6 +144,13 @@ def metrics_of(result: RunResult) -> dict[str, Amount]:
     row |= {f"energy.{name}": amount for name, amount in energy_split(result).items()}
     row |= result.work.use.get(MODEL, {}).get("metrics", {})
     return row
+
+
+def ends_of(name: str, row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Both ends of the error bar of a metric, from the metrics of a run; None for what has none."""
+    stem, _, unit = name.rpartition("_")
+    low, high = row.get(f"{stem}_low_{unit}"), row.get(f"{stem}_high_{unit}")
+    return (low, high) if isinstance(low, float) and isinstance(high, float) else None
 
 
 def shown(place: Place) -> list[Metric]:

@@ -175,8 +175,8 @@ def _numbers(value: object, path: str) -> Iterator[tuple[str, int]]:
 
 def workload_model(op: str | None) -> type[WorkloadSpec]:
     """The class behind an ``op``; the common one if there is none of that name."""
-    found = WorkloadSpec.variants.get(op or "")
-    if op and (found is None or found.operation is None):  # a class may be known before its operation is
+    known = WorkloadSpec.variants.get(op or "")
+    if op and (known is None or known.operation is None):  # a class may be known before what it does is
         import_home(op)
     return WorkloadSpec.variants.get(op or "", WorkloadSpec)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hwsim.engine.outcome import Span
 from hwsim.errors import InputError
 from hwsim.results.html.page import Column, Page, PageRow, run_sections, run_words
-from hwsim.results.metrics import about, full_name, shown, write
+from hwsim.results.metrics import about, ends_of, full_name, shown, write
 from hwsim.results.plot.stack import plot_energy, plot_traffic
 from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
 from hwsim.results.tile_limit import CAPACITY, CONFLICT, tile_limits
@@ -136,6 +136,7 @@ def _lines(results: ResultSet, x: str | None, metrics: list[str], path: Path | N
                 tuple(row[axis.name] for row in ordered),
                 tuple(numbers[row[axis.name]] or 0.0 for row in ordered),
                 {name: tuple(row.metrics.get(name) for row in ordered) for name in metrics},  # type: ignore[misc]
+                {name: tuple(ends_of(name, row.metrics) for row in ordered) for name in metrics},
             )
         )
     marks = _marks(results, groups) if axis.name == "tile" else []
@@ -251,6 +252,8 @@ def sweep_words(results: ResultSet) -> Iterator[str]:
         yield f"The Pareto front of time and energy has {len(front)} points: {listed}."
     yield f"The fastest point, {_where(results, results.best('time'))}:"
     yield from run_words(results.result(results.best("time")))
+    if near := len(results.near_best("time")):
+        yield f"{near:,} further points lie within its error bar and theirs: measured, one of them could win."
     if results.failed:
         reasons = dict.fromkeys((row.error or "").splitlines()[0] for row in results.failed)
         yield f"{len(results.failed)} points failed: {'; '.join(list(reasons)[:3])}."

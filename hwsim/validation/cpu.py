@@ -35,8 +35,9 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.cpu.run import CoreCrew
 from hwsim.targets.cpu.target import CpuTarget
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.split import is_held_out
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import FIT, Purpose, purpose_of
+from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, tables
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
@@ -93,6 +94,11 @@ class Case:
     tile: int
 
     @property
+    def purpose(self) -> Purpose:
+        """Whether constants may be fitted on it."""
+        return purpose_of(self.build, self.dtype, self.n, self.variant, self.tile)
+
+    @property
     def curve(self) -> Curve:
         return self.build, self.dtype, self.n, self.variant
 
@@ -103,7 +109,7 @@ class Case:
     @property
     def held_out(self) -> bool:
         """Whether nothing was fitted on it."""
-        return is_held_out(self.build, self.dtype, self.n, self.variant, self.tile)
+        return self.purpose != FIT
 
     @property
     def name(self) -> str:
@@ -112,10 +118,12 @@ class Case:
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("cpu.csv")
+    (path,) = tables(data, "cpu.csv", ())
     measured = _measured(path, count, seed)
-    if data is None:
-        measured = {case: seconds for case, seconds in measured.items() if case.held_out}
+    for_fits = 0
+    if data is None or data.is_dir():
+        every, measured = measured, {case: seconds for case, seconds in measured.items() if case.held_out}
+        for_fits = len(every) - len(measured)
     machine = load_machine("zen3", ["core.ports.fma=0"]).spec
     yield len(measured)
     simulated: dict[Case, float] = {}
@@ -124,12 +132,13 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         seconds = measured[case]
         simulated[case] = found
         detail = f"{simulated[case]:.4g} s simulated, {seconds:.4g} s measured"
-        rows.append(
-            ComparisonRow(case.name, f"{case.build} {case.variant}", relative_error(simulated[case], seconds), detail)
-        )
+        residual = Residual("cpu_matmul", machine.name, simulated[case], seconds, case.purpose)
+        error = relative_error(simulated[case], seconds)
+        rows.append(ComparisonRow(case.name, f"{case.build} {case.variant}", error, detail, residual))
         yield rows[-1]
     curves, groups = _correlations(measured, simulated)
-    yield report("cpu", WHAT, rows, _bars(curves, groups, measured, simulated), _notes(curves, groups))
+    yield report("cpu", WHAT, rows, _bars(curves, groups, measured, simulated), _notes(curves, groups),
+                 {("cpu_matmul", machine.name): for_fits})  # fmt: skip
 
 
 def simulate_case(machine: MachineSpec, case: Case) -> float:

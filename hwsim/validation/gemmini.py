@@ -16,7 +16,9 @@ from hwsim.api import run_all
 from hwsim.errors import CapacityError
 from hwsim.result import RunResult
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import unfitted_half
+from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 WHAT = "cycles of layers on gemmini16, against clocked RTL"
 
@@ -34,7 +36,7 @@ _COLUMNS = (*_LAYER, "scratchpad_rows", "accumulator_rows", "mapping", "rtl_cycl
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("gemmini.csv")
+    (path,) = tables(data, "gemmini.csv", ())
     records = sample(read_table(path, _COLUMNS), lambda record: record["r"], count, seed)
     yield len(records)
     rows: list[ComparisonRow] = []
@@ -43,15 +45,17 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         own = simulate_layer(path, record, {}).cycles
         slower += own > number(path, record, "rtl_auto_cycles")
         try:
-            found = simulate_layer(path, record, nest_choices(path, record)).cycles
+            played = simulate_layer(path, record, nest_choices(path, record))
         except CapacityError:  # the library keeps a halo of the input only once
             left_out += 1
             continue
-        measured = number(path, record, "rtl_cycles")
+        found, measured = played.cycles, number(path, record, "rtl_cycles")
         name = " ".join(f"{field}={record[field]}" for field in _LAYER)
         words = f"{found:,} cycles simulated, {measured:,.0f} in RTL"
         kind = f"{record['r']} x {record['s']} windows"
-        rows.append(ComparisonRow(name, kind, relative_error(found, measured), words))
+        seconds = played.time_s * measured / played.cycles
+        residual = Residual("array_products", MACHINE, played.time_s, seconds, unfitted_half(MACHINE, name))
+        rows.append(ComparisonRow(name, kind, relative_error(found, measured), words, residual))
         yield rows[-1]
     best = Bar("layers where the mapper's choice is slower than Gemmini's own", "0", str(slower), slower == 0)
     notes = [_given(mean(row.error for row in rows))] if rows else []

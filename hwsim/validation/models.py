@@ -9,6 +9,7 @@ a step of generating, and the prompts of other sequences that are read meanwhile
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -21,7 +22,9 @@ from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import unfitted_half
+from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error, tables
 
 WHAT = "seconds of whole models, against PyTorch on real GPUs and a serving engine"
 COLUMNS = ("machine", "model", "mode", "seq", "batch", "variant", "e2e_ms", "pred_roofline_ms", "pred_neusight_ms")
@@ -43,7 +46,7 @@ ONE_DEVICE = ("", "fusion")
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("models.csv")
+    (path,) = tables(data, "models.csv", ())
     records = sample(read_table(path, COLUMNS), lambda r: (r["mode"], r["machine"]), count, seed)
     left_out: dict[str, int] = defaultdict(int)
     kept = []
@@ -52,7 +55,9 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
             left_out[reason] += 1
         else:
             kept.append(record)
-    served = [] if data is not None else read_table(shipped("models_serving.csv"), SERVING_COLUMNS)
+    served = (
+        [] if data is not None and not data.is_dir() else read_table(shipped("models_serving.csv"), SERVING_COLUMNS)
+    )
     served = sample(served, lambda r: r["machine"], count, seed)
     yield len(kept) + len(served)
     rows: list[ComparisonRow] = []
@@ -61,7 +66,9 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     for record in kept:
         measured = number(path, record, "e2e_ms")
         found = 1e3 * pytorch_seconds(path, record)
-        rows.append(_compared(record, f"{record['mode']} {record['machine']}", _name(record), found, measured))
+        family = f"gpu_model_{'training' if record['mode'] == 'train' else 'inference'}"
+        group = f"{record['mode']} {record['machine']}"
+        rows.append(_compared(record, group, _name(record), found, measured, family))
         errors[record["mode"]].append(rows[-1].error)
         for column, who in OTHERS.items():
             if record[column]:
@@ -71,15 +78,16 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         measured = float(record["tpot_ms"])
         found = 1e3 * served_seconds(shipped("models_serving.csv"), record)
         name = f"{record['model']} prompt {record['isl']} generate {record['osl']} users {record['batch']}"
-        rows.append(_compared(record, f"serving {record['machine']}", name, found, measured))
+        rows.append(_compared(record, f"serving {record['machine']}", name, found, measured, "gpu_model_served"))
         errors["serving"].append(rows[-1].error)
         yield rows[-1]
     yield report("models", WHAT, rows, _bars(errors), [*_notes(errors, others), *_left_out(left_out)])
 
 
-def _compared(record: Record, group: str, name: str, found: float, measured: float) -> ComparisonRow:
+def _compared(record: Record, group: str, name: str, found: float, measured: float, family: str) -> ComparisonRow:
     detail = f"{found:.4g} ms simulated, {measured:.4g} ms measured"
-    return ComparisonRow(name, group, relative_error(found, measured), detail)
+    residual = Residual(family, record["machine"], found * 1e-3, measured * 1e-3, unfitted_half("model", name))
+    return ComparisonRow(name, group, relative_error(found, measured), detail, residual)
 
 
 def _name(record: Record) -> str:
@@ -121,11 +129,11 @@ def served_seconds(path: Path, record: Record) -> float:
     return step + (users - 1) / osl * prompt
 
 
-def _seconds(path: Path, record: Record, model: ModelWorkload, parameters: dict[str, object]) -> float:
+def _seconds(path: Path, record: Record, model: ModelWorkload, parameters: Mapping[str, object]) -> float:
     try:
         asked = with_parameters(model, parameters)
         assert isinstance(asked, ModelWorkload)
-        return run(_machine(record["machine"]), asked).time_s
+        return run(_machine(record["machine"]), asked, math=False).time_s
     except HwsimError as error:
         raise table_error(path, int(record[LINE]), "", str(error)) from error
 

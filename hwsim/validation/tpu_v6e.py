@@ -11,8 +11,9 @@ from statistics import median
 
 from hwsim.api import run_all
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.split import is_held_out
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import is_held_out, purpose_of
+from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 WHAT = "time of the layers of Llama-3.1-8B on tpu_v6e, against measured ones"
 
@@ -27,7 +28,7 @@ _COLUMNS = ("layer", "op", *_SIZES, "latency_us", "source")
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("tpu_v6e.csv")
+    (path,) = tables(data, "tpu_v6e.csv", ())
     held_out = [record for record in read_table(path, _COLUMNS) if is_held_out(MACHINE, record["op"], *_sizes(record))]
     records = sample(held_out, lambda record: record["layer"], count, seed)
     yield len(records)
@@ -36,9 +37,10 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         measured, simulated = number(path, record, "latency_us"), _simulated(path, record)
         words = f"{simulated:.4g} µs simulated, {measured:.4g} measured"
         name = f"{record['layer']} {_shape(record)}"
-        rows.append(
-            ComparisonRow(name, f"{record['op']}: {record['layer']}", relative_error(simulated, measured), words)
-        )
+        purpose = purpose_of(MACHINE, record["op"], *_sizes(record))
+        residual = Residual(f"array_{record['op']}s", MACHINE, simulated * 1e-6, measured * 1e-6, purpose)
+        group = f"{record['op']}: {record['layer']}"
+        rows.append(ComparisonRow(name, group, relative_error(simulated, measured), words, residual))
         yield rows[-1]
     yield report("tpu_v6e", WHAT, rows, [_bar(op, limit, rows) for op, limit in BARS.items() if _errors(op, rows)])
 

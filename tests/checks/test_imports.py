@@ -14,9 +14,10 @@ from hwsim.spec.machine import KINDS
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    "errors", "units", "text", "files", "private", "compiled_cache", "jit", "record",
+    "errors", "units", "text", "glossary", "files", "private", "compiled_cache", "jit", "record",
     "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine", "host",
-    "result", "target", "targets", "results", "api", "models", "sweep", "validation", "cli", "__main__",
+    "error_bar", "result", "target", "targets", "results", "api", "models", "systems", "sweep", "measure", "validation",
+    "lessons", "cli", "__main__",
 )  # fmt: skip
 """The parts of hwsim; each may import those before it; the pairs below do not know each other."""
 

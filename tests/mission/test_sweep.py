@@ -130,11 +130,30 @@ def test_t6_tune_answers_how_to_set_v1_and_v2() -> None:
 
 
 def test_t16_six_tile_sizes_are_tuned_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T16: register tile, and strips for two caches; the winner beats what one would guess first."""
-    axes = {"n": 32, "v1": "1,2,4", "v2": "1,2,4", "b1": "4,8,16", "b2": "4,8,16"}
-    search = tune(make_request("course_cpu", "matmul_strips", axes, {}, math=False), "time", ResultStore(MEMORY))
-    assert search.simulated <= search.candidates // 3
-    assert search.best["time"] < hwsim.run("course_cpu", "matmul_strips", n=32, v1=1, v2=1, b1=4, b2=4).time_s
+    """T16: register tile, and tiles for two caches; the winner beats what one would guess first."""
+    axes = {"n": 16, "v1": "1,2", "v2": "1,2", "b1": "2,4", "b2": "2,4", "c1": "4,8,16", "c2": "4,8,16"}
+    caches = {"l1.size": "512 B", "l1.ways": "full", "l2.size": "2 KiB", "l2.ways": "full"}
+    search = tune(make_request("course_cpu", "matmul_strips", axes, caches, math=False), "time", ResultStore(MEMORY))
+    assert search.candidates == 144
+    assert search.simulated <= search.candidates // 2
+    guess = hwsim.run("course_cpu", "matmul_strips", set=caches, n=16, v1=1, v2=1, b1=2, b2=2, c1=16, c2=16)
+    assert search.best["time"] < guess.time_s
+    assert {"v1", "v2", "b1", "b2", "c1", "c2"} <= set(search.best.coordinates)
+
+
+@pytest.mark.parametrize("c", [16, 32])
+def test_t16_a_tile_for_the_second_cache_divides_what_dram_brings(c: int) -> None:
+    """T16: with strips of c1 and c2 rows in L2, A comes once, B once for each c1 rows, C once: (2n² + n³/c1)/16 lines.
+
+    L1 sees what the strips inside decide, whatever is around them.
+    """
+    caches = {"l1.size": "4 KiB", "l1.ways": "full", "l2.size": "64 KiB", "l2.ways": "full"}
+    size = {"n": 128, "b1": 4, "b2": 4, "math": False}
+    inside, both = (
+        hwsim.run("course_cpu", "matmul_strips", set=caches, **size, **tile) for tile in ({}, {"c1": c, "c2": c})
+    )
+    assert both.memory["l2"].misses == (2 * 128**2 + 128**3 // c) // 16 < inside.memory["l2"].misses
+    assert both.memory["l1"].misses == inside.memory["l1"].misses
 
 
 def test_v3_v4_x5_the_ladder_climbs_in_the_order_of_the_notes() -> None:

@@ -33,6 +33,8 @@ class Spot:
     intensity: float
     """Operations per byte that the level moved."""
     flops_per_s: float
+    ends: tuple[float, float] | None = None
+    """Both ends of its error bar: operations over the ends of the time."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,18 @@ def make_roofline(machine: MachineSpec, runs: Mapping[str, RunResult], probes: M
     }
     roofs = level_bandwidths(machine, units)
     spots = tuple(
-        Spot(name, level, intensity, float(result.work.flops_per_s))
+        Spot(name, level, intensity, float(result.work.flops_per_s), speed_ends(result))
         for name, result in runs.items()
         for level, intensity in result.intensity.levels.items()
         if intensity and level in roofs
     )
     return Roofline(machine.name, units, roofs, dict(sorted(ceilings.items(), key=lambda item: item[1])), spots)
+
+
+def speed_ends(result: RunResult) -> tuple[float, float] | None:
+    """Operations per second at both ends of the time's error bar; None where it was never compared."""
+    ends = result.time.ends
+    return None if ends is None or not ends[0] else (result.work.flops / ends[1], result.work.flops / ends[0])
 
 
 def units_used(result: RunResult) -> int:
@@ -204,6 +212,10 @@ def _draw_spots(axes: Axes, spots: Sequence[Spot], names: Sequence[str]) -> None
         own = sorted((spot for spot in spots if spot.name == name), key=lambda spot: spot.intensity)
         axes.plot([s.intensity for s in own], [s.flops_per_s for s in own], color=FAINT, linewidth=0.8, zorder=3)
         for spot in own:
+            if spot.ends is not None:
+                axes.plot(
+                    [spot.intensity] * 2, spot.ends, color=TEXT, linewidth=1.1, marker="_", markersize=7, zorder=3.5
+                )
             axes.plot(
                 [spot.intensity], [spot.flops_per_s], marker=looks[name].marker, markersize=8,
                 color=look_of(spot.level).colour, markeredgecolor=TEXT, markeredgewidth=0.8, zorder=4,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ class Curve:
     places: tuple[Any, ...]
     numbers: tuple[float, ...]
     values: Mapping[str, tuple[float | None, ...]]
+    ends: Mapping[str, tuple[tuple[float, float] | None, ...]] = field(default_factory=dict)
+    """Both ends of the error bar at each place, for metrics that have one."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def _legend_below(figure: Figure, lines: Sequence[Curve], looks: Mapping[str, Se
 
 
 def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, Series]) -> None:
-    drawn = []
+    drawn, banded = [], False
     for line in lines:
         pairs = [(x, y) for x, y in zip(line.numbers, line.values[metric], strict=True) if y is not None]
         if not pairs:
@@ -106,7 +108,9 @@ def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, S
             markersize=5, linewidth=1.8, markeredgecolor="white", markeredgewidth=0.6, clip_on=False, zorder=3,
         )  # fmt: skip
         drawn.append((line.name, pairs))
+        banded |= _draw_band(axes, line, metric, look.colour)
     values = [y for _, pairs in drawn for _, y in pairs]
+    values += [end for line in lines for ends in line.ends.get(metric, ()) if ends is not None for end in ends]
     positive = [y for y in values if y > 0]
     logarithmic = bool(positive) and len(positive) == len(values) and max(positive) / min(positive) > _LOG_FROM
     if logarithmic:
@@ -120,9 +124,29 @@ def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, S
     axes.yaxis.set_major_formatter(lambda value, _: write(metric, value))
     axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
     axes.set_title(log_title(about(metric).title, logarithmic))
+    if banded:
+        axes.annotate(
+            BAND_WORDS, (1, 0), (-3, 3), "axes fraction", "offset points", ha="right", color=FAINT, fontsize=7.5
+        )
     if _named_at_ends(lines):
         _name_ends(axes, drawn, looks, logarithmic)
     _mark_best(axes, drawn, metric, looks)
+
+
+BAND_WORDS = "bands: 80 % of unseen measurements"
+
+
+def _draw_band(axes: Axes, line: Curve, metric: str, colour: str) -> bool:
+    """The error bars of a line as a light band; whether there are any."""
+    found = [(x, ends) for x, ends in zip(line.numbers, line.ends.get(metric, ()), strict=False) if ends is not None]
+    if not found:
+        return False
+    places, lows, highs = [x for x, _ in found], [ends[0] for _, ends in found], [ends[1] for _, ends in found]
+    if len(found) == 1:
+        axes.vlines(places, lows, highs, color=colour, alpha=0.4, linewidth=4, zorder=2)
+    else:
+        axes.fill_between(places, lows, highs, color=colour, alpha=0.14, linewidth=0, zorder=1)
+    return True
 
 
 def _name_ends(axes: Axes, drawn: Sequence[tuple[str, Any]], looks: Mapping[str, Series], logarithmic: bool) -> None:

@@ -7,6 +7,8 @@ all its lines into one set of a 32 KiB cache; padded by one line, it puts each i
 
 Pages. A translation that the TLB does not hold is looked up behind it. Which pages stay is estimated from footprints.
 
+Streams. Whether an access waits at all: a prefetcher follows neighbouring lines and short equal steps.
+
 Sums in memory. A loop that loads, adds and stores the same elements again in its next iteration waits until each store
 has been forwarded to the load: this is why short rows of C are slow.
 """
@@ -28,13 +30,13 @@ MOST_EXECUTIONS = 4096
 
 
 SPREAD = 0.4
-"""Fills of k sets at the same time take k ** SPREAD as long as those of one, if no prefetcher spaces them: lines 4 and 2
-KiB apart take 10.4 and 7.6 cycles each on a Zen 4, and 5 to 7.5 instead of 10.5 on a Zen 3; those 1 KiB apart 3.2."""
+"""Fills of k sets at the same time take k ** SPREAD as long as those of one, if no prefetcher spaces them: lines 4 and
+2 KiB apart take 10.4 and 7.6 cycles each on a Zen 4, and 5 to 7.5 instead of 10.5 on a Zen 3; those 1 KiB apart 3.2."""
 
 
 @dataclass(frozen=True, eq=False)
 class WindowLines:
-    """The distinct lines that one access touches while a window passes, as the sets that they fall into."""
+    """The lines that one access touches while a window passes, as the sets that they fall into: of loads each once."""
 
     executions: int
     sets: NDArray[np.int64]
@@ -60,8 +62,9 @@ def window_lines(nest: Nest, access: Access, iterations: int, cache: CacheSpec) 
         entries += counter * step
     if access.table is not None:
         addresses += access.table.offsets[entries]
-    lines = np.unique(addresses // (cache.line * access.per_byte))
-    return WindowLines(executions, lines % cache.set_count)
+    lines = addresses // (cache.line * access.per_byte)
+    # Stores are done one after the other, as the program has them: each needs its line, if it has left meanwhile.
+    return WindowLines(executions, (lines if access.write else np.unique(lines)) % cache.set_count)
 
 
 def crowded(
@@ -72,8 +75,8 @@ def crowded(
     share: Fraction,
     sets: int,
 ) -> float:
-    """Fills in one window, as many as would take the same time in one set, the first one left out. A line that was
-    written counts twice, since one like it has to leave first.
+    """Fills in one window, as many as would take the same time in one set, the first one left out. A line that is
+    loaded and then written counts twice, since one like it has to leave first.
 
     Given are the misses of each access in a share of a nest, and whether a prefetcher follows it.
     """
@@ -83,11 +86,51 @@ def crowded(
         if missed:
             executed = max(1.0, float(nest.count(access) * share))
             per_line = missed / executed * window.executions / len(window.sets)
-            stored = access.tensor in written
-            loads[ahead] += (1 + stored) * min(1.0, per_line) * np.bincount(window.sets, minlength=sets)
+            changed = access.tensor in written and not access.write
+            loads[ahead] += (1 + changed) * min(1.0, per_line) * np.bincount(window.sets, minlength=sets)
     jumps = float(loads[False].max())
     spread = (float(loads[False].sum()) / jumps) ** SPREAD if jumps else 1.0
     return max(0.0, jumps * spread + float(loads[True].max()) - 1)
+
+
+# Streams --------------------------------------------------------------------------------------------------------------
+
+STREAM_LINES = 2
+"""Neighbouring lines in a row from which a prefetcher runs ahead."""
+STREAM_STEPS = 4
+"""Equal steps within a page from which it follows jumps."""
+PAGE_BYTES = 4096
+"""No prefetcher steps over the border of a page."""
+
+
+def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
+    """Whether a prefetcher can follow an access: the innermost loop that leads to another line decides.
+
+    A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
+    An unrolled loop has several accesses to the same tensor that move alike: its step is the distance between them.
+    Nobody can follow a loop whose places are looked up in a table.
+    """
+    line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
+    apart = min((abs(other.base - access.base) for other in nest.accesses if _moves_alike(access, other)), default=page)
+    looked_up = access.table.strides if access.table is not None else (0,) * access.depth
+    loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
+    for trip, stride, entries in reversed(tuple(loops)):
+        if entries and trip > 1:
+            return False
+        if stride == 0 or trip == 1:
+            continue
+        if abs(stride) > line:
+            return min(abs(stride), max(apart, line)) * STREAM_STEPS <= page
+        if trip * abs(stride) >= STREAM_LINES * line:
+            return True
+    return True
+
+
+def _moves_alike(access: Access, other: Access) -> bool:
+    return other.tensor == access.tensor and other.strides == access.strides and other.base != access.base
+
+
+# Sums in memory -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

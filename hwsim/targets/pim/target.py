@@ -34,6 +34,7 @@ class PimTarget(Target):
     """Vector units at DRAM banks."""
 
     groups: ClassVar[frozenset[str]] = frozenset({"mapping"})
+    exact: ClassVar[str] = "operations, commands to the banks and bytes"
 
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
