@@ -61,6 +61,7 @@ COMMANDS = {
     "schema": "Print the JSON Schema of machine or workload files.",
     "calibrate": "Measure this computer with small loops, in less than a minute, and write it down as a machine file.",
     "measure": "Compile a workload's loops with Numba, run them on this computer, and compare with the simulation.",
+    "fit": "Fit a GPU's few constants to one half of a table of measured kernels, and report the other half.",
     "validate": "Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed.",
 }
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""
@@ -224,6 +225,7 @@ FIRST_COMMANDS = (
     ("hwsim explain", "more about the last run: conflicts, reuse, stalls, energy"),
     ("hwsim sweep course_cpu matmul_tiled tile=4..256:x2 --plot t.png", "many runs, kept and drawn"),
     ("hwsim ladder matmul", "naive, vectorised, tiled, parallel: what each step brings"),
+    ("hwsim lesson tiling", "a question, your prediction, runs, the reason; hwsim lesson lists them all"),
     ("hwsim list", "machines and workloads that are here"),
     ("hwsim show course_cpu", "one of them, at a glance"),
     ("hwsim show course_cpu --set l1.size='64 KiB' --resolved", "a variant, with every default filled in"),

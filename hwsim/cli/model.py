@@ -156,9 +156,10 @@ def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]
     console.print()
     for phase in about["phases"]:
         _print_phase(console, phase, about)
-    if len(about["phases"]) > 1:
-        spent = f", {joules(result.energy_j)}" if result.energy_j is not None else ""
-        console.print(styled(("in all   ", "bold"), f"{seconds(result.time_s)}{spent}"))
+    spent = f", {joules(result.energy_j)}" if result.energy_j is not None else ""
+    bar = f" {result.time.words}" if result.time.is_known else ""
+    console.print(styled(("in all   ", "bold"), f"{seconds(result.time_s)}{bar}{spent}"))
+    wrapped(console, "         ", f"time: {result.time.source}", style="dim")
     if result.numeric is not None:
         off = f"rms {result.numeric.rms_rel:.1e} off float64 ({about['computed']})"
         console.print(styled(("accuracy ", "bold"), off), soft_wrap=True)

@@ -419,34 +419,32 @@ def _one_kernel(low: Lowering, z: Heads, biased: bool) -> KernelCall:
              "causal": z.causal and z.queries > 1}  # fmt: skip
     schedule = {"variant": "fused", "br": min(z.queries, 128), "bc": min(z.keys, 128)}
     made = KernelCall("attention", low.numbers.activations, tuple(sizes.items()), (("schedule", schedule),))
-    instead = tuple(_unfused(low, z, biased=biased, passes=0, copies=False))
+    instead = tuple(_unfused(low, z, biased=biased, eager=False))
     found = replace(made, instead=instead, product=True)
     if low.numbers.kv == low.numbers.activations or low.phase.name != DECODE:
         return found
     return replace(found, precision=low.numbers.kv, instead=(found,))
 
 
-def _unfused(
-    low: Lowering, z: Heads, *, biased: bool, passes: int | None = None, copies: bool = True
-) -> list[KernelCall]:
+def _unfused(low: Lowering, z: Heads, *, biased: bool, eager: bool = True) -> list[KernelCall]:
     """Scores in memory: a product, passes over them, a softmax, a product; heads copied where sequences share rows."""
     found: list[KernelCall] = []
     own, kept = z.batch * z.queries * z.heads, z.batch * z.keys * z.kv_heads
-    several = copies and z.batch > 1
+    several = eager and z.batch > 1
     if several:
         found += [low.touch(own * z.dim), low.touch(kept * z.dim)]
     shared = z.heads // z.kv_heads if z.heads % z.kv_heads == 0 else 1
     batch, rows = z.batch * z.heads // shared, z.queries * shared
     found += low.matmul(rows, z.keys, z.dim, batch, weights=False)
-    steps = (1 if biased else 2) if passes is None else passes
-    found += [low.touch(z.scores)] * steps
+    if eager:  # scaled and masked, or a bias added that is as large as the scores of a sequence
+        found += [low.touch(z.scores, "add")] if biased else [low.touch(z.scores)] * 2
     found.append(rows_call("softmax", low.numbers.activations, z.batch * z.heads * z.queries, z.keys))
     if low.drops and low.dropout == "all":
         found.append(low.drop(z.scores))
     if several:
         found.append(low.touch(kept * z.value_dim))
     found += low.matmul(rows, z.value_dim, z.keys, batch, weights=False)
-    if copies:
+    if eager:
         found.append(low.touch(own * z.value_dim))
     return found
 

@@ -13,7 +13,9 @@ have to exchange is in `graph.exchanges`, and is not part of the price. Threads 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from pydantic import ValidationError
 
 from hwsim.api import run_all
 from hwsim.energy import static_watts
@@ -121,7 +123,9 @@ class StepPrice:
         return self.step(train(batch, tokens, source))
 
     def step(self, phase: Phase) -> StepCost:
-        """Any phase."""
+        """Any phase; a model with a source that nobody gave the length of reads as much of it as of tokens."""
+        if self.graph.sourced and not phase.source:
+            phase = replace(phase, source=max(phase.tokens, phase.cached))
         if phase not in self._steps:
             self._steps[phase] = self._price(phase)
         return self._steps[phase]
@@ -235,6 +239,8 @@ class Simulated:
         try:
             work = WorkloadSpec.model_validate(part.data)
             result = run_all(self.machine, work, math=False).result
+        except ValidationError as error:
+            raise RefusedError(str(error.errors(include_url=False)[0]["msg"])) from error
         except (InputError, CapacityError, ShapeError) as error:
             raise RefusedError(_short(error)) from error
         starts = self.target.starts(result)

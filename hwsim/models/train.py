@@ -47,7 +47,16 @@ def _backward(low: Lowering, node: Node, calls: list[KernelCall]) -> list[Kernel
         case Conv() | Product() | Experts():
             products = [call.times(2) if call.product else call.times(1.5) for call in calls]
             return [*products, *_gathered(low, node)]
+    if node.word in BACKWARD_STEPS and not low.fused:
+        return [low.touch(low.phase.elements(node.out), stage) for stage in BACKWARD_STEPS[node.word]]
     return [call.times(1.5 if _binary(call) else 1.0) for call in calls]
+
+
+BACKWARD_STEPS = {
+    "gelu_new": ("mul", "mul", "copy", "mul", "copy", "copy", "copy", "copy", "mul", "add", "add"),
+}
+"""0.5 x (1 + tanh(c (x + 0.044715 x³))) backwards, step by step: two factors, tanh, a cube in three steps, and the
+gradients of three uses of x added up."""
 
 
 def _binary(call: KernelCall) -> bool:

@@ -171,7 +171,7 @@ def source_decoder_layer(z: Layer, *, suffix: str = "", experts: Data | None = N
     else:
         found.append(_linear(f"source_kv{s}", (z.kv, z.kv), "out", z.qkv_bias, inputs=("source",)))
         looks = (f"source_q{s}", f"source_kv{s}")
-    plain = replace(z, causal=False, bias=False)
+    plain = replace(z, causal=False)
     found.append(_attention(plain, s, "looked", cross=True, inputs=looks))
     found.append(_linear(f"source_out{s}", z.width, "in", z.out_bias))
     found.append(op(f"middle{s}", "add", inputs=(f"source_out{s}", f"own{s}")))

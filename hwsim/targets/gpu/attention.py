@@ -125,7 +125,7 @@ def fused(device: Device, shape: AttentionShape, precision: str, spec: Attention
         _own_bytes(shape, precision) / (streams * tiles),
         ceil(shape.keys / spec.keys),
         device.count * spec.resident,
-        device.l2.size,
+        device.kept_bytes,
         whole=spec.whole_heads,
     )
     closed = _closed_bytes(device, shape, precision, tiles, device.count * spec.resident)
@@ -152,7 +152,7 @@ def _closed_bytes(device: Device, shape: AttentionShape, precision: str, tiles: 
     """Keys once, or once for every tile of queries where those that are used at once exceed the L2."""
     keys_bytes = _keys_bytes(shape, precision)
     at_once = max(1.0, slots / tiles) * keys_bytes / (shape.kv_heads * shape.batch)
-    again = (shape.heads // shape.kv_heads) * tiles if min(keys_bytes, at_once) > device.l2.size else 1
+    again = (shape.heads // shape.kv_heads) * tiles if min(keys_bytes, at_once) > device.kept_bytes else 1
     return _own_bytes(shape, precision) + again * keys_bytes
 
 
@@ -179,12 +179,12 @@ def decode(
             _own_bytes(shape, precision) / (tiles * parts),
             each,
             device.count * spec.resident,
-            device.l2.size,
+            device.kept_bytes,
         )
         partial = tiles * parts * spec.queries * shape.d * 4 if parts > 1 else 0
         closed = _all_bytes(shape, precision)
         options.append(_cost(device, shape, precision, spec, work, missed, closed, partial))
-    follow_up = device.launch_seconds("graph")
+    follow_up = device.launch_seconds("following")
     return min(options, key=lambda cost: cost.seconds + (cost.launches - 1) * follow_up)
 
 

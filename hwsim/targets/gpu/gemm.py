@@ -41,6 +41,10 @@ SUM_BYTES = 4
 """Sums are kept and exchanged in 32 bits."""
 EQUAL = 0.03
 """Estimates that differ by less are taken as equal."""
+SEEN = 0.5
+"""Of the shorter of products and conversions, the part that the other does not hide: warps take turns with both."""
+CONVERTED_PARTS = 2
+"""Parts of a sum at most, in kernels that turn weights into another format (fitted on such products on A100)."""
 LEAST_STEPS = 2
 """Steps of the main loop that a part of a split sum has at least."""
 
@@ -54,6 +58,8 @@ class GemmBytes:
     out: float
     warm_a: bool = False
     warm_b: bool = False
+    kept_out: bool = False
+    """Whether the L2 has room for the results, which others overwrite before it has to write them to DRAM."""
     a_bytes: float | None = None
     """Bytes of A in memory where they are not m x k elements, as for the input of a convolution."""
     gather: float = 0.0
@@ -104,7 +110,7 @@ def gemm(
 
 def best_kernel(device: Device, options: list[GemmKernel]) -> GemmKernel:
     """The quickest; among those that are as good as equal, the largest tile, which moves the fewest bytes."""
-    follow_up = device.launch_seconds("graph") * device.clock_hz
+    follow_up = device.launch_seconds("following") * device.clock_hz
     cycles = [kernel.cycles + (kernel.split > 1) * follow_up for kernel in options]
     limit = min(cycles) * (1 + EQUAL)
     good = [kernel for kernel, needed in zip(options, cycles, strict=True) if needed <= limit]
@@ -126,16 +132,20 @@ def kernels(
         need = tile_footprint(tile, data)
         check_block(device, need, _tile_name(tile), lambda: _largest_fitting(device, data, tile))
     given = (tile,) if isinstance(tile, TileSpec) else tile
-    for each in given or fitting_tiles(device, precision, unit, data):
+    for each in given or fitting_tiles(device, precision, unit, data, shape.batch):
         held = occupancy(device, tile_footprint(each, data), _tile_name(each))
         for parts in (split,) if split else library.split_k:
+            if data.convert and not split and parts > CONVERTED_PARTS:
+                continue
             if split or parts == 1 or _worth_splitting(device, shape, each, parts, held.blocks):
                 yield _kernel(device, shape, precision, unit, data, each, parts, held)
 
 
-def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes) -> tuple[TileSpec, ...]:
-    """The library's kernels for a format that an SM can hold."""
+def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes, batch: int = 1) -> tuple[TileSpec, ...]:
+    """The library's kernels for a format that an SM can hold; for a batch those that it has for batches, if any."""
     fitting = tuple(tile for tile in library_tiles(device, precision, unit) if fits(device, tile_footprint(tile, data)))
+    if batch > 1:
+        fitting = tuple(tile for tile in fitting if tile.batched) or fitting
     if not fitting:
         raise InputError(
             f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit"
@@ -199,6 +209,8 @@ def _kernel(
         write_bytes=output * (parts * SUM_BYTES if parts > 1 else data.out + data.late) / count,
         start_cycles=library.block_start + device.drain(unit),
         flight_bytes=tile.stages * tile.k * (tile.m * data.a + tile.n * data.b),
+        kept_results=data.kept_out,
+        writes_beside=unit == "lanes" and not data.gather,
     )
     reduction = 0.0
     if parts > 1:
@@ -212,7 +224,7 @@ def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile:
     share = library.tensor_share if unit == "tensor" else library.lane_share
     products = tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share)
     turning = data.convert * tile.n * tile.k / device.fma_rate("fp32", "lanes")
-    together = max(products, turning) if unit == "tensor" else products + turning
+    together = max(products, turning) + SEEN * min(products, turning) if unit == "tensor" else products + turning
     return together + _gather(device, data, tile)
 
 
@@ -231,7 +243,7 @@ def _dram_read_bytes(
     a = data.a_bytes if data.a_bytes is not None else shape.batch * shape.m * shape.k * data.a
     b = shape.batch * shape.k * shape.n * data.b
     cold = (0.0 if data.warm_a else a) + (0.0 if data.warm_b else b)
-    if (a + b) / shape.batch <= device.l2.size:
+    if (a + b) / shape.batch <= device.kept_bytes:
         return cold
     rows, columns = ceil(shape.m / tile.m), ceil(shape.n / tile.n)
     at_once = max(1, device.count * resident // parts)
@@ -257,7 +269,7 @@ def replay(device: Device, shape: GemmShape, data: GemmBytes, kernel: GemmKernel
         kernel.block.steps,
         at_once,
         kernel.block.write_bytes,
-        device.l2.size,
+        device.kept_bytes,
         warm=(data.warm_a, data.warm_b),
         halo=ceil(data.halo / kernel.tile.m),
     )

@@ -277,7 +277,7 @@ class GpuCrew:
     def _start(self, floor: Floor, launch: Launch, *, first: bool) -> Wait:
         """A kernel is started."""
         begin = floor.now
-        yield floor.delay(round(self.device.launch_seconds("stream" if first else "graph") * FEMTOSECONDS))
+        yield floor.delay(round(self.device.launch_seconds("stream" if first else "following") * FEMTOSECONDS))
         self.watch.launch(floor.now - begin)
         floor.record(LAUNCH, launch.name, begin, floor.now)
 

@@ -29,6 +29,9 @@ class LaunchSpec(Spec):
 
     graph: LatencyField = Field(description="Per kernel inside a recorded graph: start, drain and hand-over.")
     stream: LatencyField = Field(description="Per kernel in a stream, between two events.")
+    following: LatencyField | None = Field(
+        None, description="Per further kernel that waits for the one before it; as `graph` if not given."
+    )
     host: LatencyField | None = Field(
         None, description="Per call timed by the host, with synchronisation; as `stream` if not given."
     )
@@ -46,6 +49,7 @@ class TileSpec(Spec):
         None, description="Width of the operands that this kernel is for; any for which no other kernel is."
     )
     split: bool = Field(True, description="Whether its sum over k may be split.")
+    batched: bool = Field(True, description="Whether the library takes it for batches of products too.")
 
 
 class AttentionKernelSpec(Spec):
@@ -97,6 +101,13 @@ class LibrarySpec(Spec):
     )
     tile_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that loads of tiles reach.")
     l2_bandwidth: Share = Field(1.0, description="Share of the L2's bandwidth that loads of tiles reach.")
+    l2_kept: Share = Field(
+        1.0,
+        description="Share of the L2 that data fills which all SMs read: half, where each half of it keeps a copy.",
+    )
+    loaded_latency: Rate = Field(
+        1.0, ge=1, description="Latency of a load among those that tiles have under way, over that of one alone."
+    )
     stream_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that long streams reach.")
 
 
