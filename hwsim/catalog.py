@@ -1,11 +1,8 @@
-"""Machines, workloads, models and lessons by name, from any folder.
+"""Machines, workloads, models, systems, engines and lessons by name, from any folder.
 
-A name is looked up in ``./machines`` (or ``./workloads``, ``./models``, ``./lessons``) first, then among those that
-come with hwsim.
-A model is a workload, too: wherever one is asked for, the other will do.
-Anything with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operation
-that a Python
-file declares.
+A name is looked up in ``./machines`` (or ``./workloads``, ``./models`` and so on) first, then among those that come
+with hwsim. A model is a workload, too: wherever one is asked for, the other will do. Anything with a path separator, or
+ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operation that a Python file declares.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ Kind = Literal["machine", "workload", "model", "system", "engine"]
 KINDS: tuple[Kind, ...] = ("machine", "workload", "model")
 """What a name alone may mean; systems and engines are asked for as such."""
 
-Shelf = Literal["machine", "workload", "model", "lesson"]
+Shelf = Kind | Literal["lesson"]
 """What has a folder of its own."""
 
 _PACKAGE = Path(__file__).resolve().parent

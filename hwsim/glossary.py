@@ -37,6 +37,14 @@ _TERMS = (
         see="cycles; bound",
     ),
     _term(
+        "error bar",
+        "The range in which a time or an energy is expected to lie, from how far the model was off on measurements "
+        "that it was not fitted on; a question mark where nothing was ever compared.",
+        also="bar; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar; "
+        "energy, high end of its bar; energy, low end of its bar; power, high end of its bar; "
+        "power, low end of its bar",
+    ),
+    _term(
         "cycles",
         "Ticks of the clock of the compute units. Time is cycles over clock frequency.",
         also="values in the run",
@@ -266,7 +274,8 @@ _TERMS = (
     _term(
         "memory traffic",
         "Bytes that a level exchanges with its neighbours.",
-        also="traffic; bytes to and from; moved in; moved out; to and from the array; over the pins; at the banks; "
+        also="traffic; traffic of the array; bytes to and from; moved in; moved out; to and from the array; "
+        "over the pins; at the banks; "
         "bytes",
         see="arithmetic intensity",
     ),
@@ -370,7 +379,7 @@ _TERMS = (
         "arithmetic intensity",
         "Operations for each byte that is moved. Per level: bytes that this level exchanges. Per element it is "
         "larger by the bytes of an element: count which one is meant.",
-        also="flop per byte; op per byte; operations per byte; FLOP per element; intensity",
+        also="flop per byte; op per byte; flop/byte; op/byte; operations per byte; FLOP per element; intensity",
         see="roofline",
         lesson="roofline",
     ),

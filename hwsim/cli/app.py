@@ -225,6 +225,7 @@ FIRST_COMMANDS = (
     ("hwsim explain", "more about the last run: conflicts, reuse, stalls, energy"),
     ("hwsim sweep course_cpu matmul_tiled tile=4..256:x2 --plot t.png", "many runs, kept and drawn"),
     ("hwsim ladder matmul", "naive, vectorised, tiled, parallel: what each step brings"),
+    ("hwsim lesson tiling", "a question, your prediction, runs, the reason; hwsim lesson lists them all"),
     ("hwsim list", "machines and workloads that are here"),
     ("hwsim show course_cpu", "one of them, at a glance"),
     ("hwsim show course_cpu --set l1.size='64 KiB' --resolved", "a variant, with every default filled in"),

@@ -124,6 +124,8 @@ def _algorithms(system: SystemSpec, op: str, library: str, devices: int, form: s
 
 
 def _print_one(system: SystemSpec, library: str, found: Communication, others: list[Communication]) -> None:
+    from hwsim.systems.bars import collective_bar
+
     console = screen()
     what = f"{found.op} of {data(found.nbytes)} on {found.ranks} x {system.machine}, {library}"
     console.print(styled((what, "bold")))
@@ -135,6 +137,7 @@ def _print_one(system: SystemSpec, library: str, found: Communication, others: l
     if port is not None:
         speed += f", {percent(found.bus_bytes_per_s, float(port))} of the port"
     console.print(styled(("took ", "dim"), (seconds(found.seconds), "bold"), f" by {found.kernel}; {speed}"))
+    console.print(collective_bar(system, found), style="dim")
     wrapped(
         console, "formula ", f"{seconds(found.formula_fs / 1e15)}: round by round, messages and the busiest link", ""
     )

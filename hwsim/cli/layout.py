@@ -52,10 +52,13 @@ def _print_run(run: SystemRun) -> None:
         loading = feed(run.system, run.steps[0][0].memory.weights, devices=run.layout.devices)
         console.print(f"loading the weights from the host takes {seconds(loading.seconds)}", style="dim")
     console.print()
-    table = make_table("phase", "time", "tokens/s", "compute", "exposed talk", "bubble", "energy")
+    speaks = run.speaks
+    table = make_table(
+        "phase", "time", "tokens/s" if speaks else "images/s", "compute", "exposed talk", "bubble", "energy"
+    )
     for name, steps in run.named().items():
         step, _ = steps[len(steps) // 2]
-        speed = step.phase.batch * step.phase.tokens / step.seconds
+        speed = step.phase.batch * (step.phase.tokens if speaks else 1) / step.seconds
         table.add_row(
             PHASES[name], seconds(step.seconds), digits(speed), percent(step.share("compute"), 1),
             percent(step.share("exposed"), 1), percent(step.share("waiting"), 1),

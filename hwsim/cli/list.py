@@ -62,7 +62,7 @@ def _description(kind: Kind, name: str) -> str:
         else:
             description = (load_machine(name) if kind == "machine" else load_workload(name)).spec.description
     except InputError:
-        return f"(has errors; see: hwsim check {kind}s/{name}.yaml)"
+        return f"(has errors; see: hwsim check {name})"
     return " ".join(description.split())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -48,7 +48,7 @@ def measure_command(
     with spinner("measuring"), Bench() as bench:
         measured = bench.measure(names[-1], parameters, machine, repeats=repeats, cold=not warm)
     with spinner("simulating"):
-        simulated = run(machine, names[-1], math=False, **parameters)
+        simulated = run(machine, names[-1], math=False, **cast(dict[str, Any], parameters))
     factor = simulated.time_s / measured.seconds
 
     def screen() -> None:

@@ -36,7 +36,7 @@ def serve_command(
         typer.Argument(
             metavar="MODEL SYSTEM [NAME=VALUE]...",
             help="A model, a system (8xh100, dgx_h100, or a machine alone), and load= (users), rate= (requests per "
-            "second) or trace= (a file), prompt=, generate=, tp=, dp=, ep=, weights=, kv=, engine=, spread=, prefix=, "
+            "second) or trace= (a file), prompt=, generate=, tp=, dp=, weights=, kv=, engine=, spread=, prefix=, "
             "requests=, blocks=, budget=, seed=.",
         ),
     ],
@@ -82,7 +82,7 @@ def serve_command(
         console = screen()
         _print_head(console, service, names[0])
         if len(results) == 1:
-            _print_one(console, results[0], formulas[0])
+            _print_one(console, results[0], formulas[0], service)
         else:
             _print_many(console, kind, loads, results, formulas)
 
@@ -108,8 +108,7 @@ def _loads(kind: str, text: str) -> list[str]:
 
 def _print_head(console: Console, service: Service, model: str) -> None:
     price, system = service.price, service.system
-    layout = f"tp={price.tp}" + (f" ep={price.ep}" if price.ep > 1 else "")
-    layout += f" dp={service.replicas}" if service.replicas > 1 else ""
+    layout = f"tp={price.tp}" + (f" dp={service.replicas}" if service.replicas > 1 else "")
     used = price.devices * service.replicas
     console.print(
         styled((model, "bold"), " on ", (f"{used} x {system.machine}", "bold"), f" ({layout}), ",
@@ -124,7 +123,9 @@ def _print_head(console: Console, service: Service, model: str) -> None:
     console.print()
 
 
-def _print_one(console: Console, result: ServeResult, formula: float | None) -> None:
+def _print_one(console: Console, result: ServeResult, formula: float | None, service: Service) -> None:
+    from hwsim.systems.bars import FIRST_TOKEN, TOKEN, bar_words
+
     console.print(
         styled((result.words, "bold"), f": {counted(len(result.served), 'request')} in {seconds(result.seconds)}")
     )
@@ -137,6 +138,10 @@ def _print_one(console: Console, result: ServeResult, formula: float | None) -> 
         if found is not None:
             table.add_row(name, *(seconds(value) for value in (found.mean, found.p50, found.p90, found.p99)))
     console.print(table)
+    bars = [f"to first token {bar_words(FIRST_TOKEN, service.system, result.ttft.mean)}"]
+    if result.tpot is not None:
+        bars.append(f"per output token {bar_words(TOKEN, service.system, result.tpot.mean)}")
+    wrapped(console, "", "; ".join(bars), "dim")
     if formula is not None and result.tpot is not None:
         text = f"{seconds(formula)} per output token: a step of this batch, and a prompt of each other user meanwhile"
         wrapped(console, "formula  ", text, "")

@@ -50,16 +50,17 @@ def validate_command(
 ) -> None:
     """Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed."""
     from hwsim.results.bar_table import shipped_table
-    from hwsim.validation.report import FAMILIES, start
+    from hwsim.validation.report import start
 
-    names = list(FAMILIES) if family is None else [family]
     if family is None and data is not None and not data.is_dir():
         raise InputError(f"--data {data}: a table is for one family, such as hwsim validate gpu --data {data}")
     output = check_output(json_file, None, () if data is None or data.is_dir() else (data,))
     if here:
         reports = {"cpu": _follow("cpu", _measured_here(family, machine, write))}
+    elif family is None:
+        reports = _follow_all(data, sample, seed)
     else:
-        reports = {name: _follow(name, start(name, data, sample, seed)) for name in names}
+        reports = {family: _follow(family, start(family, data, sample, seed))}
     table = _write(reports) if write else shipped_table()
     found = _families(reports, table)
     if family is not None:
@@ -101,6 +102,20 @@ def _follow(family: str, progress: Progress) -> Report:
             else:
                 bar.advance(task)
     raise AssertionError("a comparison ends with its report")
+
+
+def _follow_all(data: Path | None, sample: int | None, seed: int) -> dict[str, Report]:
+    """Every comparison, several at a time, with a line for each that is done."""
+    from hwsim.cli.arguments import spinner
+    from hwsim.validation.report import FAMILIES, compare_all
+
+    found: dict[str, Report] = {}
+    with spinner(f"comparing {', '.join(FAMILIES)}"):
+        for name, report in compare_all(list(FAMILIES), data, sample, seed):
+            found[name] = report
+            rows = f"{len(report.results):,} rows"
+            err().print(f"{len(found)} of {len(FAMILIES)}: {name}, {rows}", style="dim", soft_wrap=True)
+    return {name: found[name] for name in FAMILIES}
 
 
 def _write(reports: dict[str, Report]) -> BarTable:

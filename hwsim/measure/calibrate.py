@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hwsim.measure.here import Computer, KnownCache
@@ -73,12 +74,12 @@ class Calibrator:
         yield "caches", self._known
         whole = {"add": "add_latency", "mul": "mul_latency", "fma": "fma_latency"}
         for name, probe in whole.items():
-            yield f"latency of {name}", lambda name=name, probe=probe: self._whole(f"latency.{name}", probe)
-        yield "ports", lambda: self._whole("ports.fma", "fma_ports")
+            yield f"latency of {name}", partial(self._whole, f"latency.{name}", probe)
+        yield "ports", partial(self._whole, "ports.fma", "fma_ports")
         for name, cache in self.caches.items():
             if name in self._stock:
-                yield f"latency of {name}", lambda name=name, cache=cache: self._latency(name, cache)
-                yield f"bandwidth of {name}", lambda name=name, cache=cache: self._bandwidth(name, cache)
+                yield f"latency of {name}", partial(self._latency, name, cache)
+                yield f"bandwidth of {name}", partial(self._bandwidth, name, cache)
         if "l1" in self.caches and self.caches["l1"].ways:
             yield "crowded sets", self._refill
         yield "pages", self._pages

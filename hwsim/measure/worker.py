@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 HUGE_PAGE = 1 << 21
+OUTPUT = 1
+"""Standard output: a pipe to the process that asked."""
 TYPES = {"fp32": np.float32, "fp64": np.float64, "int32": np.int32}
 
 
@@ -94,8 +97,7 @@ def main() -> None:
             answer: dict[str, Any] = {"seconds": run_job(json.loads(line))}
         except Exception as error:  # noqa: BLE001 - whatever a compiler raises is the answer
             answer = {"error": f"{type(error).__name__}: {error}"}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        os.write(OUTPUT, (json.dumps(answer) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -67,6 +67,10 @@ class Graph:
     columns: Mapping[str, Columns] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What a rewrite did, or why it did nothing."""
+    made: dict[tuple[object, ...], tuple[ChainStep, StatementOperator]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Operators by step and shapes, made once for a graph and all that rewrites make of it."""
 
     def step(self, name: str) -> ChainStep:
         return next(step for step in self.steps if step.name == name)
@@ -118,7 +122,10 @@ class Graph:
         for name, derived in self.derived.items():
             yield from note(name, derived.shape, None)
         for step in self.steps:
-            operator = make_operator(self.workload, step, [shapes[name] for name in step.inputs])
+            key = id(step), *(shapes[name] for name in step.inputs)
+            if key not in self.made:
+                self.made[key] = step, make_operator(self.workload, step, [shapes[name] for name in step.inputs])
+            operator = self.made[key][1]
             yield from note(step.name, operator.outputs[-1].shape, operator)
 
     def evaluate(self, inputs: Mapping[str, Array], stored: Callable[[Array], Array] | None = None) -> dict[str, Array]:

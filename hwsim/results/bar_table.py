@@ -169,10 +169,12 @@ def _own(groups: Mapping[int, Group], decade: int, coverage: float, others: Inte
         whole = whole.shrunk(others)
     elif rows == 1:
         return None
-    else:
-        whole = whole.widened(FEW_ROWS.get(rows, 1.0))
+    elif rows in FEW_ROWS:
+        return whole.widened(FEW_ROWS[rows])
     if decade in groups:
-        whole = interval_of(_points([groups[decade]]), groups[decade].rows, coverage).shrunk(whole)
+        # how far out the ends lie follows from all rows: a decade of few is drawn towards them anyway
+        own = interval_of(_points([groups[decade]]), rows, coverage)
+        whole = replace(own, rows=groups[decade].rows).shrunk(whole)
     return replace(whole, rows=rows)
 
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hwsim.catalog import Kind, find, is_file, is_path, machine_names, names, shown
+from hwsim.catalog import Kind, find, is_file, is_path, load_machine, machine_names, names, shown
 from hwsim.errors import CatalogError
 from hwsim.spec.document import read_document
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.load import load_spec_file
+from hwsim.spec.machine import MachineSpec
 from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.spec import MOST_DEVICES, SystemSpec
 
@@ -60,6 +61,16 @@ def is_system(name: str) -> bool:
 
 def load_system_file(path: Path) -> SystemSpec:
     return load_spec_file(SystemSpec, path, shown(path))
+
+
+def device_of(system: SystemSpec) -> MachineSpec:
+    """The machine that each device of a system is; raises CatalogError where there is no such machine yet."""
+    if system.machine not in machine_names():
+        raise CatalogError(
+            f"{system.name} joins {system.machine}, and there is no machine of that name: hwsim collective needs none, "
+            f"but a model does; describe it in machines/{system.machine}.yaml"
+        )
+    return load_machine(system.machine).spec
 
 
 def system_names() -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hwsim.errors import InputError
+from hwsim.models.graph import Graph
+from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
 from hwsim.systems.spec import SystemSpec
 
 AXES = ("tp", "pp", "dp", "ep")
@@ -63,6 +65,20 @@ def make_layout(system: SystemSpec, numbers: Mapping[str, int]) -> Layout:
     if layout.devices > system.count:
         raise InputError(f"{layout.words}: {layout.devices} devices, and {system.name} has {system.count}")
     return layout
+
+
+def check_heads(model: ModelWorkload, tp: int) -> None:
+    """Raises InputError where tp does not divide the heads of a model: a device would get a part of one."""
+    for _, node in Graph.of(model).nodes():
+        if not isinstance(node.op, Attention | LatentAttention):
+            continue
+        heads, shared = node.size("heads"), node.sizes.get("kv_heads", tp)
+        if heads % tp or (shared % tp and tp % shared):
+            fit = [each for each in _divisors(heads) if not (shared % each and each % shared)]
+            raise InputError(
+                f"tp={tp}: {model.name} has {heads} heads ({shared} of keys and values), which so many devices cannot "
+                f"divide evenly; tp can be {', '.join(map(str, fit))}"
+            )
 
 
 def layouts(count: int, *, experts: bool = False) -> Iterator[Layout]:

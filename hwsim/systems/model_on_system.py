@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hwsim.api import resolve_machine
 from hwsim.errors import CapacityError, InputError
 from hwsim.models.graph import Graph
 from hwsim.models.load import load_model
@@ -14,7 +13,7 @@ from hwsim.models.run import choose_kernels, phases_of
 from hwsim.ops.model import Experts, ModelWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
-from hwsim.systems.find import load_system
+from hwsim.systems.find import device_of, load_system
 from hwsim.systems.layout import AXES, Layout, layouts, make_layout
 from hwsim.systems.parallel import Parallel, ParallelStep
 from hwsim.systems.shards import SplitCheck, check_split
@@ -36,6 +35,11 @@ class SystemRun:
     """Phases, each with how often it runs."""
     check: SplitCheck
     formats: str
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it reads tokens; otherwise images."""
+        return Graph.of(self.model).takes_tokens
 
     @property
     def fits(self) -> bool:
@@ -88,7 +92,7 @@ def run_layout(
     graph = Graph.of(model)
     wanted = list(phases_of(model, graph))
     parallel = Parallel(
-        resolve_machine(system.machine), model, network, layout, kernels=choose_kernels(model, graph, wanted[0][0]),
+        device_of(system), model, network, layout, kernels=choose_kernels(model, graph, wanted[0][0]),
         told=told,
     )  # fmt: skip
     steps = tuple((parallel.step(phase, timeline=timeline), times) for phase, times in wanted)

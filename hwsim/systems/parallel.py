@@ -28,7 +28,7 @@ from hwsim.models.price import StepCost, StepPrice
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
-from hwsim.systems.layout import Layout
+from hwsim.systems.layout import Layout, check_heads
 from hwsim.text import data
 
 BUCKET_BYTES = 25 << 20
@@ -109,6 +109,7 @@ class Parallel:
     ) -> None:  # fmt: skip
         self.machine, self.model, self.network, self.layout = machine, model, network, layout
         self.numbers = Numbers.of(model)
+        check_heads(model, layout.tp)
         whole = Graph.of(model, layout.tp, layout.ep)
         layers = sum(block.repeat for block in whole.blocks if block.repeat > 1)
         if layout.pp > max(1, layers):

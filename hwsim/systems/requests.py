@@ -117,7 +117,7 @@ def read_trace(path: Path) -> Stream:
         Request(number, prompt, output, round(arrival * FEMTOSECONDS))
         for number, (arrival, prompt, output, _) in enumerate(found)
     )
-    return Stream(made, None, f"{len(made):,} requests of {path}")
+    return Stream(made, None, path.name)
 
 
 def _row(row: Sequence[str], places: Sequence[int]) -> tuple[float, int, int]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwsim.api import resolve_machine
 from hwsim.errors import InputError
 from hwsim.models.load import load_model
 from hwsim.ops.model import ModelWorkload
@@ -14,14 +13,14 @@ from hwsim.spec.fields import did_you_mean
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.engine_spec import EngineSpec
-from hwsim.systems.find import load_engine, load_system
+from hwsim.systems.find import device_of, load_engine, load_system
 from hwsim.systems.requests import Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.serve import ServeResult, serve
 from hwsim.systems.spec import SystemSpec
 from hwsim.systems.step_price import ServedModel
 
 FORMATS = ("precision", "weights", "kv", "activations")
-NUMBERS = ("prompt", "generate", "requests", "seed", "prefix", "tp", "dp", "ep", "blocks", "budget")
+NUMBERS = ("prompt", "generate", "requests", "seed", "prefix", "tp", "dp", "blocks", "budget")
 OTHERS = ("load", "rate", "trace", "engine", "spread", "library")
 PARAMETERS = (*FORMATS, *NUMBERS, *OTHERS)
 DEFAULT_ENGINE = "vllm"
@@ -72,39 +71,35 @@ def make_service(
         if name not in PARAMETERS:
             raise InputError(f"'{name}' is not one of {', '.join(PARAMETERS)}{did_you_mean(name, PARAMETERS)}")
     numbers = {name: _whole(name, given[name]) for name in NUMBERS if name in given}
-    for name in ("tp", "dp", "ep", "requests", "blocks", "budget"):
+    for name in ("tp", "dp", "requests", "blocks", "budget"):
         if numbers.get(name, 1) < 1:
             raise InputError(f"{name}={numbers[name]}: at least 1")
     joined = load_system(system)
     loaded = with_parameters(load_model(model).model, {name: given[name] for name in FORMATS if name in given})
     assert isinstance(loaded, ModelWorkload)
-    tp, ep, dp = _layout(joined, numbers)
+    tp, dp = _layout(joined, numbers)
     engine = load_engine(given.get("engine", DEFAULT_ENGINE))
     if "budget" in numbers:
         engine = engine.model_copy(update={"tokens": numbers["budget"]})
     library = given.get("library") or (engine.library if engine.library in joined.libraries else None)
-    machine = resolve_machine(joined.machine)
-    price = ServedModel(machine, loaded, engine, Network(joined, library), tp, ep, told)
+    machine = device_of(joined)
+    price = ServedModel(machine, loaded, engine, Network(joined, library), tp, told)
     return Service(loaded, joined, engine, price, dp, numbers.get("prefix", 0), numbers.get("blocks"), numbers)
 
 
-def _layout(system: SystemSpec, numbers: Mapping[str, int]) -> tuple[int, int, int]:
-    """tp, ep, dp: what is not said fills the system, tensor parallel first."""
-    count, ep = system.count, numbers.get("ep", 1)
+def _layout(system: SystemSpec, numbers: Mapping[str, int]) -> tuple[int, int]:
+    """tp and dp: what is not said of tp fills the system."""
+    count = system.count
     dp = numbers.get("dp", 1)
     tp = numbers.get("tp", max(1, count // dp))
     if tp * dp > count:
         raise InputError(f"tp={tp} dp={dp}: {tp * dp} devices, and {system.name} has {count}")
-    if tp % ep:
-        raise InputError(
-            f"ep={ep}: experts are divided among the devices that share a model; tp={tp} is no multiple of it"
-        )
-    return tp, ep, dp
+    return tp, dp
 
 
 def _whole(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
-        raise InputError(f"{name}={text}: a whole number is needed")
+        raise InputError(f"{name}={text}: a whole number below 1,000,000,000 is needed")
     return int(text)
 
 

@@ -26,6 +26,7 @@ from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
 from hwsim.systems.engine_spec import EngineSpec
+from hwsim.systems.layout import check_heads
 from hwsim.systems.scheduler import StepWork
 from hwsim.systems.serve import StepTime
 from hwsim.text import data
@@ -98,18 +99,18 @@ class Surface:
 
 @dataclass
 class ServedModel:
-    """A model on a group of devices that share it: `tp` divides heads and widths, `ep` experts."""
+    """A model on a group of devices that share it: `tp` divides heads and widths."""
 
     machine: MachineSpec
     model: ModelWorkload
     engine: EngineSpec
     network: Network
     tp: int = 1
-    ep: int = 1
     told: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
-        self.graph = Graph.of(self.model, self.tp, self.ep)
+        check_heads(self.model, self.tp)
+        self.graph = Graph.of(self.model, self.tp)
         self.numbers = Numbers.of(self.model)
         if not self.graph.is_generative:
             raise InputError(f"{self.model.name} makes no tokens one by one; serving is for models that do")
@@ -138,7 +139,7 @@ class ServedModel:
 
     @property
     def devices(self) -> int:
-        return max(self.tp, self.ep)
+        return self.tp
 
     def step(self, work: StepWork) -> StepTime:
         chunks = tuple((chunk.tokens, chunk.cached, chunk.ends_prompt) for chunk in work.chunks)

@@ -25,7 +25,7 @@ from fractions import Fraction
 from functools import cached_property
 from math import lcm, prod
 from operator import add
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,8 +161,13 @@ class Nest:
         if any(access.per_byte != self.per_byte for access in accesses):
             return Nest(self.trips, accesses)
         made = object.__new__(Nest)  # what was checked here holds there, and what was counted is the same
-        made.__dict__.update(self.__dict__, accesses=accesses)
+        made.__dict__.update(self.__dict__, packed=self.packed, accesses=accesses)
         return made
+
+    @cached_property
+    def packed(self) -> dict[tuple[int, ...], Any]:
+        """What walks have made of it, by where in their lines its accesses begin; shared with what is moved."""
+        return {}
 
     @cached_property
     def loads(self) -> int:

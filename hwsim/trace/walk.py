@@ -9,7 +9,7 @@ hits, and only counted. That is exact when the lines of the body cannot drive ea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, prod
@@ -46,6 +46,8 @@ class PackedNest:
     """A nest as flat arrays, its accesses sorted by depth; what the compiled walk reads."""
 
     trips: NDArray[np.int64]
+    numbers: list[int]
+    """Accesses in the order of the rows."""
     base: NDArray[np.int64]
     strides: NDArray[np.int64]
     template: NDArray[np.uint64]
@@ -85,7 +87,17 @@ class Cursor:
 
 
 def pack_nest(nest: Nest, grain: int) -> PackedNest:
-    """Flat arrays for the walk of a nest in lines of `grain` bytes."""
+    """Flat arrays for the walk of a nest in lines of `grain` bytes; where it has only moved by whole lines, those of
+    before with other addresses."""
+    bases, units = [access.base for access in nest.accesses], grain * nest.per_byte
+    place = (grain, *(base % units for base in bases), *(bases.index(base) for base in bases))
+    if place not in nest.packed:
+        nest.packed[place] = _pack(nest, grain)
+    packed: PackedNest = nest.packed[place]
+    return replace(packed, base=np.array(bases, np.int64)[packed.numbers])
+
+
+def _pack(nest: Nest, grain: int) -> PackedNest:
     count, depth = len(nest.accesses), max(nest.depth, 1)
     parts = nest.per_byte.bit_length() - 1
     units = grain << parts
@@ -118,7 +130,8 @@ def pack_nest(nest: Nest, grain: int) -> PackedNest:
             order[row][PAIR], order[row + 1][PAIR] = UPDATED, UPDATER
     return PackedNest(
         trips=np.array(nest.trips or (1,), np.int64),  # accesses outside all loops: around one that runs once
-        base=np.array([access.base for access in accesses], np.int64),
+        numbers=numbers,
+        base=np.zeros(count, np.int64),
         strides=np.array(strides, np.int64).reshape(count, depth),
         template=np.array(template, np.uint64),
         order=np.array(order, np.int64).reshape(count, 7),

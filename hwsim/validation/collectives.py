@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hwsim.systems.bars import COLLECTIVE
 from hwsim.systems.communicate import communicate
 from hwsim.systems.find import load_system
 from hwsim.systems.spec import SystemSpec
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.split import is_held_out
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import FIT, Purpose, purpose_of
+from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 FORMAT_BYTES = {"half": 2, "bfloat16": 2, "int8": 1}
 OPERATIONS = {
@@ -46,6 +48,8 @@ SYSTEMS = {
 }  # fmt: skip
 """The system that each machine of the table was measured in."""
 
+POOL, POOL_ROWS = "collectives/measured.csv", 200
+"""A larger table in a folder that is given with --data, and how many of its rows on each machine are enough."""
 WHAT = "collectives of 2, 4 and 8 devices, played on links, against measured times; rows that nothing was fitted on"
 BAR = 0.15
 NO_BAR = {
@@ -70,10 +74,10 @@ class Measured:
     seconds: float
 
     @property
-    def held_out(self) -> bool:
-        """Whether constants of system files have never seen a row of this shape."""
+    def purpose(self) -> Purpose:
+        """What rows of this shape are for: constants of system files have seen those that are fitted on."""
         names = {name: theirs for theirs, name in OPERATIONS.items()}
-        return is_held_out(names[self.op], self.form, self.devices, self.elements)
+        return purpose_of(names[self.op], self.form, self.devices, self.elements)
 
     @property
     def nbytes(self) -> int:
@@ -82,9 +86,13 @@ class Measured:
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("collectives.csv")
-    records = [(record, _measured(path, record)) for record in read_table(path, COLUMNS)]
-    held = [record for record, row in records if row.held_out]
+    (path,) = tables(data, "collectives.csv", (POOL,))
+    found = read_table(path, COLUMNS)
+    if data is not None and data.is_dir():
+        found = [each for each in found if each["machine"] in SYSTEMS and each["library"] in LIBRARIES]
+        count = POOL_ROWS if count is None else count
+    records = [(record, _measured(path, record)) for record in found]
+    held = [record for record, row in records if row.purpose != FIT]
     if not held:
         raise table_error(path, 1, "", "no row of this table is held out: all of its shapes were fitted on")
     chosen = sample(held, lambda record: record["machine"], count, seed)
@@ -114,7 +122,8 @@ def compare(system: SystemSpec, row: Measured, line: str) -> ComparisonRow:
     found = communicate(system, row.op, row.nbytes, devices=row.devices, library=row.library, form=form)
     name = f"line {line}: {row.library} {row.op} of {row.nbytes} B on {row.devices}"
     words = f"{found.seconds * 1e6:.1f} µs simulated ({found.kernel}), {row.seconds * 1e6:.1f} measured"
-    return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words)
+    residual = Residual(COLLECTIVE, row.machine, found.seconds, row.seconds, row.purpose)
+    return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words, residual)
 
 
 def _measured(path: Path, record: Record) -> Measured:

@@ -1,7 +1,7 @@
 """`hwsim fit`: the few constants of a machine that no data sheet has, found on one half of a table of measurements.
 
 Which half is decided by a hash of each row's shape (split.py); the other half is only reported. Constants are moved one
-after the other, up and down by ever smaller steps, as long as the mean error over the families of the table shrinks.
+after the other, up and down by ever smaller steps, as long as the mean error of the rows shrinks.
 Kernels are built once; only what the constants decide is worked out again.
 """
 
@@ -168,7 +168,7 @@ def _half(target: GpuTarget, measured: Sequence[MeasuredKernel], rows: int, seed
 
 
 def _built(target: GpuTarget, row: MeasuredKernel) -> BuiltRow:
-    kernels = []
+    kernels: list[tuple[Kernel, ThreadSchedule | None, Conditions]] = []
     for piece in pieces_of(target.device, row):
         if isinstance(piece.work, Kernel):
             kernels.append((piece.work, None, piece.conditions))
@@ -211,9 +211,10 @@ def _errors(target: GpuTarget, half: Half) -> dict[str, float]:
 
 
 def _mean_error(machine: MachineSpec, half: Half) -> float:
-    """Over families, each counting alike."""
+    """Over rows: of no family are there more than so many."""
     target = GpuTarget(machine)
-    return mean(_errors(target, half).values())
+    model = GpuModel(target.device)
+    return mean(row.error(target, model) for rows in half.values() for row in rows)
 
 
 def as_variant(found: Fit, base: str, name: str) -> str:

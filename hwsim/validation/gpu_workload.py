@@ -36,11 +36,12 @@ COLUMNS = (
 )  # fmt: skip
 
 SHAPE = COLUMNS[COLUMNS.index("b") : COLUMNS.index("cols") + 1]
-"""The columns that say how large a kernel is: with its family they decide which half a row belongs to."""
+"""The columns that say how large a kernel is: with its family they decide what a row is used for."""
 
 PRECISION = {
     "fp16": "fp16", "bf16": "bf16", "fp32": "fp32", "int8": "int8", "int8_smoothquant": "int8", "fp8_e4m3": "fp8_e4m3",
-    "fp8_block128": "fp8_e4m3", "w4a16": "w4a16", "w8a16": "w8a16",
+    "fp8": "fp8_e4m3", "fp8_block": "fp8_e4m3", "fp8_block128": "fp8_e4m3", "nvfp4": "fp4_e2m1", "w4a16": "w4a16",
+    "w8a16": "w8a16",
 }  # fmt: skip
 
 TIMING = {"cuda_graph": "graph", "cuda_event": "stream", "reported": "graph", "wall_clock": "host"}
@@ -51,10 +52,16 @@ LAYER_TIMED = "trt_flow_"
 """TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
 FLASH_FLOOR_US = 300.0
 """Published FlashAttention times below this are those of the host."""
+BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0
+"""Products with a scale for each block of 128 numbers take the serving framework 160 to 330 us whatever their size."""
 BACKWARD = 3.5
 """Forward and backward of attention over forward alone: seven matrix products against two."""
-SERVING_LAUNCHES = {"vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2}
-"""Kernels without work of their own that the framework starts beside attention, to plan its blocks."""
+SERVING_LAUNCHES = {
+    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "FlashInferCuteDslNvFp4LinearKernel": 1,
+    "FlashInferCutlassNvFp4LinearKernel": 1,
+}  # fmt: skip
+"""Kernels without work of their own that the framework starts: beside attention to plan its blocks, beside products of
+4 bits to bring scales into the order that tensor cores take."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +117,21 @@ class MeasuredKernel:
     @property
     def host_bound(self) -> bool:
         """Whether the row measures the host rather than the kernel."""
-        return self.record["op"] == "attn_flash" and self.seconds * 1e6 < FLASH_FLOOR_US
+        microseconds = self.seconds * 1e6
+        if self.record["dtype"] == BLOCK_SCALED:
+            return microseconds < BLOCK_FLOOR_US
+        return self.record["op"] == "attn_flash" and microseconds < FLASH_FLOOR_US
 
     @property
     def held_out(self) -> bool:
         """Whether the row is for reporting: no constant is fitted on it."""
         return self.purpose != FIT
+
+    @property
+    def other_attention(self) -> bool:
+        """Whether attention slid a window over the keys, or kept them in another format: no workload says so yet."""
+        note = self.record.get("note") or ""
+        return note.startswith("kv ") and note != "kv bfloat16; window 0"
 
     def size(self, column: str, default: int | None = None) -> int:
         if default is not None and not self.record[column]:
@@ -125,6 +141,12 @@ class MeasuredKernel:
         if value < least:
             raise self.wrong(column, f"{value} is less than {least}")
         return value
+
+    def check_sizes(self) -> None:
+        """Refuses a size that is none, whichever half the row is in."""
+        for column in SHAPE:
+            if self.record[column] and column != "causal":
+                self.size(column)
 
     def named(self, column: str, names: dict[str, str]) -> str:
         if self.record[column] not in names:
@@ -141,13 +163,21 @@ def stored_bytes(precision: str) -> tuple[float, float]:
     return float(path.stored_bits_a / 8), float(path.stored_bits_b / 8)
 
 
-QUANTIZES = frozenset(("sglang_sgl_kernel_fp8_scaled_mm",))
-"""Implementations that round activations to 8 bits, row by row, before they multiply."""
+QUANTIZES = ("sglang_sgl_kernel_fp8_scaled_mm", "Cutlass", "DeepGemm", "Triton", "FlashInfer")
+"""Implementations, by how their names begin, that round activations to 8 or 4 bits before they multiply."""
+TURNS_WITH_ALL = ("sglang", LAYER_TIMED)
+"""Frameworks whose graph rows take turns with activations and results as well as with weights."""
 GRAPH_COPIES = 6
 """Products of the graph rows take turns: an operand is found again if so many products fit what the L2 keeps."""
 FLASH_KERNELS = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3"}
-SERVING_KERNELS = {"vllm_flash_attn": "flash2", "vllm_flash_attn_fa3": "flash3", "vllm_flash_attn_fa4": "flash3"}
+SERVING_KERNELS = {
+    "vllm_flash_attn": "flash2", "vllm_flash_attn_fa2": "flash2", "vllm_flash_attn_fa3": "flash3",
+    "vllm_flash_attn_fa4": "flash3", "vllm_flashinfer_fiprefill": "flash2", "vllm_flashinfer_fidecode": "flash2",
+    "vllm_flashinfer_trtllmprefill": "flash3", "vllm_flashinfer_trtllmdecode": "flash3", "vllm_triton_attn": "flash2",
+}  # fmt: skip
 DECODE_KERNEL = "flash_decode"
+OLD_DECODE = "vllm_flash_attn"
+"""Splits keys only where heads share them; kernels that came later always may."""
 
 LADDER = {
     "1_naive": ThreadSchedule(kernel="naive"),
@@ -205,15 +235,19 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     size, weights = stored_bytes(row.precision)
     output = max(size, 2.0)
     copies = GRAPH_COPIES if row.record["timing"] == "cuda_graph" else 1
-    touched = copies * batch * (m * k * size + n * k * weights + m * n * output)
-    warm = frozenset(("A", "B")) if touched < device.kept_bytes else frozenset()
+    again = copies if row.record["impl"].startswith(TURNS_WITH_ALL) else 1
+    a, b, c = batch * m * k * size, batch * n * k * weights, batch * m * n * output
+    touched = {"A": again * (a + b + c), "B": copies * b + (again - 1) * (a + c)}
+    if again == 1:
+        touched["C"] = c
+    warm = frozenset(name for name, moved in touched.items() if moved < device.kept_bytes)
     sizes = {"m": m, "n": n, "k": k}
     if batch > 1:
         made = _work("matmul_batched", row.precision, {**sizes, "batch": batch})
     else:
         made = _work("matmul", row.precision, sizes)
     product = KernelPiece(made, Conditions(warm, {"C": output}))
-    if row.record["impl"] in QUANTIZES:
+    if row.record["impl"].startswith(QUANTIZES):
         return [KernelPiece(_quantize(m, k, row.precision)), product]
     return [product]
 
@@ -274,6 +308,9 @@ def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     """The framework splits keys among blocks only where heads share keys; then it also copies what it swapped."""
     z = _attention_shape(row)
+    if row.record["impl"] != OLD_DECODE:
+        fused = KernelPiece(_attention(row, "fused"), Conditions(attention=DECODE_KERNEL))
+        return [fused, _copy(row, z.batch * z.heads, z.d)]
     shared = z.heads > z.kv_heads
     fused = KernelPiece(_attention(row, "fused"), Conditions(attention=DECODE_KERNEL, split_keys=shared))
     copies = [_copy(row, z.batch * z.heads, z.d)] * (2 if shared and z.kv_heads > 1 and z.batch > 1 else 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from statistics import median
+from typing import Any, cast
 
 from hwsim.api import resolve_workload, run
 from hwsim.measure.here import this_computer
@@ -21,19 +22,25 @@ RANK_AIM, FACTOR, SHARE_AIM = 0.85, 1.5, 0.75
 Settings = dict[str, object]
 TILES = (8, 16, 32, 64, 128)
 
-CASES: tuple[tuple[str, str, Settings], ...] = (
-    *(("order", "matmul_naive", {"n": 256, "order": order}) for order in ("ijk", "ikj", "jik", "jki", "kij", "kji")),
-    *(("tiles, 512", "matmul_tiled", {"n": 512, "tile": tile}) for tile in TILES),
-    *(("tiles, 520", "matmul_tiled", {"n": 520, "tile": tile}) for tile in (8, 20, 40, 65, 130)),
-    *(("tiles, vectors", "matmul_tiled", {"n": 512, "tile": t, "order": "ikj", "vector": True}) for t in TILES),
-    *(("padding", "matmul_naive", {"n": 512, "ld": ld}) for ld in (512, 520, 528, 544)),
-    *(("transpose", name, {"m": m, "n": 1024}) for name in ("transpose", "transpose_tiled") for m in (512, 1024)),
-    *(("sum", name, {"m": m, "n": m}) for name in ("sum_rows", "sum_columns") for m in (512, 2048)),
-    *(("vectors", name, {"n": n}) for name in ("fused", "unfused", "triad") for n in (65536, 2097152)),
-    *(("register tile", "matmul_register", {"n": 256, "v1": v, "v2": v}) for v in (1, 2, 4)),
-    ("convolution", "conv2d_3x3", {"vector": False}),
-    *(("threads", "matmul_ikj", {"n": 256, "parallel": "rows", "cores": cores}) for cores in (1, 2)),
+
+def _case(group: str, workload: str, **settings: object) -> tuple[str, str, Settings]:
+    return group, workload, settings
+
+
+CASES = (
+    *(_case("order", "matmul_naive", n=256, order=order) for order in ("ijk", "ikj", "jik", "jki", "kij", "kji")),
+    *(_case("tiles, 512", "matmul_tiled", n=512, tile=tile) for tile in TILES),
+    *(_case("tiles, 520", "matmul_tiled", n=520, tile=tile) for tile in (8, 20, 40, 65, 130)),
+    *(_case("tiles, vectors", "matmul_tiled", n=512, tile=tile, order="ikj", vector=True) for tile in TILES),
+    *(_case("padding", "matmul_naive", n=512, ld=ld) for ld in (512, 520, 528, 544)),
+    *(_case("transpose", name, m=m, n=1024) for name in ("transpose", "transpose_tiled") for m in (512, 1024)),
+    *(_case("sum", name, m=m, n=m) for name in ("sum_rows", "sum_columns") for m in (512, 2048)),
+    *(_case("vectors", name, n=n) for name in ("fused", "unfused", "triad") for n in (65536, 2097152)),
+    *(_case("register tile", "matmul_register", n=256, v1=v, v2=v) for v in (1, 2, 4)),
+    _case("convolution", "conv2d_3x3", vector=False),
+    *(_case("threads", "matmul_ikj", n=256, parallel="rows", cores=cores) for cores in (1, 2)),
 )
+"""Group, workload and settings of everything that is compared."""
 
 
 def validate_here(machine: str | None = None) -> Progress:
@@ -50,7 +57,7 @@ def validate_here(machine: str | None = None) -> Progress:
             vector = getattr(getattr(resolve_workload(workload, settings), "schedule", None), "vector", False)
             # Numba fuses multiplications and additions only where it may reorder sums.
             apart = {} if vector else {"core.ports.fma": 0}
-            simulated = run(chosen, workload, math=False, set=apart, **settings).time_s
+            simulated = run(chosen, workload, math=False, set=apart, **cast(dict[str, Any], settings)).time_s
             times[group].append((measured, simulated))
             name = " ".join([workload, *(f"{key}={value}" for key, value in settings.items())])
             detail = f"{simulated:.4g} s simulated, {measured:.4g} s measured"

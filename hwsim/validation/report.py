@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -139,6 +141,32 @@ FAMILIES = {
     "tpu_v6e": "products and attention of Llama-3.1-8B against a measured TPU v6e",
     "tpu": "speed and stalls of the first TPU against what Google published",
 }
+
+
+LONGEST = ("serving", "cpu", "tpu_v6e", "gemmini", "models", "gpu")
+"""Comparisons that take longest come first where several run at a time."""
+
+
+def compare_all(
+    families: Sequence[str], data: Path | None, count: int | None, seed: int
+) -> Iterator[tuple[str, Report]]:
+    """Every comparison in a process of its own, as many at a time as there are processors; each as it is done."""
+    ordered = sorted(families, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
+    pool = ProcessPoolExecutor(max_workers=os.cpu_count())
+    try:
+        begun = {pool.submit(compare, name, data, count, seed): name for name in ordered}
+        for done in as_completed(begun):
+            yield begun[done], done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def compare(family: str, data: Path | None, count: int | None, seed: int) -> Report:
+    """One comparison from beginning to end."""
+    for message in start(family, data, count, seed):
+        if isinstance(message, Report):
+            return message
+    raise AssertionError("a comparison ends with its report")
 
 
 def start(family: str, data: Path | None, count: int | None, seed: int) -> Progress:

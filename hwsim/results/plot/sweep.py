@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -341,6 +341,8 @@ def plot_pareto(
     dots: Sequence[Dot], metrics: Sequence[str], path: Path | None = None, title: str = "", groups_are: str = ""
 ) -> Figure:
     """The front as a line through its points, which are named; all others pale. `metrics`: x, y and perhaps a third."""
+    best = {dot.label for dot in front_of(dots, metrics)}
+    dots, logs = _on_axes(dots)
     groups = list(dict.fromkeys(dot.group for dot in dots))
     looks = series_looks(groups)
     with canvas((7.6, 5.0), path) as figure:
@@ -356,12 +358,11 @@ def plot_pareto(
                     edgecolors="white", linewidths=0.7, zorder=4 if front else 2,
                     label=group if chosen and (front or not any(dot.front for dot, _ in own)) else None,
                 )  # fmt: skip
-        logs = []
-        for values, setter in (([d.x for d in dots], axes.set_xscale), ([d.y for d in dots], axes.set_yscale)):
-            logs.append(bool(values) and min(values) > 0 and max(values) / min(values) > 8)
-            if logs[-1]:
+        for logarithmic, setter in zip(logs, (axes.set_xscale, axes.set_yscale), strict=True):
+            if logarithmic:
                 setter("log")
-        _draw_front(axes, front_of(dots, metrics), metrics)
+        ordered = sorted((dot for dot in dots if dot.label in best), key=lambda dot: (dot.x, dot.y))
+        _draw_front(axes, ordered, metrics)
         axes.xaxis.set_major_formatter(lambda value, _: write(metrics[0], value))
         axes.yaxis.set_major_formatter(lambda value, _: write(metrics[1], value))
         axes.xaxis.set_minor_formatter(lambda value, _: "")
@@ -388,6 +389,19 @@ def plot_pareto(
             words = f"size: {about(metrics[2]).title}, larger is worse"
             axes.annotate(words, (1, 0), (-4, 6), "axes fraction", "offset points", ha="right", color=FAINT, fontsize=9)
     return figure
+
+
+def _on_axes(dots: Sequence[Dot]) -> tuple[list[Dot], tuple[bool, bool]]:
+    """Which axes are logarithmic; on those, an error of exactly zero lies at the edge, a step below the least one."""
+    found, logs = list(dots), []
+    for name in ("x", "y"):
+        values = [getattr(dot, name) for dot in dots]
+        positive = [value for value in values if value > 0]
+        logs.append(len(positive) > 1 and min(values) >= 0 and max(positive) / min(positive) > _LOG_FROM)
+        if logs[-1]:
+            edge = min(positive) / 10
+            found = [replace(dot, **{name: edge}) if getattr(dot, name) == 0 else dot for dot in found]
+    return found, (logs[0], logs[1])
 
 
 FRONT = "Pareto front"

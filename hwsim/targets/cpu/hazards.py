@@ -7,6 +7,8 @@ all its lines into one set of a 32 KiB cache; padded by one line, it puts each i
 
 Pages. A translation that the TLB does not hold is looked up behind it. Which pages stay is estimated from footprints.
 
+Streams. Whether an access waits at all: a prefetcher follows neighbouring lines and short equal steps.
+
 Sums in memory. A loop that loads, adds and stores the same elements again in its next iteration waits until each store
 has been forwarded to the load: this is why short rows of C are slow.
 """
@@ -89,6 +91,46 @@ def crowded(
     jumps = float(loads[False].max())
     spread = (float(loads[False].sum()) / jumps) ** SPREAD if jumps else 1.0
     return max(0.0, jumps * spread + float(loads[True].max()) - 1)
+
+
+# Streams --------------------------------------------------------------------------------------------------------------
+
+STREAM_LINES = 2
+"""Neighbouring lines in a row from which a prefetcher runs ahead."""
+STREAM_STEPS = 4
+"""Equal steps within a page from which it follows jumps."""
+PAGE_BYTES = 4096
+"""No prefetcher steps over the border of a page."""
+
+
+def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
+    """Whether a prefetcher can follow an access: the innermost loop that leads to another line decides.
+
+    A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
+    An unrolled loop has several accesses to the same tensor that move alike: its step is the distance between them.
+    Nobody can follow a loop whose places are looked up in a table.
+    """
+    line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
+    apart = min((abs(other.base - access.base) for other in nest.accesses if _moves_alike(access, other)), default=page)
+    looked_up = access.table.strides if access.table is not None else (0,) * access.depth
+    loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
+    for trip, stride, entries in reversed(tuple(loops)):
+        if entries and trip > 1:
+            return False
+        if stride == 0 or trip == 1:
+            continue
+        if abs(stride) > line:
+            return min(abs(stride), max(apart, line)) * STREAM_STEPS <= page
+        if trip * abs(stride) >= STREAM_LINES * line:
+            return True
+    return True
+
+
+def _moves_alike(access: Access, other: Access) -> bool:
+    return other.tensor == access.tensor and other.strides == access.strides and other.base != access.base
+
+
+# Sums in memory -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, prod
+from math import ceil, prod, sqrt
 
 from hwsim.errors import InputError
 from hwsim.memory.footprint import estimate_page_misses
@@ -21,10 +21,9 @@ from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
-from hwsim.targets.cpu.hazards import WindowLines, can_crowd, crowded, find_reload, window_lines
+from hwsim.targets.cpu.hazards import WindowLines, can_crowd, crowded, find_reload, is_stream, window_lines
 from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
-from hwsim.targets.cpu.streams import is_stream
 from hwsim.trace.nest import Chain, Instructions, Nest, Work
 from hwsim.units import Bandwidth
 
@@ -327,9 +326,16 @@ class CpuCore:
         return sums * self._waited(work, length, per_link, self._op_latency(chain, work.fmt)) + first
 
     def _waited(self, work: Work, links: int, per_link: Fraction, latency: int) -> Cycles:
-        """How long links take that wait for each other, of which the window lets the first overlap with others."""
+        """How long links take that wait for each other, of which the window lets some overlap with other chains.
+
+        A chain much shorter than the window is hidden, and of a long one what the window holds. Where both are about as
+        long, the window ends inside a chain now and then: measured scalar sums follow the root of the squares.
+        """
         window = self.in_flight(work)
-        hidden = min(Fraction(links), window / per_link) if window > 1 else ZERO
+        hidden = ZERO
+        if window > 1:
+            shorter = 1 / sqrt(float(links) ** -2 + float(window / per_link) ** -2)
+            hidden = min(Fraction(links), Fraction(round(shorter * PARTS), PARTS))
         return (links - hidden) * latency + hidden * per_link / self.unit.issue_width
 
     def in_flight(self, work: Work) -> Fraction:

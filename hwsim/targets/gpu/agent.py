@@ -68,6 +68,10 @@ class Portion:
     reach: float = float("inf")
     """Bytes per cycle that one slot can draw in the main loop."""
     write_reach: float = float("inf")
+    writes_beside: bool = False
+    """Whether results leave while other blocks of the SM multiply; if not, at the end of a piece."""
+    kept_results: bool = False
+    """Whether results stay in the L2 for now, so that nobody waits for DRAM to take them."""
 
     @property
     def read_bytes(self) -> int:
@@ -144,7 +148,8 @@ def _wave(
 ) -> Portion:
     """Blocks that run at once, up to `resident` on an SM, which all end with the fullest.
 
-    Of the start of a whole wave's blocks, those beside them hide all but one; that of the last ones nothing hides.
+    Of the start of a whole wave's blocks, those beside them hide all but one, and their results may leave under the
+    others' products; of the last ones nothing hides either.
     """
     near, far, late, written = moved
     sms = min(blocks, device.count)
@@ -161,6 +166,8 @@ def _wave(
         write_bytes=written,
         reach=min(device.sm_rate, resident * block.flight_bytes / device.flight_latency),
         write_reach=device.sm_rate,
+        kept_results=block.kept_results,
+        writes_beside=block.writes_beside and not last and resident > 1,
     )
 
 
@@ -315,15 +322,20 @@ class GridPlay:
                 yield self._floor.delay(self._cycles(cycles))
                 self._charge(name, share, self._floor.now - began, path)
         yield from self._loop(share, path)
-        if self._grid.write_after and share.late_bytes + share.write_bytes:
+        if not self._beside(share) and share.late_bytes + share.write_bytes:
             began = self._floor.now
             moved = share.late_bytes + share.write_bytes
             alone = self._floor.delay(self._cycles(moved / (share.pieces * share.portion.write_reach)))
-            yield self._floor.every([alone, self._dram.transfer(moved, share.pieces)])
+            link = self._l2 if share.portion.kept_results else self._dram
+            yield self._floor.every([alone, link.transfer(moved, share.pieces)])
             self._charge(WRITE, share, self._floor.now - began, path)
         if self._note is not None:
             self._note(share, begin, self._floor.now)
         self._end(share, path)
+
+    def _beside(self, share: Share) -> bool:
+        """Whether its results leave while it loads."""
+        return share.portion.writes_beside or not self._grid.write_after
 
     def _end(self, share: Share, path: dict[str, int]) -> None:
         self._free += share.pieces
@@ -336,9 +348,9 @@ class GridPlay:
         """Work, latency and loads side by side; each waits for none of the others."""
         portion, floor = share.portion, self._floor
         near, far = share.l2_bytes, share.dram_bytes
-        if not self._grid.write_after:
+        if self._beside(share):
             near += share.late_bytes + share.write_bytes
-            far += share.late_bytes + share.write_bytes
+            far += share.late_bytes + (0 if portion.kept_results else share.write_bytes)
         reach = share.pieces * portion.reach
         took = {
             self._grid.unit: self._cycles(portion.work),

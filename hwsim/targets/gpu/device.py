@@ -329,6 +329,11 @@ class BlockCost:
     start_cycles: float
     flight_bytes: float
     """Bytes that the block can have under way at once."""
+    writes_beside: bool = False
+    """Whether its results leave while other blocks of its SM multiply: straight from registers, not through the shared
+    memory that the next block waits for."""
+    kept_results: bool = False
+    """Whether the L2 takes its results and has room for them: DRAM gets them when others have run."""
 
     @property
     def math_cycles(self) -> float:
@@ -353,20 +358,29 @@ class Wave:
 
 
 def wave(device: Device, block: BlockCost, blocks: int, resident: int, repeat: int = 1, start: float = 1.0) -> Wave:
-    """So many blocks at once; `start` is the share of their start that nothing hides."""
+    """So many blocks at once; `start` is the share of their start that nothing hides.
+
+    Where some of it is hidden, results of one block may leave under the products of others.
+    """
     busy = min(blocks, device.count)
     reach = busy * min(device.sm_rate, resident * block.flight_bytes / device.flight_latency)
+    beside = block.writes_beside and start < 1
+    far = block.dram_bytes + (block.write_bytes if beside and not block.kept_results else 0.0)
     loop = {
         MATH: resident * block.math_cycles,
         LATENCY: block.steps * (block.step_math + block.step_latency),
         L2: blocks * block.l2_bytes / min(device.l2_rate, reach),
-        DRAM: blocks * block.dram_bytes / min(device.tile_rate, reach),
+        DRAM: blocks * far / min(device.tile_rate, reach),
     }
     outside = {
-        WRITE: blocks * block.write_bytes / min(device.tile_rate, busy * device.sm_rate),
+        WRITE: 0.0 if beside else blocks * block.write_bytes / min(_write_rate(device, block), busy * device.sm_rate),
         START: block.start_cycles * start,
     }
     return Wave(blocks, resident, repeat, max(loop.values()) + sum(outside.values()), loop | outside)
+
+
+def _write_rate(device: Device, block: BlockCost) -> float:
+    return device.l2_rate if block.kept_results else device.tile_rate
 
 
 def waves_of(device: Device, block: BlockCost, count: int, resident: int) -> tuple[Wave, ...]:

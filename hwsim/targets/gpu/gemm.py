@@ -41,6 +41,10 @@ SUM_BYTES = 4
 """Sums are kept and exchanged in 32 bits."""
 EQUAL = 0.03
 """Estimates that differ by less are taken as equal."""
+SEEN = 0.5
+"""Of the shorter of products and conversions, the part that the other does not hide: warps take turns with both."""
+CONVERTED_PARTS = 2
+"""Parts of a sum at most, in kernels that turn weights into another format (fitted on such products on A100)."""
 LEAST_STEPS = 2
 """Steps of the main loop that a part of a split sum has at least."""
 
@@ -54,6 +58,8 @@ class GemmBytes:
     out: float
     warm_a: bool = False
     warm_b: bool = False
+    kept_out: bool = False
+    """Whether the L2 has room for the results, which others overwrite before it has to write them to DRAM."""
     a_bytes: float | None = None
     """Bytes of A in memory where they are not m x k elements, as for the input of a convolution."""
     gather: float = 0.0
@@ -129,6 +135,8 @@ def kernels(
     for each in given or fitting_tiles(device, precision, unit, data, shape.batch):
         held = occupancy(device, tile_footprint(each, data), _tile_name(each))
         for parts in (split,) if split else library.split_k:
+            if data.convert and not split and parts > CONVERTED_PARTS:
+                continue
             if split or parts == 1 or _worth_splitting(device, shape, each, parts, held.blocks):
                 yield _kernel(device, shape, precision, unit, data, each, parts, held)
 
@@ -201,6 +209,8 @@ def _kernel(
         write_bytes=output * (parts * SUM_BYTES if parts > 1 else data.out + data.late) / count,
         start_cycles=library.block_start + device.drain(unit),
         flight_bytes=tile.stages * tile.k * (tile.m * data.a + tile.n * data.b),
+        kept_results=data.kept_out,
+        writes_beside=unit == "lanes" and not data.gather,
     )
     reduction = 0.0
     if parts > 1:
@@ -214,7 +224,7 @@ def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile:
     share = library.tensor_share if unit == "tensor" else library.lane_share
     products = tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share)
     turning = data.convert * tile.n * tile.k / device.fma_rate("fp32", "lanes")
-    together = max(products, turning) if unit == "tensor" else products + turning
+    together = max(products, turning) + SEEN * min(products, turning) if unit == "tensor" else products + turning
     return together + _gather(device, data, tile)
 
 

@@ -488,8 +488,8 @@ def _gemm(task: OperatorLoops, view: GemmView, others: Sequence[Loop]) -> Launch
     windows = a_bytes < batch * product.m * product.k * size
     data = GemmBytes(
         size, task.element_bytes(b), stored / (batch * product.m * product.n), a in warm, b in warm,
-        float(a_bytes) if windows else None, convert=_conversion(kernel, b),
-        late=extras / (batch * product.m * product.n),
+        a_bytes=float(a_bytes) if windows else None, convert=_conversion(kernel, b),
+        late=extras / (batch * product.m * product.n), kept_out=out in warm,
     )  # fmt: skip
     device, fmt = task.model.device, kernel.fmt.name
     tiles = choose_tiles(device, fmt, device.unit_for(fmt), data, task.choices)

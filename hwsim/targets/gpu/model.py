@@ -56,7 +56,7 @@ MOST_ROUNDS = 64
 """Rounds in which a stream is played."""
 VECTOR_BYTES = 16
 """What tensor-core kernels load at a time, along the channels."""
-GATHER_OPERATIONS = 9
+GATHER_OPERATIONS = 18
 """Integer operations to find one vector of the input: which pixel, which tap, whether it lies in the padding."""
 
 
@@ -104,8 +104,8 @@ class GpuModel:
         padded = replace(shape, ci=ceil(shape.ci // shape.groups / vector) * vector * shape.groups)
         product = as_gemm(padded)
         data = GemmBytes(
-            size, size, size if out is None else out, *warm, _touched(padded) * size, GATHER_OPERATIONS / vector,
-            late=late, halo=_halo(padded),
+            size, size, size if out is None else out, *warm, a_bytes=_touched(padded) * size,
+            gather=GATHER_OPERATIONS / vector, late=late, halo=_halo(padded),
         )  # fmt: skip
         tiles = choose_tiles(device, precision, unit, data, choices or {})
         return gemm(device, product, precision, data, tiles, choose_split(choices or {}, product.k, tiles) or 1, unit)
