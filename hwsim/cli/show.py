@@ -215,7 +215,19 @@ def _print_workload(loaded: LoadedWorkload) -> None:
     for key, value in as_data(loaded.spec).items():
         if key in ("format", "name", "description", "shows") or value in (None, "", {}, []):
             continue
+        if key == "blocks":
+            _print_blocks(value)
+            continue
         out().print(f"  {key}: {_in_one_line(value) if isinstance(value, dict) else value}")
+
+
+def _print_blocks(blocks: Sequence[dict[str, Any]]) -> None:
+    """The blocks of a model, each in a line or two."""
+    out().print("  blocks:")
+    for block in blocks:
+        often = f" x {block['repeat']}" if block["repeat"] != 1 else ""
+        listed = ", ".join(f"{each['name']} ({each['op']})" for each in block["operations"])
+        out().print(styled("    ", (f"{block['name']}{often}", "cyan"), f": {listed}"), soft_wrap=True)
 
 
 def _print_head(name: str, description: str, files: Sequence[Path]) -> None:

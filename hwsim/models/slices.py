@@ -40,6 +40,7 @@ def cut(target: Target, call: KernelCall) -> Slice:
         data["scale"] = "tensor"
     if not walks(target):
         return Slice(data)
+    data["convert"] = True  # a core without the format converts on the way to registers, and that is counted
     sizes = data["sizes"]
     match call.op:
         case "matmul" | "matmul_batched":

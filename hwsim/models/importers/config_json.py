@@ -88,7 +88,7 @@ class Config:
             value = self.data.get(name)
             if value is None:
                 continue
-            if value not in ACTIVATIONS:
+            if not isinstance(value, str) or value not in ACTIVATIONS:
                 raise self.wrong(name, f"{_shown(value)} is not one of {', '.join(ACTIVATIONS)}")
             return ACTIVATIONS[value]
         return default

@@ -85,6 +85,7 @@ def test_a_model_file_says_the_same_as_the_config_it_was_made_from(tmp_path: Pat
         ({**LLAMA, "vocab_size": 10**30}, "vocab_size: must be from 1 to"),
         ({**LLAMA, "num_attention_heads": 5}, "num_key_value_heads: 5 heads cannot share 2 evenly"),
         ({**LLAMA, "hidden_act": "\x1b[31mred"}, "hidden_act: '\\\\x1b"),
+        ({**LLAMA, "hidden_act": ["silu"]}, "hidden_act: ['silu'] is not one of"),
         ({**LLAMA, "tie_word_embeddings": 3}, "tie_word_embeddings: must be true or false, found 3"),
         ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 7}, "partial_rotary_factor: must be a share"),
     ],
