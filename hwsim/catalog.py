@@ -1,7 +1,7 @@
 """Machines, workloads, models, systems, engines and lessons by name, from any folder.
 
-A name is looked up in ``./machines`` (or ``./workloads``, ``./models`` and so on) first, then among those that come with
-hwsim. A model is a workload, too: wherever one is asked for, the other will do. Anything with a path separator, or
+A name is looked up in ``./machines`` (or ``./workloads``, ``./models`` and so on) first, then among those that come
+with hwsim. A model is a workload, too: wherever one is asked for, the other will do. Anything with a path separator, or
 ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operation that a Python file declares.
 """
 
