@@ -48,18 +48,34 @@ def check_command(
 def _everything() -> list[str]:
     from hwsim.catalog import ENERGY_TABLES, KINDS, shipped_folder
 
-    files = [str(file) for kind in (*KINDS, "system", "engine") for file in sorted(shipped_folder(kind).glob("*.yaml"))]
+    files = [
+        str(file)
+        for kind in (*KINDS, "system", "engine", "lesson")
+        for file in sorted(shipped_folder(kind).glob("*.yaml"))
+    ]
     return files + [str(file) for file in sorted((shipped_folder("machine") / ENERGY_TABLES).glob("*.yaml"))]
 
 
 def _check(name: str) -> Verdict:
-    from hwsim.catalog import ENERGY_TABLES, find_any, is_path, load_machine, load_workload, shown
+    from hwsim.catalog import (
+        ENERGY_TABLES,
+        find_any,
+        is_path,
+        load_lesson_file,
+        load_machine,
+        load_workload,
+        shown,
+    )
     from hwsim.systems.find import described_kind, load_described
 
     shown_name, kind = name, None
     try:
         if is_path(name) and Path(name).parent.name == ENERGY_TABLES:
             return _check_table(Path(name))
+        if is_path(name) and _is_lesson(Path(name)):
+            kind = "lesson"
+            load_lesson_file(Path(name))
+            return Verdict(shown(Path(name)), kind, (), ())
         if (kind := described_kind(name)) is not None:
             load_described(kind, name)
             return Verdict(shown_name, kind, (), ())
@@ -71,6 +87,14 @@ def _check(name: str) -> Verdict:
     except InputError as error:
         return Verdict(shown_name, kind, (Problem(name, 0, "", str(error)),), ())
     return Verdict(shown_name, kind, (), loaded.unsourced)
+
+
+def _is_lesson(path: Path) -> bool:
+    """A file that asks a question and makes claims is meant to be a lesson."""
+    from hwsim.catalog import is_file, shown
+    from hwsim.spec.document import read_document
+
+    return is_file(path) and {"question", "claims"} & set(read_document(path, shown(path))[0].fields) != set()
 
 
 def _check_table(path: Path) -> Verdict:

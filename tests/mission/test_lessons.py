@@ -157,3 +157,13 @@ def test_every_lesson_shows_rows_and_ends_with_commands_that_exist() -> None:
         spec = load_lesson_file(find_lesson(name))
         assert spec.rows and spec.next
         assert {line.split()[1] for line in spec.next} <= set(COMMANDS), name
+
+
+def test_check_finds_what_is_wrong_with_a_lesson(tmp_path: Path) -> None:
+    assert "ok, a lesson" in command("check", str(find_lesson("strips"))).out
+    data = yaml.safe_load(find_lesson("strips").read_text(encoding="utf-8"))
+    data["claims"][0]["run"] = "stripes"
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    done = command("check", str(tmp_path / "wrong.yaml"))
+    assert done.code != 0
+    assert "there is no run 'stripes'; did you mean 'strips'?" in done.err
