@@ -22,7 +22,7 @@ from hwsim.results.plot.roofline import level_bandwidths
 HERE = Path(__file__).resolve().parent
 MACHINES = ("course_cpu", "zen3", "cortex_a78")
 TILES = (4, 8, 16, 32, 64, 128)
-PRECISIONS = ("fp64", "fp32", "bf16")
+PRECISIONS = ("fp64", "fp32", "bf16", "int8")
 CACHES = ("8 KiB", "32 KiB", "64 KiB")
 LOOPS: Mapping[str, Mapping[str, object]] = {
     "one number at a time": {"vector": False},
@@ -43,9 +43,8 @@ def make_data(
     points: list[dict[str, Any]] = []
     roofs: dict[str, dict[str, Any]] = {}
     for machine, way, precision, cache, tile in product(machines, loops, precisions, caches, tiles):
-        made = hwsim.run(
-            machine, "matmul_tiled", set={"l1.size": cache}, n=n, tile=tile, precision=precision, **LOOPS[way]
-        )
+        chosen = {"n": n, "tile": tile, "precision": precision, **LOOPS[way]}
+        made = hwsim.run(machine, "matmul_tiled", set={"l1.size": cache}, convert=True, **chosen)
         points.append(_point(made))
         roofs.setdefault(machine, {"bandwidth": _bandwidth(made), "peaks": {}})
         roofs[machine]["peaks"][precision] = made.work.peak_flops_per_s

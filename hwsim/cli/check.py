@@ -46,13 +46,10 @@ def check_command(
 
 
 def _everything() -> list[str]:
-    from hwsim.catalog import ENERGY_TABLES, KINDS, shipped_folder
+    from hwsim.catalog import ENERGY_TABLES, KINDS, Shelf, shipped_folder
 
-    files = [
-        str(file)
-        for kind in (*KINDS, "system", "engine", "lesson")
-        for file in sorted(shipped_folder(kind).glob("*.yaml"))
-    ]
+    shelves: tuple[Shelf, ...] = (*KINDS, "system", "engine", "lesson")
+    files = [str(file) for shelf in shelves for file in sorted(shipped_folder(shelf).glob("*.yaml"))]
     return files + [str(file) for file in sorted((shipped_folder("machine") / ENERGY_TABLES).glob("*.yaml"))]
 
 

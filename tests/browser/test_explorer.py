@@ -65,8 +65,7 @@ def test_the_numbers_are_those_of_the_runs() -> None:
     import hwsim
 
     data = EXPLORER.make_data(("course_cpu",), (4, 16), ("fp32",), ("8 KiB", "32 KiB"), n=32)
-    made = hwsim.run(
-        "course_cpu", "matmul_tiled", n=32, tile=4, precision="fp32", vector=True, v1=4, set={"l1.size": "32 KiB"}
-    )
+    chosen = {"n": 32, "tile": 4, "precision": "fp32", "vector": True, "v1": 4}
+    made = hwsim.run("course_cpu", "matmul_tiled", set={"l1.size": "32 KiB"}, convert=True, **chosen)
     assert data["points"][1 * 1 * 2 * 2 + 1 * 2 + 0]["time"] == made.time_s
     assert data["roofs"]["course_cpu"]["bandwidth"] == 25.6e9
