@@ -15,7 +15,7 @@ from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.gemm import GemmShape
 from hwsim.targets.gpu.model import GpuModel
 from hwsim.validation.gpu import FAMILY_BARS, GROUP_BARS, NO_BARS, family_error, validate
-from hwsim.validation.report import ComparisonRow, Report
+from hwsim.validation.report import Report
 
 
 @cache
