@@ -9,7 +9,7 @@ LOWEST_TESTS := tests/cli tests/unit/test_units.py tests/unit/spec tests/contrac
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check golden golden-update extras fuzz lowest format lint types docs bench clean
+.PHONY: help demo test check golden golden-update extras fuzz lowest format lint types docs notebooks site bench clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +49,17 @@ lint: $(VENV)/.ready-dev  ## check format and style
 types: $(VENV)/.ready-dev  ## check types, strictly
 	@$(BIN)/mypy
 
-docs: $(VENV)/.ready-dev  ## write the generated pages of docs/reference again
+docs: $(VENV)/.ready-dev  ## write the generated pages of docs again
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python docs/generate_learning.py
+
+notebooks: $(VENV)/.ready-dev  ## run the notebooks of docs again and keep their outputs
+	@$(BIN)/python docs/notebooks/make.py
+
+site: $(VENV)/.ready-site  ## the documentation as a site in out/site: lessons, notebooks, explorer, search; no network
+	@mkdir -p out
+	@$(BIN)/python -m sphinx -q -b html -c docs/site docs out/site
+	@echo "open out/site/index.html"
 
 bench: $(VENV)/.ready-bench  ## measure speed, beside other simulators
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
@@ -82,6 +91,11 @@ $(VENV)/.ready-extras: pyproject.toml | $(BIN)/python
 	@echo "Installing hwsim, its test tools and its extras ..."
 	@$(PIP) install --editable '.[dev,dask,frames,optuna]'
 	@touch $(VENV)/.ready $(VENV)/.ready-dev $@
+
+$(VENV)/.ready-site: pyproject.toml | $(BIN)/python
+	@echo "Installing hwsim and what makes its site ..."
+	@$(PIP) install --editable '.[site]'
+	@touch $(VENV)/.ready $@
 
 .venv-lowest/.ready: pyproject.toml tests/lowest.py
 	@echo "Installing the oldest versions of what hwsim needs ..."

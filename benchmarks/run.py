@@ -3,6 +3,7 @@
     python benchmarks/run.py           # some minutes: the plain walks of n = 1024 take most of it
     python benchmarks/run.py --quick   # without these
     python benchmarks/run.py --json    # the same as JSON
+    python benchmarks/run.py --against f70afe8    # instead: every stock run beside that commit, see against.py
 
 Naive and tiled matrix products (float32) on course_cpu, each in a process of its own:
 
@@ -29,6 +30,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+
+from against import compare_all
 
 MACHINE = "course_cpu"
 WORKLOADS = ("matmul_naive", "matmul_tiled")
@@ -103,7 +106,7 @@ def _walk_plainly(workload: str, n: int, expected: object) -> dict[str, object]:
     for size in (WARM_UP_SIZE, n):
         hierarchy = build_hierarchy(machine, cores=1, compress=False, warp=False)
         kernel = prepare(machine, resolve_workload(workload, {"n": size}), math=False)
-        nests = [nest for block in kernel.blocks() for step in block.steps() for nest in step.nests * step.repeat]
+        nests = [nest for block in kernel.blocks() for step in block.steps() for nest in step.nests]
         started = time.perf_counter()
         for nest in nests:
             hierarchy.replay(nest)
@@ -176,9 +179,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"leave out the plain walks of n = {LONG_SIZE}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--against", metavar="COMMIT", help="CPU time of every stock run beside that of a commit")
+    parser.add_argument("--on", metavar="MACHINE", default=MACHINE, help="with --against: the machine")
+    parser.add_argument("workloads", nargs="*", help="with --against: some workloads instead of all")
     parser.add_argument("--inside", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.against:
+        return compare_all(options.against, options.on, options.workloads)
     if options.inside:
         print(json.dumps(measure_inside(options.inside[0], int(options.inside[1]), options.plain)))
         return 0

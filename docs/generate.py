@@ -26,8 +26,11 @@ from hwsim.spec.memory import Level
 from hwsim.spec.prices import EnergyTableSpec, resolve_table, sram_price
 from hwsim.spec.workload import WorkloadSpec, any_workload
 from hwsim.units import format_bytes, plain
+from hwsim.validation.standing import Aim, FamilyStanding, by_family, read_standings, standing_file
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
+EXPLANATION = REFERENCE.parent / "explanation"
+VALIDATION = "validation.md"
 NOTICE = "<!-- Written by docs/generate.py; change hwsim and run `make docs`. -->\n"
 
 QUANTITIES = (
@@ -198,6 +201,122 @@ def energy_page() -> str:
     return _page([*text, *_group("special", parts["SpecialSpec"]), *_group("one entry of areas", parts["AreaSpec"])])
 
 
+_VALIDATION = """\
+# How far off
+
+Every family of measurements that hwsim was compared with, as `hwsim validate --write` found it. Rows that a
+constant may have been fitted on are not among the rows here: a hash of the shape decides, whatever the machine. Of
+the rows that are left, one half makes the error bars and the other half judges them. [How to read an error
+bar](../how-to/read-an-error-bar.md) says what they mean.
+
+- **error**: |simulated - measured| / measured, the mean over rows, every machine counting alike.
+- **within**: the share of the judging rows that lie inside their bar, which is made for 80 %; 75 to 85 % are wanted
+  where there are 50 of them or more.
+- **unseen machine**: the same with the machine of each row left out of the table, as if it had never been measured.
+  Nothing where fewer than two machines would be left.
+- **half a bar**: half of the interval over the simulated number, on average.
+
+Where an aim is given, it is the mean error (or median, where it says so) that the model is to stay below.
+"""
+_WHY = {
+    "cpu_matmul": (
+        "One core of one CPU. What its caches replace, and which pages lie where, is not known; set conflicts at "
+        "powers of two are the worst cases."
+    ),
+    "gemm_tensor": (
+        "Small products: which of its kernels a library takes is a guess, and some hundred nanoseconds matter."
+    ),
+    "gemm_8bit": (
+        "Kernels with block scales, and the kernel that rounds activations before them, differ from library to library."
+    ),
+    "gemm_fp32": "Thin products and split sums.",
+    "gemm_weight_only": (
+        "Weights are turned into 16 bits in the kernel, by instructions that are counted and not measured."
+    ),
+    "bmm": "Many small products: the library's choice among kernels for them is not known.",
+    "conv_implicit": (
+        "Which kernel the library takes, its tile and how channels are padded, is not known for each shape."
+    ),
+    "conv_winograd_fft": ("The library used an algorithm with fewer multiplications than the one that is simulated."),
+    "attention_fused": "Short sequences, and frameworks that start further kernels around attention.",
+    "attention_decode": (
+        "Rows with a sliding window read fewer keys than they name; small batches are bound by the host."
+    ),
+    "attention_unfused": "A handful of rows; frameworks materialise masks and dropout besides.",
+    "attention_backward": "Taken as 3.5 times the forward pass; the smallest rows measure the host.",
+    "memory_bound": "Kernels of some microseconds, where launching is most of the time.",
+    "sgemm_ladder": "One shape on one GPU, rung by rung.",
+    "array_products": (
+        "The profile of tpu_v6e jumps by a factor of two between neighbouring shapes; commands of few rows, "
+        "strided reads and bank conflicts of Gemmini are not modelled; the shapes of the first TPU's layers are "
+        "not published."
+    ),
+    "gpu_model_inference": "Forward passes in PyTorch; nothing was fitted to whole models.",
+    "gpu_model_training": "Steps of training in PyTorch; what the framework does between kernels is a guess.",
+    "gpu_model_served": "Time per token of one model behind one engine.",
+    "collective": "Host bridges of PCIe systems, and messages at which a library changes its algorithm.",
+    "serving_token": "Engines whose host limits small steps, and rows whose precision was not recorded.",
+    "serving_first_token": "How the benchmark sent its requests decides when the first token comes; not recorded.",
+    "array_attentions": "Short queries against long caches.",
+    "grid_layers": (
+        "Five layers of one network on one chip, each with both energy constants fitted to the other four; main "
+        "memory is not part of the measurement."
+    ),
+    "gpu_power": (
+        "Average power of matrix products; short bursts above the limit and partly idle chips are the worst cases."
+    ),
+    "gpu_power_sweep": "One instruction over arithmetic intensity: the prices were fitted on such rows.",
+}
+"""What is known about the worst rows of a family."""
+
+
+def validation_page() -> str:
+    """Where every family stands, from the file that `hwsim validate --write` makes."""
+    found = by_family(read_standings(standing_file()))
+    text = ["<!-- Written by docs/generate.py from what `hwsim validate --write` found; do not edit. -->", _VALIDATION]
+    text += [
+        "| family | quantity | machines | rows for fits | rows | error | aim | | within | unseen machine | half a bar |"
+    ]
+    text += ["|---|---|---|---|---|---|---|---|---|---|---|"]
+    for each in found:
+        aims = [(aim, value) for aim in each.aims if (value := each.reached(aim)) is not None]
+        said = ", ".join(f"{aim.limit:.1%}{_for(aim)}" for aim, _ in aims)
+        held = "" if not aims else "holds" if all(value <= aim.limit for aim, value in aims) else "missed"
+        text.append(
+            f"| [{each.family}](#{_anchor(each)}) | {each.quantity} | {len(each.machines)} | "
+            f"{sum(row.for_fits for row in each.machines):,} | {each.rows:,} | {each.mean_error:.1%} | {said} | "
+            f"{held} | {_share(each.coverage)} | {_share(each.unseen_coverage)} | {_share(each.width)} |"
+        )
+    for each in found:
+        text += ["", f"## {each.family}, {each.quantity}", "", _WHY.get(each.family, ""), ""]
+        text += [", ".join(f"`hwsim validate {check}`" for check in each.checks), ""]
+        text += [
+            "| machine | rows for fits | rows | mean error | median | within | unseen | half a bar | furthest off |"
+        ]
+        text += ["|---|---|---|---|---|---|---|---|---|"]
+        for row in each.machines:
+            inside = f"{row.inside} of {row.judged}" if row.judged else "–"
+            strange = f"{row.unseen_inside} of {row.unseen_judged}" if row.unseen_judged else "–"
+            text.append(
+                f"| {row.machine} | {row.for_fits:,} | {row.rows:,} | {row.mean_error:.1%} | {row.median_error:.1%} | "
+                f"{inside} | {strange} | {_share(row.width if row.judged else None)} | {_cell(row.worst)} |"
+            )
+    return _page(text)
+
+
+def _for(aim: Aim) -> str:
+    words = " ".join(word for word in (aim.machine, "median" if aim.statistic == "median" else "") if word)
+    return f" ({words})" if words else ""
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _anchor(each: FamilyStanding) -> str:
+    return f"{each.family}-{each.quantity}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "machine-format.md": machine_page,
     "workload-format.md": workload_page,
@@ -211,6 +330,8 @@ def main(folder: Path = REFERENCE) -> None:
     for name, write in PAGES.items():
         write_text(folder / name, write())
         print(f"docs/reference/{name}")
+    write_text((EXPLANATION if folder == REFERENCE else folder) / VALIDATION, validation_page())
+    print(f"docs/explanation/{VALIDATION}")
 
 
 def _page(text: Iterable[str]) -> str:

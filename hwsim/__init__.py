@@ -10,21 +10,43 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hwsim.api import run
-    from hwsim.ops.own import operation
+    from hwsim.lessons.lesson import Lesson, lesson
+    from hwsim.ops.formula import operation
     from hwsim.result import RunResult
+    from hwsim.sweep.compare import Comparison, compare
+    from hwsim.sweep.find import Tuned, tune
     from hwsim.sweep.result_set import ResultSet
     from hwsim.sweep.runner import sweep
 
 __version__ = "0.3.0"
 
-__all__ = ["ResultSet", "RunResult", "__version__", "operation", "run", "sweep"]
+__all__ = [
+    "Comparison",
+    "Lesson",
+    "ResultSet",
+    "RunResult",
+    "Tuned",
+    "__version__",
+    "compare",
+    "lesson",
+    "operation",
+    "run",
+    "sweep",
+    "tune",
+]
 
 _HOMES = {
-    "operation": "hwsim.ops.own",
+    "operation": "hwsim.ops.formula",
     "run": "hwsim.api",
     "RunResult": "hwsim.result",
     "sweep": "hwsim.sweep.runner",
     "ResultSet": "hwsim.sweep.result_set",
+    "compare": "hwsim.sweep.compare",
+    "Comparison": "hwsim.sweep.compare",
+    "tune": "hwsim.sweep.find",
+    "Tuned": "hwsim.sweep.find",
+    "lesson": "hwsim.lessons.lesson",
+    "Lesson": "hwsim.lessons.lesson",
 }
 """Loaded when they are first asked for, so that `import hwsim` and `hwsim --help` stay quick."""
 
@@ -35,3 +57,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What a prompt completes: what is meant for users, also where it is not loaded yet."""
+    return sorted(__all__)

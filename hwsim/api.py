@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.catalog import load_machine, load_workload
-from hwsim.engine.outcome import Outcome
+from hwsim.engine.outcome import Outcome, Span
 from hwsim.engine.play import play
 from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, InputError, ShapeError
 from hwsim.files import note_input
-from hwsim.host import LONG_S, check_memory, math_seconds
-from hwsim.program.kernel import Kernel
+from hwsim.host import LONG_S, SMALL_ELEMENTS, check_memory, math_seconds
+from hwsim.program.build import with_usual_scale
+from hwsim.program.kernel import Kernel, small_tensors
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.assemble import assemble
+from hwsim.results.bar_table import is_shipped
 from hwsim.results.explanation import explain
 from hwsim.spec.choices import MappingSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import check_choices, find_target, written_choices
+from hwsim.target import Target, check_choices, find_target, written_choices
 from hwsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -39,10 +42,15 @@ Settings = Mapping[str, object] | Sequence[str]
 
 @dataclass(frozen=True)
 class Run:
-    """A result together with what it was made from: the timeline is in the outcome."""
+    """A result together with what it was made from: the timeline is in the outcome; a whole model has none."""
 
     result: RunResult
-    outcome: Outcome
+    outcome: Outcome | None
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Who was busy when, where a timeline was asked for."""
+        return self.outcome.spans if self.outcome is not None else ()
 
 
 def run(
@@ -81,20 +89,25 @@ def run_all(
     """
     computer = resolve_machine(machine, set)
     asked = resolve_workload(workload, parameters or {}, seed)
+    if asked.runner is not None:
+        if timeline:
+            raise InputError(f"{asked.name} is a whole model, of which no timeline is kept; --plot draws its parts")
+        return Run(import_module(asked.runner).run(computer, asked, math=math), None)
     target = find_target(computer)
     for file in asked.inputs.values():
         note_input(file)
     with _errors_name(workload):
         check_choices(target, asked, {**written_choices(workload, asked), **(parameters or {})})
-        task = target.defaults(asked)
+        task = with_usual_scale(target.defaults(asked))
         kernel = prepare(computer, task, math=math, careful=True, warn=warn)
     outcome = simulate(computer, kernel, task, seed=task.seed, timeline=timeline)
 
     def again(slowed: MachineSpec) -> Outcome:
         return simulate(slowed, prepare(slowed, task, math=False), task, seed=task.seed, timeline=timeline)
 
+    measured = is_shipped(computer)
     computer, outcome, throttle = keep_within_limit(computer, outcome, again)
-    result = assemble(computer, task, kernel, outcome, seed=task.seed, throttle=throttle)
+    result = assemble(computer, task, kernel, outcome, seed=task.seed, throttle=throttle, as_shipped=measured)
     if task.precision != asked.precision:
         note = f"the workload names no precision: {kernel.fmt.name}, which {computer.name} computes in"
         result = replace(result, warnings=(*result.warnings, note))
@@ -140,7 +153,7 @@ def prepare(
 ) -> Kernel:
     """The kernel of a workload for a machine, in the shape that the machine's class asks for.
 
-    ``careful``: before any tensor is made, see whether they fit the memory of this computer, and ``warn`` of long runs.
+    ``careful``: before large tensors are made, see whether they fit the memory of this computer. ``warn`` of long runs.
     """
     cores = sum(each.count for each in machine.compute)
     asked = getattr(getattr(workload, "schedule", None), "cores", None)
@@ -150,19 +163,26 @@ def prepare(
     if "mapping" not in target.groups and workload.mapping != MappingSpec():
         raise InputError(f"mapping is for machines with systolic arrays; {machine.name} has none")
     try:
-        if math and careful:
-            empty = target.prepare(workload, math=False)
-            check_memory(empty, workload.name)
-            if warn is not None and (seconds := math_seconds(empty)) > LONG_S:
-                warn(seconds)
-        kernel = target.prepare(workload, math=math)
+        kernel = _prepare_carefully(target, workload) if math and careful else target.prepare(workload, math=math)
     except MemoryError:
         raise CapacityError(
             f"the tensors of {workload.name} do not fit the memory of this computer; choose smaller sizes, or leave "
             "the math out (--no-math, math=False)"
         ) from None
     _check_room(machine, kernel)
+    if warn is not None and math and (seconds := math_seconds(kernel)) > LONG_S:
+        warn(seconds)
     return kernel
+
+
+def _prepare_carefully(target: Target, workload: WorkloadSpec) -> Kernel:
+    """Small tensors are made at once; of large ones, the kernel without values tells first what they need."""
+    try:
+        with small_tensors(SMALL_ELEMENTS):
+            return target.prepare(workload, math=True)
+    except MemoryError:
+        check_memory(target.prepare(workload, math=False), workload.name)
+        return target.prepare(workload, math=True)
 
 
 def simulate(

@@ -1,9 +1,8 @@
-"""Machines and workloads by name, from any folder.
+"""Machines, workloads, models, systems, engines and lessons by name, from any folder.
 
-A name is looked up in ``./machines`` (or ``./workloads``) first, then among those that come with hwsim.
-Anything with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operation
-that a Python
-file declares.
+A name is looked up in ``./machines`` (or ``./workloads``, ``./models`` and so on) first, then among those that come
+with hwsim. A model is a workload, too: wherever one is asked for, the other will do. Anything with a path separator, or
+ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operation that a Python file declares.
 """
 
 from __future__ import annotations
@@ -16,13 +15,18 @@ from typing import TYPE_CHECKING, Literal
 from hwsim.errors import CatalogError
 
 if TYPE_CHECKING:
+    from hwsim.spec.lesson import LessonSpec
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
     from hwsim.spec.prices import EnergyTableSpec
     from hwsim.spec.variant import Finder
 
-Kind = Literal["machine", "workload"]
+Kind = Literal["machine", "workload", "model", "system", "engine"]
 
-KINDS: tuple[Kind, ...] = ("machine", "workload")
+KINDS: tuple[Kind, ...] = ("machine", "workload", "model")
+"""What a name alone may mean; systems and engines are asked for as such."""
+
+Shelf = Kind | Literal["lesson"]
+"""What has a folder of its own."""
 
 _PACKAGE = Path(__file__).resolve().parent
 _SUFFIX = ".yaml"
@@ -39,6 +43,29 @@ def machine_names() -> tuple[str, ...]:
 def workload_names() -> tuple[str, ...]:
     """The names of all workloads that can be found from this folder, in alphabetical order."""
     return names("workload")
+
+
+def model_names() -> tuple[str, ...]:
+    """The names of all models that can be found from this folder, in alphabetical order."""
+    return names("model")
+
+
+def lesson_names() -> tuple[str, ...]:
+    """The names of all lessons that can be found from this folder, in alphabetical order."""
+    return names("lesson")
+
+
+def find_lesson(name: str | Path) -> Path:
+    """The file of a lesson, by name or path; raises CatalogError with suggestions."""
+    return find("lesson", name)
+
+
+def load_lesson_file(file: Path) -> LessonSpec:
+    """A lesson by the path of its file."""
+    from hwsim.spec.lesson import LessonSpec
+    from hwsim.spec.load import load_spec_file
+
+    return load_spec_file(LessonSpec, file, shown(file))
 
 
 def find_machine(name: str) -> Path:
@@ -106,7 +133,7 @@ def declared_in(name: str | Path) -> tuple[Path, str] | None:
 
 def load_declared(file: Path, operation: str, overrides: Sequence[str] = ()) -> LoadedWorkload:
     """An operation that a Python file declares, with its default sizes; the file is run for it, once."""
-    from hwsim.ops.own import import_operations_of
+    from hwsim.ops.formula import import_operations_of
     from hwsim.spec.load import Loaded
 
     if overrides:
@@ -124,7 +151,7 @@ def load_declared(file: Path, operation: str, overrides: Sequence[str] = ()) -> 
     return Loaded(spec=made.workload.model_validate(data), files=(file,), places={}, sources={})
 
 
-def names(kind: Kind) -> tuple[str, ...]:
+def names(kind: Shelf) -> tuple[str, ...]:
     return tuple(sorted({file.stem for folder in folders(kind) for file in _files_in(folder)}))
 
 
@@ -135,7 +162,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
             yield file
 
 
-def folders(kind: Kind) -> tuple[Path, ...]:
+def folders(kind: Shelf) -> tuple[Path, ...]:
     """Where names of a kind are looked up: the user's folder, then the one that comes with hwsim."""
     own = Path(f"{kind}s")
     shipped = shipped_folder(kind)
@@ -145,7 +172,7 @@ def folders(kind: Kind) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def shipped_folder(kind: Kind) -> Path:
+def shipped_folder(kind: Shelf) -> Path:
     """Inside an installed package the files are part of it; in a source checkout they lie beside it."""
     installed = _PACKAGE / "data" / f"{kind}s"
     return installed if installed.is_dir() else _PACKAGE.parent / f"{kind}s"
@@ -173,7 +200,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def find(kind: Kind, name: str | Path, relative_to: Path = Path()) -> Path:
+def find(kind: Shelf, name: str | Path, relative_to: Path = Path()) -> Path:
     """The file that a name or a path means. That a path exists is checked when it is read."""
     if (declared := declared_in(name)) is not None:
         return relative_to / declared[0]
@@ -183,7 +210,14 @@ def find(kind: Kind, name: str | Path, relative_to: Path = Path()) -> Path:
         file = folder / f"{name}{_SUFFIX}"
         if is_file(file):
             return file
+    if kind == "workload" and (model := _plain_name(name)) in names("model"):
+        return find("model", model)
     raise CatalogError(_unknown(kind, str(name)))
+
+
+def _plain_name(name: str | Path) -> str:
+    """``Opt-1.3B`` as files are called."""
+    return str(name).lower().replace("-", "_").replace(".", "_")
 
 
 def find_any(name: str) -> tuple[Kind, Path]:
@@ -195,10 +229,12 @@ def find_any(name: str) -> tuple[Kind, Path]:
         return kind_of_file(path), path
     for kind in KINDS:
         if name in names(kind):
-            return kind, find(kind, name)
+            return ("machine" if kind == "machine" else "workload"), find(kind, name)
+    if _plain_name(name) in names("model"):
+        return "workload", find("model", _plain_name(name))
     from hwsim.spec.fields import did_you_mean
 
-    known = [*names("machine"), *names("workload")]
+    known = [each for kind in KINDS for each in names(kind)]
     listed = ", ".join(known) if known else "none"
     raise CatalogError(f"there is no machine or workload '{name}'; known: {listed}{did_you_mean(name, known)}")
 
@@ -241,12 +277,13 @@ def _finder(kind: Kind) -> Finder:
     return Finder(find_parent, shown)
 
 
-def _unknown(kind: Kind, name: str) -> str:
+def _unknown(kind: Shelf, name: str) -> str:
     from hwsim.spec.fields import did_you_mean
 
-    known = names(kind)
+    known = [*names(kind), *(names("model") if kind == "workload" else ())]
     other: Kind = "workload" if kind == "machine" else "machine"
-    if name in names(other):
-        return f"'{name}' is a {other}, and a {kind} is needed here; hwsim list {kind}s shows them"
+    if name in names(other) and other != kind:
+        how = "hwsim lesson" if kind == "lesson" else f"hwsim list {kind}s"
+        return f"'{name}' is a {other}, and a {kind} is needed here; {how} shows them"
     listed = ", ".join(known) if known else "none"
     return f"there is no {kind} '{name}'{did_you_mean(name, known)}; known: {listed}"

@@ -1,4 +1,4 @@
-"""Files that hwsim writes: whole or not at all, and never onto what was read.
+"""Files that hwsim writes, whole or not at all and never onto what was read; and how files from outside are read.
 
 Every output goes through `written`. It is written under another name in the same folder, brought to the disk, and only
 then given its name: whatever fails on the way, the file that was there before stays as it was. Whoever reads a file of
@@ -19,7 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from hwsim.errors import OutputError
+from hwsim.errors import InputError, OutputError
+from hwsim.text import data
 
 _INPUTS: dict[str, None] = {}
 """Paths of what was read, resolved, in the order of reading."""
@@ -150,3 +151,22 @@ def _known_digest(path: str, *facts: int) -> str:
 def _digest(path: str) -> str:
     with open(path, "rb") as file:  # noqa: PTH123 - a path as the user wrote it
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file. Raises FileNotFoundError where there is none, InputError for what is no file."""
+    try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise InputError("this is a folder")
+        if not stat.S_ISREG(kind):
+            raise InputError("a pipe or a device, not a file")
+        with path.open("rb") as stream:
+            content = stream.read(most_bytes + 1)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > most_bytes:
+        raise InputError(f"larger than {data(most_bytes)}")
+    return content

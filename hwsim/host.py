@@ -20,6 +20,7 @@ FIXED_BYTES = 400_000_000
 """What the compiler and NumPy take beside the tensors before a run is over."""
 SMALL_BYTES = 100_000_000
 """Tensors that take less are not asked for: there is always room, or no hwsim either."""
+SMALL_ELEMENTS = SMALL_BYTES // BYTES_PER_ELEMENT
 OPERATIONS_PER_S = 5e8
 """Of arithmetic in NumPy with the checks around it; a low guess."""
 LONG_S = 30

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from hwsim.engine.attribution import Attribution
 from hwsim.engine.outcome import TensorTraffic
 from hwsim.engine.throttle import Throttle
+from hwsim.error_bar import Bars, ErrorBar
 from hwsim.errors import InputError
 from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.numerics.error import NumericError, NumericReport
@@ -203,6 +204,8 @@ class RunResult:
     warnings: tuple[str, ...]
     resolved: Resolved
     bounds: TimeBounds
+    bars: Bars
+    """How far off time, energy and power are likely to be: `result.time.low`, `result.energy_bar.high`."""
     energy_by_cause: dict[str, dict[str, EnergyLine]] | None
     """The priced ledger: cause, then action."""
     energy_by_tensor: dict[str, dict[str, float]] | None
@@ -268,6 +271,26 @@ class RunResult:
     @property
     def caches(self) -> dict[str, CacheCounters]:
         return {name: each for name, each in self.memory.items() if isinstance(each, CacheCounters)}
+
+    @property
+    def time(self) -> ErrorBar:
+        """Seconds with their error bar: `result.time.low`, `result.time.high`, `result.time.source`."""
+        return self.bars.time
+
+    @property
+    def time_bar(self) -> ErrorBar:
+        """The same as `time`, beside `energy_bar` and `power_bar`."""
+        return self.bars.time
+
+    @property
+    def energy_bar(self) -> ErrorBar | None:
+        """Joules with their error bar; None where the machine has no energy prices."""
+        return self.bars.energy
+
+    @property
+    def power_bar(self) -> ErrorBar | None:
+        """Watts with their error bar; None where the machine has no energy prices."""
+        return self.bars.power
 
     @property
     def utilisation(self) -> float:
@@ -341,6 +364,8 @@ def _disagreement(data: Mapping[str, Any]) -> str:
         return f"work.flops_per_s: {speed} for {time_s} s is not {flops} operations"
     if data["bounds"]["lower_s"] > data["bounds"]["upper_s"] * (1 + _AGREE):
         return "bounds: lower_s is more than upper_s"
+    if data["bars"]["time"]["value"] != time_s:
+        return f"bars.time.value: must be {time_s}, as time_s is"
     for name, parts in data["attribution"].items():
         if set(parts) != {"busy", "waiting"}:
             return f"attribution.{name}: must be busy and waiting"
@@ -411,6 +436,7 @@ def _records(data: Mapping[str, Any]) -> dict[str, Any]:
         "warnings": tuple(data["warnings"]),
         "resolved": Resolved.from_dict(data["resolved"]),
         "bounds": TimeBounds.from_dict(data["bounds"]),
+        "bars": Bars.from_dict(data["bars"]),
         "energy_by_cause": None
         if causes is None
         else {

@@ -180,12 +180,44 @@ class Why:
         return self.parts.get(name, f"waits for {name}")
 
 
+@dataclass(frozen=True)
+class ComparedPart:
+    """A part of a run as measurements know it: its error bar comes from rows of the same family."""
+
+    family: str
+    """As `hwsim validate` names it; a family without rows was never compared."""
+    words: str
+    """The same for people: ``products on tensor cores``."""
+    seconds: float
+    power: str = ""
+    """The family of measured power, where that was measured apart from time."""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """What starting kernels took in a run, and what it takes for kernels that follow each other."""
+
+    kernels: int = 0
+    seconds: float = 0.0
+    """Of the run's own time."""
+    each_s: float = 0.0
+    """For one of many that were handed over together, as a graph."""
+    host_s: float = 0.0
+    """For one that the host starts when it comes to it."""
+    part: str = ""
+    """The row of the attribution table that starting is put down to."""
+
+
 class Target(Protocol):
     """A class of machines. Every promise here is checked for every target by tests/contract/test_targets.py."""
 
     machine: MachineSpec
     groups: ClassVar[frozenset[str]] = frozenset()
     """Groups of a workload file that are for this class alone: `mapping`, `threads`."""
+    exact: ClassVar[str] = "operations"
+    """What its runs count exactly, in words; everything else is modelled."""
+    models: ClassVar[str] = ""
+    """What families of measured whole models begin with, where some were measured on machines of this class."""
 
     def reads(self, work: WorkloadSpec) -> Mapping[str, Knob]:
         """The choices that mean something here; any other one is refused by name."""
@@ -223,6 +255,14 @@ class Target(Protocol):
     ) -> tuple[FormulaCheck, ...]:
         """The closed forms of a kernel beside what was simulated, with the reason for a gap; none where none fit."""
         return ()
+
+    def compared(self, kernel: Kernel, outcome: Outcome) -> tuple[ComparedPart, ...]:
+        """The parts of a run by the family of measurements that each belongs to; none where nobody measured any."""
+        return ()
+
+    def starts(self, result: RunResult) -> Starts:
+        """What starting its kernels took; nothing where work needs no start."""
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         """What decided the time of a run on this machine, and what to try next."""

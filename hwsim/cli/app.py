@@ -30,28 +30,43 @@ _COMPLETION = "_HWSIM_COMPLETE"
 
 COMMANDS = {
     "run": "Simulate a workload on a machine: what it costs, and why.",
-    "explain": "Explain a run: conflicts by set, reuse, stalls, miss penalties, formulas, energy.",
+    "model": "Simulate a whole model on a machine: memory, prompt, tokens, training; what each costs, and why.",
+    "import": "Turn a config.json, ONNX file or table of layers into a model file that can be read and changed.",
+    "explain": "Explain a run (conflicts by set, reuse, stalls, miss penalties, formulas, energy), or a term.",
     "sweep": "Simulate every combination; the same command goes on where it was interrupted.",
     "tune": "Find the best schedule for a machine by its own cost model, and tell what it gains over the default, "
     "and why.",
     "compare": "Compare machines and workloads: every combination, with speed-ups against the first.",
     "ladder": "Climb a ladder: the same computation in steps, with what each step brings.",
+    "lesson": "Take a lesson: a question, your prediction, the runs, what they show, why, and exercises that are "
+    "graded.",
     "roofline": "Show one roof per memory level and per number format, with runs where their simulated traffic puts "
     "them.",
+    "serve": "Serve a model to users: time to first token, time per token, throughput, tails, energy, and what limits.",
+    "collective": "Show how long devices take to exchange data: algorithm, time, formula, links; all-reduce if none is "
+    "named.",
     "report": "Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its "
     "sources.",
     "export": "Write the points of a sweep as CSV, JSON or Parquet.",
-    "list": "List machines and workloads, with one line on each.",
-    "show": "Show a machine or workload.",
-    "check": "Check machine and workload files: all problems, with file and line.",
+    "list": "List machines, workloads, models, systems and engines, with one line on each.",
+    "show": "Show a machine, workload, system or engine.",
+    "check": "Check files of machines, workloads, systems and engines: all problems, with file and line.",
+    "view": "Draw a tensor's storage under a chain of views: strides, offset, what is copied, and the lines it "
+    "touches.",
+    "trace": "Print the accesses of a small run in order: flat addresses, with the tensor and element that each means.",
+    "gradient": "Differentiate an expression: its graph, the adjoint of each node, and what forward and reverse mode "
+    "cost.",
+    "rewrite": "Try rewrites of a chain of operations; each is kept only if the answer is the same and the time falls.",
     "replay": "Replay an access trace through a machine's caches.",
     "schema": "Print the JSON Schema of machine or workload files.",
+    "calibrate": "Measure this computer with small loops, in less than a minute, and write it down as a machine file.",
+    "measure": "Compile a workload's loops with Numba, run them on this computer, and compare with the simulation.",
     "fit": "Fit a GPU's few constants to one half of a table of measured kernels, and report the other half.",
     "validate": "Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed.",
 }
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""
 
-_HOMES = {"ladder": "compare", "schema": "check"}
+_HOMES = {"ladder": "compare", "schema": "check", "import": "import_"}
 """Commands that share the module of another one; the others have one of their own name."""
 
 
@@ -210,6 +225,7 @@ FIRST_COMMANDS = (
     ("hwsim explain", "more about the last run: conflicts, reuse, stalls, energy"),
     ("hwsim sweep course_cpu matmul_tiled tile=4..256:x2 --plot t.png", "many runs, kept and drawn"),
     ("hwsim ladder matmul", "naive, vectorised, tiled, parallel: what each step brings"),
+    ("hwsim lesson tiling", "a question, your prediction, runs, the reason; hwsim lesson lists them all"),
     ("hwsim list", "machines and workloads that are here"),
     ("hwsim show course_cpu", "one of them, at a glance"),
     ("hwsim show course_cpu --set l1.size='64 KiB' --resolved", "a variant, with every default filled in"),

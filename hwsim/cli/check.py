@@ -32,7 +32,7 @@ def check_command(
     strict: Annotated[bool, typer.Option("--strict", help="Numbers without a source fail the check, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check machine and workload files: all problems, with file and line."""
+    """Check files of machines, workloads, systems and engines: all problems, with file and line."""
     verdicts = [_check(name) for name in files or _everything()]
     if as_json:
         print_json([asdict(verdict) for verdict in verdicts])
@@ -46,19 +46,36 @@ def check_command(
 
 
 def _everything() -> list[str]:
-    from hwsim.catalog import ENERGY_TABLES, KINDS, shipped_folder
+    from hwsim.catalog import ENERGY_TABLES, KINDS, Shelf, shipped_folder
 
-    files = [str(file) for kind in KINDS for file in sorted(shipped_folder(kind).glob("*.yaml"))]
+    shelves: tuple[Shelf, ...] = (*KINDS, "system", "engine", "lesson")
+    files = [str(file) for shelf in shelves for file in sorted(shipped_folder(shelf).glob("*.yaml"))]
     return files + [str(file) for file in sorted((shipped_folder("machine") / ENERGY_TABLES).glob("*.yaml"))]
 
 
 def _check(name: str) -> Verdict:
-    from hwsim.catalog import ENERGY_TABLES, find_any, is_path, load_machine, load_workload, shown
+    from hwsim.catalog import (
+        ENERGY_TABLES,
+        find_any,
+        is_path,
+        load_lesson_file,
+        load_machine,
+        load_workload,
+        shown,
+    )
+    from hwsim.systems.find import described_kind, load_described
 
     shown_name, kind = name, None
     try:
         if is_path(name) and Path(name).parent.name == ENERGY_TABLES:
             return _check_table(Path(name))
+        if is_path(name) and _is_lesson(Path(name)):
+            kind = "lesson"
+            load_lesson_file(Path(name))
+            return Verdict(shown(Path(name)), kind, (), ())
+        if (kind := described_kind(name)) is not None:
+            load_described(kind, name)
+            return Verdict(shown_name, kind, (), ())
         kind, path = find_any(name)
         shown_name = shown(path)
         loaded = load_machine(path) if kind == "machine" else load_workload(path)
@@ -67,6 +84,14 @@ def _check(name: str) -> Verdict:
     except InputError as error:
         return Verdict(shown_name, kind, (Problem(name, 0, "", str(error)),), ())
     return Verdict(shown_name, kind, (), loaded.unsourced)
+
+
+def _is_lesson(path: Path) -> bool:
+    """A file that asks a question and makes claims is meant to be a lesson."""
+    from hwsim.catalog import is_file, shown
+    from hwsim.spec.document import read_document
+
+    return is_file(path) and {"question", "claims"} & set(read_document(path, shown(path))[0].fields) != set()
 
 
 def _check_table(path: Path) -> Verdict:
@@ -81,7 +106,8 @@ def _print(verdict: Verdict) -> None:
     if verdict.problems:
         print_error("\n".join(str(problem) for problem in verdict.problems))
         return
-    out().print(f"{verdict.name}: ok, a {verdict.kind}", soft_wrap=True)
+    article = "an" if verdict.kind == "engine" else "a"
+    out().print(f"{verdict.name}: ok, {article} {verdict.kind}", soft_wrap=True)
     if verdict.unsourced:
         count = len(verdict.unsourced)
         err().print(
@@ -97,6 +123,8 @@ SCHEMA_EXAMPLE = "Example: [cyan]hwsim schema machine > machine.schema.json[/cya
 class FileKind(Enum):
     MACHINE = "machine"
     WORKLOAD = "workload"
+    SYSTEM = "system"
+    ENGINE = "engine"
 
 
 def schema_command(what: Annotated[FileKind, typer.Argument(help="Which kind of file.")]) -> None:
@@ -105,5 +133,10 @@ def schema_command(what: Annotated[FileKind, typer.Argument(help="Which kind of 
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import any_workload
 
-    declared = MachineSpec if what is FileKind.MACHINE else any_workload()
+    declared = any_workload() if what is FileKind.WORKLOAD else MachineSpec
+    if what in (FileKind.SYSTEM, FileKind.ENGINE):
+        from hwsim.systems.engine_spec import EngineSpec
+        from hwsim.systems.spec import SystemSpec
+
+        declared = SystemSpec if what is FileKind.SYSTEM else EngineSpec
     print_json(json_schema(f"hwsim {what.value}", declared))

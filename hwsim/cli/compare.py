@@ -17,10 +17,11 @@ from hwsim.cli.arguments import (
     spinner,
     word_completion,
 )
-from hwsim.cli.console import err, out, screen, styled
+from hwsim.cli.console import err, make_table, out, styled, wrapped
+from hwsim.error_bar import ALIKE, ALIKE_WORDS, NEVER_WORDS, within_bars
 from hwsim.errors import InputError
-from hwsim.results.metrics import SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, write
-from hwsim.text import ratio
+from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, write
+from hwsim.text import format_title, ratio
 
 if TYPE_CHECKING:
     from hwsim.result import RunResult
@@ -45,10 +46,14 @@ def compare_command(
     plot: PlotFile = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare machines and workloads: every combination, with speed-ups against the first."""
+    """Compare machines and workloads: every combination, with speed-ups against the first.
+
+    Several machines compute in one precision, the narrowest that all have, and with all their cores, unless you say
+    otherwise (precision=, parallel=none). A speed-up is against the first row of the same workload.
+    """
     from hwsim.results.plot.compare import ComparedRun, plot_compare
     from hwsim.sweep.grid import MACHINE, WORKLOAD, make_request
-    from hwsim.sweep.ladder import NamedRun, read_by_some, run_named
+    from hwsim.sweep.ladder import NamedRun, baselines, like_with_like, read_by_some, run_named
 
     given = sort_words(words or ())
     request = make_request(given.machines, given.workloads, given.parameters, {})
@@ -67,19 +72,23 @@ def compare_command(
     with spinner("simulating"):
         refused: dict[str, str] = {}
         mine, left_out = read_by_some(list(tasks.values()))
-        results = run_named(mine, math=not no_math, refused=refused)
+        alike, notes = like_with_like(mine)
+        results = run_named(alike, math=not no_math, refused=refused)
     rows = {names: results[task.label] for names, task in tasks.items() if task.label in results}
     for machine, unread in left_out.items():
         err().print(f"{', '.join(unread)} means nothing on {machine}: left out there", style="dim", soft_wrap=True)
     _print_refused(refused)
-    output.show(lambda: comparison_data(rows, heads), lambda: print_comparison(rows, heads))
+    output.show(lambda: comparison_data(rows, heads), lambda: print_comparison(rows, heads, notes=notes))
     if plot is not None:
         several = len(given.machines) > 1
         entries = [
             ComparedRun(
-                names[0] if several else " ".join(names[1:]), " ".join(names[1:]) if several else names[0], result
+                names[0] if several else " ".join(names[1:]),
+                " ".join(names[1:]) if several else names[0],
+                result,
+                baseline,
             )
-            for names, result in rows.items()
+            for (names, result), baseline in zip(rows.items(), baselines(list(rows.values())), strict=True)
         ]
         plot_compare(entries, plot, "" if several else f"on {given.machines[0]}")
 
@@ -89,23 +98,65 @@ MOST_RUNS = 60
 
 
 def print_comparison(
-    rows: Mapping[tuple[str, ...], RunResult], heads: Sequence[str], first: RunResult | None = None
+    rows: Mapping[tuple[str, ...], RunResult],
+    heads: Sequence[str],
+    first: RunResult | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
-    """`rows` by their names, one for each head; speed-ups are against the first row, or against `first`."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    for head in heads:
-        table.add_column(head, style="cyan", no_wrap=True)
-    baseline = first or next(iter(rows.values()))
-    for head in _cells(baseline, baseline):
-        table.add_column(head, justify="left" if head == "bound by" else "right", no_wrap=True)
-    for names, result in rows.items():
-        table.add_row(*names, *_cells(result, baseline).values())
-    console = screen()
-    console.width = max(console.width, 150)
+    """`rows` by their names, one for each head; speed-ups are against `first`, or the first row of the same work."""
+    results = list(rows.values())
+    against = _baselines(results, first)
+    console = out()
+    cells = [
+        {**dict(zip(heads, names, strict=True)), **_cells(result, baseline, heads)}
+        for (names, result), baseline in zip(rows.items(), against, strict=True)
+    ]
+    same = {name: cells[0][name] for name in cells[0] if name in _SAID_ONCE and len({row[name] for row in cells}) == 1}
+    kept = [name for name in cells[0] if name not in same or len(cells) == 1]
+    if not set(heads) & set(kept):  # rows that differ in nothing that has a name
+        kept = [heads[0], *kept]
+    if len(cells) > 1 and (words := ", ".join(_say_once(*each) for each in same.items() if each[1] != "–")):
+        console.print(f"all rows: {words}", style="dim")
+    named = [number for number, name in enumerate(kept) if name in (*heads, "precision", "on")]
+    table = make_table(*kept, left=[*named, *(number for number, name in enumerate(kept) if name == "bound by")])
+    table.names = max(1, len([name for name in kept if name in heads]))
+    for row in cells:
+        table.add_row(*(row[name] for name in kept))
     console.print(table)
+    for note in [*notes, *_unlike(results, against)]:
+        wrapped(console, "note  ", note, style="dim")
+    if any(is_alike(*pair) for pair in zip(results, against, strict=True)):
+        wrapped(console, "note  ", ALIKE_WORDS, style="dim")
+    if not all(bar.is_known for result in results for bar in (result.time, result.energy_bar) if bar is not None):
+        wrapped(console, "note  ", NEVER_WORDS, style="dim")
+
+
+def is_alike(result: RunResult, baseline: RunResult) -> bool:
+    """Whether the times of two runs cannot be told apart by what is known of their errors."""
+    return result is not baseline and bool(within_bars(result.time.ends, baseline.time.ends))
+
+
+def _say_once(name: str, value: str) -> str:
+    return f"{name} {value}" if name == "error" else value
+
+
+_SAID_ONCE = ("machine", "workload", "precision", "on", "error")
+"""Columns that are left out where they say the same in every row: one line above the table says it."""
+
+
+def _baselines(results: Sequence[RunResult], first: RunResult | None = None) -> list[RunResult]:
+    from hwsim.sweep.ladder import baselines
+
+    return baselines(results) if first is None else [first] * len(results)
+
+
+def _unlike(results: Sequence[RunResult], against: Sequence[RunResult]) -> list[str]:
+    """What a speed-up would hide: rows that are measured against another one than the first."""
+    if all(each is against[0] for each in against):
+        return []
+    if len({result.machine for result in results}) > 1:
+        return ["speed-up is against the first row of the same workload and size"]
+    return ["speed-up is against the first row that does as much work"]
 
 
 def _print_refused(refused: Mapping[str, str]) -> None:
@@ -113,33 +164,49 @@ def _print_refused(refused: Mapping[str, str]) -> None:
         err().print(f"left out: {label}: {reason}", style="yellow", soft_wrap=True)
 
 
-def comparison_data(rows: Mapping[tuple[str, ...], RunResult], heads: Sequence[str]) -> list[dict[str, Any]]:
+def comparison_data(
+    rows: Mapping[tuple[str, ...], RunResult], heads: Sequence[str], first: RunResult | None = None
+) -> list[dict[str, Any]]:
     """The same as plain data."""
     from hwsim.results.explanation import explain
 
-    baseline = next(iter(rows.values()))
     return [
-        {**dict(zip(heads, names, strict=True)), "speed_up": baseline.time_s / result.time_s if result.time_s else None,
+        {"precision": _precision(result), "on": explain(result).used, **dict(zip(heads, names, strict=True)),
+         "speed_up": speed_up(result, baseline),
+         "within_bars": within_bars(result.time.ends, baseline.time.ends) if result is not baseline else None,
          "bound": explain(result).bound.short, **metrics_of(result)}
-        for names, result in rows.items()
+        for (names, result), baseline in zip(rows.items(), _baselines(list(rows.values()), first), strict=True)
     ]  # fmt: skip
 
 
-def _cells(result: RunResult, baseline: RunResult) -> dict[str, str]:
-    """What each column says of a run: its metrics, speed-up beside time, traffic among them, and what decides."""
-    from hwsim.results.explanation import explain
+def speed_up(result: RunResult, baseline: RunResult) -> float | None:
+    """How many times as fast a run is as the one it is compared with."""
+    return baseline.time_s / result.time_s if result.time_s else None
+
+
+def _precision(result: RunResult) -> str:
+    return format_title(result.resolved.workload["precision"])
+
+
+def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str]) -> dict[str, str]:
+    """What each column says of a run: its precision, the units that took part, its metrics with speed-up beside time
+    and traffic among them, and what decides."""
+    from hwsim.results.explanation import explain, with_bar
 
     row, far = metrics_of(result), far_traffic(result)
-    cells = {
-        (metric.column, metric.head or metric.title): write(metric.name, row[metric.name])
-        for metric in shown("compare")
-    }
-    cells[SPEED_UP, "speed-up"] = ratio(baseline.time_s / result.time_s) if result.time_s else "–"
+    cells = {(metric.column, metric.head or metric.title): with_bar(metric.name, result) for metric in shown("compare")}
+    faster = speed_up(result, baseline)
+    mark = f" {ALIKE}" if is_alike(result, baseline) else ""
+    cells[SPEED_UP, "speed-up"] = "–" if faster is None else ratio(faster) + mark
     cells[TRAFFIC, "traffic"] = write(far, row.get(far))
-    return {head: cells[column, head] for column, head in sorted(cells)} | {"bound by": explain(result).bound.short}
+    why = explain(result)
+    names = {"precision": _precision(result)} if "precision" not in heads else {}
+    names["on"] = why.used.partition(",")[0]
+    cells[BOUND, "bound by"] = why.bound.short
+    return names | {head: cells[column, head] for column, head in sorted(cells)}
 
 
-LADDER_EXAMPLE = "Example: [cyan]hwsim ladder matmul --plot ladder.png[/cyan]   [cyan]hwsim ladder fusion[/cyan]"
+LADDER_EXAMPLE = "Example: [cyan]hwsim ladder matmul --plot ladder.png[/cyan]   [cyan]hwsim ladder cuda[/cyan]"
 
 
 def ladder_command(
@@ -155,6 +222,7 @@ def ladder_command(
         ),
     ] = None,
     settings: Settings = None,
+    no_math: Annotated[bool, typer.Option("--no-math", help="Do not compute the answers.")] = False,
     plot: PlotFile = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -175,12 +243,21 @@ def ladder_command(
     by_machine = ladder_runs(ladder, chosen, changes, settings or ())
     with spinner("simulating"):
         refused: dict[str, str] = {}
-        runs = {machine: run_named(tasks, refused=refused) for machine, tasks in by_machine.items()}
+        math = ladder.math and not no_math
+        runs = {machine: run_named(tasks, math=math, refused=refused) for machine, tasks in by_machine.items()}
     _print_refused(refused)
-    rows: dict[tuple[str, ...], RunResult] = {
-        (machine, step): result for machine, steps in runs.items() for step, result in steps.items()
-    }
-    output.show(lambda: comparison_data(rows, ("machine", "step")), lambda: _print_story(ladder, runs))
+    output.show(
+        lambda: [
+            entry
+            for machine, steps in runs.items()
+            for entry in comparison_data(
+                {(machine, step): result for step, result in steps.items()},
+                ("machine", "step"),
+                next(iter(steps.values())),
+            )
+        ],
+        lambda: _print_story(ladder, runs),
+    )
     if plot is not None:
         _draw(ladder.title, runs, plot)
 
@@ -190,7 +267,8 @@ def _print_story(ladder: Ladder, runs: Mapping[str, Mapping[str, RunResult]]) ->
     for machine, steps in runs.items():
         if len(runs) > 1:
             out().print(f"\n{machine}")
-        print_comparison({(step,): result for step, result in steps.items()}, ("step",))
+        first = next(iter(steps.values()))
+        print_comparison({(step,): result for step, result in steps.items()}, ("step",), first)
 
 
 def _draw(title: str, runs: dict[str, dict[str, RunResult]], plot: Path) -> None:

@@ -24,6 +24,7 @@ from hwsim.text import HIDDEN, visible
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hwsim.cli.table import FittingTable
     from hwsim.target import Line
     from hwsim.target import Table as Rows
 
@@ -131,7 +132,7 @@ def _console(*, stderr: bool) -> Console:
 STYLES = {"plain": "", "strong": "bold", "faint": "dim"}
 
 
-def make_table(*columns: str, left: Sequence[int] = (0,)) -> Table:
+def make_table(*columns: str, left: Sequence[int] = (0,)) -> FittingTable:
     from rich import box
 
     from hwsim.cli.table import FittingTable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.arguments import check_output, spinner
-from hwsim.cli.console import make_table, print_body, print_json, screen, wrapped
+from hwsim.cli.console import make_table, print_body, print_json, screen, styled, wrapped
 from hwsim.cli.run import formula_table, print_head, stage_table, why_table
 from hwsim.errors import InputError
 from hwsim.text import bar, data, digits, joules, percent, seconds
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from hwsim.target import Why
 
 
-EXPLAIN_EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_naive n=256[/cyan], then [cyan]hwsim explain[/cyan]"
+EXPLAIN_EXAMPLE = (
+    "Example: [cyan]hwsim run course_cpu matmul_naive n=256[/cyan], then [cyan]hwsim explain[/cyan]; "
+    "[cyan]hwsim explain arithmetic intensity[/cyan]"
+)
 
 
 def explain_command(
-    result_file: Annotated[
-        Path | None,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[RESULT.json]",
-            help="A result that hwsim run wrote; the last run if not given.",
+            metavar="[RESULT.json|TERM]",
+            help="A result that hwsim run wrote, or a word of a screen; the last run if not given.",
             show_default=False,
         ),
     ] = None,
@@ -39,10 +42,14 @@ def explain_command(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the sets of the first cache: png, svg or pdf.")
     ] = None,
 ) -> None:
-    """Explain a run: conflicts by set, reuse, stalls, miss penalties, formulas, energy."""
+    """Explain a run (conflicts by set, reuse, stalls, miss penalties, formulas, energy), or a term."""
     from hwsim.cli.run import blaming, recall
     from hwsim.results.explanation import explain
 
+    if words and not _is_result(words):
+        _explain_term(" ".join(words), as_json)
+        return
+    result_file = Path(words[0]) if words else None
     check_output(None, plot, (result_file,))
     result = recall(result_file)
     with blaming(result_file):
@@ -58,6 +65,32 @@ def explain_command(
             print_json({**result.to_dict(), "explanation": _findings(why)})
         else:
             print_explanation(result, why)
+
+
+def _is_result(words: list[str]) -> bool:
+    """Whether a file is meant: one word that is a file, or that looks like the name of one."""
+    return len(words) == 1 and (Path(words[0]).suffix == ".json" or "/" in words[0] or Path(words[0]).is_file())
+
+
+def _explain_term(asked: str, as_json: bool) -> None:
+    """A word of the screens, from the glossary."""
+    from hwsim.glossary import find_term, near_terms
+
+    term = find_term(asked)
+    if term is None:
+        near = near_terms(asked)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise InputError(f"'{asked}' is no term of the glossary, and no result file{hint}")
+    if as_json:
+        print_json({"term": term.name, "meaning": term.meaning, "also": list(term.also), "see": list(term.see)})
+        return
+    console = screen()
+    console.print(styled((term.name, "bold")))
+    wrapped(console, "", term.meaning, style="")
+    if term.see:
+        wrapped(console, "see: ", ", ".join(term.see), style="dim")
+    if term.lesson:
+        wrapped(console, "lesson: ", f"hwsim lesson {term.lesson}", style="cyan")
 
 
 def _findings(why: Why) -> dict[str, Any]:
@@ -116,7 +149,7 @@ def print_explanation(result: RunResult, why: Why) -> None:
         for row in result.formulas:
             if row.reason:
                 wrapped(console, f"  {row.name.partition(',')[0]}: ", row.reason, style="dim")
-    _section(console, "Operations per byte")
+    _section(console, "Arithmetic intensity")
     _print_intensity(console, result)
     if result.energy_by_cause:
         _section(console, "Energy, by cause and action")

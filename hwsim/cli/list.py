@@ -1,4 +1,4 @@
-"""`hwsim list`: which machines and workloads can be found by name."""
+"""`hwsim list`: which machines, workloads, models, systems and engines can be found by name."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ LIST_EXAMPLE = "Example: [cyan]hwsim list machines[/cyan]"
 class Listed(Enum):
     MACHINES = "machines"
     WORKLOADS = "workloads"
+    MODELS = "models"
+    SYSTEMS = "systems"
+    ENGINES = "engines"
 
 
 def list_command(
     what: Annotated[Listed | None, typer.Argument(help="Only these.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List machines and workloads, with one line on each."""
-    kinds: list[Kind] = []
-    if what in (None, Listed.MACHINES):
-        kinds.append("machine")
-    if what in (None, Listed.WORKLOADS):
-        kinds.append("workload")
+    """List machines, workloads, models, systems and engines, with one line on each."""
+    every: tuple[Kind, ...] = ("machine", "workload", "model", "system", "engine")
+    kinds = [kind for kind in every if what is None or what.value == f"{kind}s"]
     found = {f"{kind}s": _entries(kind) for kind in kinds}
     if as_json:
         print_json(found)
@@ -55,10 +55,15 @@ def _description(kind: Kind, name: str) -> str:
     from hwsim.errors import InputError
 
     try:
-        spec = load_machine(name).spec if kind == "machine" else load_workload(name).spec
+        if kind in ("system", "engine"):
+            from hwsim.systems.find import load_described
+
+            description = load_described(kind, name).description
+        else:
+            description = (load_machine(name) if kind == "machine" else load_workload(name)).spec.description
     except InputError:
         return f"(has errors; see: hwsim check {name})"
-    return " ".join(spec.description.split())
+    return " ".join(description.split())
 
 
 def _print_table(title: str, entries: list[dict[str, str]]) -> None:

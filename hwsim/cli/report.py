@@ -90,6 +90,6 @@ def _spans(result: RunResult) -> tuple[Span, ...]:
     from hwsim.api import run_all
     from hwsim.result import machine_of, workload_of
 
-    if result.resolved.workload.get("op") == "python":
+    if result.resolved.workload.get("op") in ("python", "model"):
         return ()
-    return run_all(machine_of(result), workload_of(result), math=False, timeline=True).outcome.spans
+    return run_all(machine_of(result), workload_of(result), math=False, timeline=True).spans

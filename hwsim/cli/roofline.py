@@ -8,10 +8,13 @@ import typer
 
 from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, spinner
 from hwsim.cli.console import make_table, screen, styled
-from hwsim.errors import InputError
+from hwsim.error_bar import NEVER_MARK
+from hwsim.errors import HwsimError, InputError
 from hwsim.text import counted, digits, percent, rate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
     from hwsim.result import RunResult
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from hwsim.spec.machine import MachineSpec
 
 ROOFLINE_EXAMPLE = (
-    "Example: [cyan]hwsim roofline course_cpu add,matmul_naive,matmul_simd,matmul_parallel --plot roofline.png[/cyan]"
+    "Example: [cyan]hwsim roofline course_cpu matmul_naive,matmul_simd n=256 add:n=1048576 --plot roofline.png[/cyan]"
 )
 
 PROBE = "matmul"
@@ -31,7 +34,8 @@ def roofline_command(
         list[str],
         typer.Argument(
             metavar="MACHINE [WORKLOADS]... [NAME=VALUE]...",
-            help="A machine, workloads to put below its roofs, and their parameters, such as n=256.",
+            help="A machine, workloads to put below its roofs, and their parameters: n=256 for all of them, "
+            "add:n=1048576 for one.",
         ),
     ],
     settings: Settings = None,
@@ -44,21 +48,41 @@ def roofline_command(
     from hwsim.sweep.ladder import NamedRun, run_named
 
     output = check_output(json_file, plot, words)
-    names = [name for word in words if "=" not in word for name in word.split(",") if name]
+    names, common, own = sort_sizes(words)
     if not names:
         raise InputError("give a machine first, such as hwsim roofline course_cpu matmul_tiled")
-    parameters = pairs([word for word in words if "=" in word], "write a parameter as name=value, such as n=256")
     machine = resolve_machine(names[0], settings or ())
-    tasks = [NamedRun(name, names[0], name, parameters, tuple(settings or ())) for name in dict.fromkeys(names[1:])]
+    tasks = [
+        NamedRun(name, names[0], name, {**common, **own.get(name, {})}, tuple(settings or ()))
+        for name in dict.fromkeys(names[1:])
+    ]
     with spinner("simulating"):
         runs = run_named(tasks, math=False)
-        roofline = make_roofline(machine, runs, _probes(names[0], tuple(settings or ())))
+        roofline = make_roofline(machine, runs, probes(machine))
     output.show(lambda: _data(roofline), lambda: _print(machine, roofline, runs))
     if plot is not None:
         plot_roofline(roofline, plot)
 
 
-def _probes(machine: str, settings: tuple[str, ...]) -> dict[str, RunResult]:
+def sort_sizes(words: Sequence[str]) -> tuple[list[str], dict[str, str], dict[str, dict[str, str]]]:
+    """Names, parameters of all workloads, and parameters of one: ``add:n=1048576`` or ``matmul:n=512,k=64``."""
+    hint = "write a parameter as name=value, such as n=256"
+    names: list[str] = []
+    common: list[str] = []
+    own: dict[str, dict[str, str]] = {}
+    for word in words:
+        name, colon, rest = word.partition(":")
+        if colon and "=" not in name:
+            names.append(name)
+            own[name] = pairs(rest.split(","), hint)
+        elif "=" in word:
+            common.append(word)
+        else:
+            names += [name for name in word.split(",") if name]
+    return names, pairs(common, hint), own
+
+
+def probes(machine: MachineSpec) -> dict[str, RunResult]:
     """A tiny product in each format that the machine has."""
     from hwsim.api import resolve_workload, run_all
     from hwsim.spec.fields import literals
@@ -68,8 +92,8 @@ def _probes(machine: str, settings: tuple[str, ...]) -> dict[str, RunResult]:
     resolve_workload(PROBE, {})
     for form in literals(WorkloadSpec.model_fields["precision"].annotation):
         try:
-            run = run_all(machine, PROBE, set=settings, math=False, parameters={"n": 16, "precision": form})
-        except InputError:
+            run = run_all(machine, PROBE, math=False, parameters={"n": 16, "precision": form})
+        except HwsimError:
             continue  # a format that this machine does not compute in has no ceiling
         found[str(form)] = run.result
     return found
@@ -90,10 +114,12 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
     table.add_row("peak", "", *(rate(peak, "FLOP") for peak in together))
     console.width = max(console.width, 120)
     console.print(table)
-    console.print("ridge: operations per byte from which on the level no longer limits", style="dim")
+    console.print("ridge: arithmetic intensity (flop/byte) from which on the level no longer limits", style="dim")
     if runs:
         console.print()
         console.print(_spot_table(machine, roofline, runs))
+        for result in runs.values():
+            console.print(styled((f"{result.workload}: {result.time.source}", "dim")), soft_wrap=True)
 
 
 def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> Table:
@@ -112,8 +138,20 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
         roof = min(limits, key=lambda limit: limits[limit])
         speed = float(result.work.flops_per_s)
         cells = [digits(own[level]) if level in own else "–" for level in levels]
-        table.add_row(name, rate(speed, "FLOP"), *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof)
+        bar = _speed_bar(result)
+        table.add_row(
+            name, rate(speed, "FLOP") + bar, *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof
+        )
     return table
+
+
+def _speed_bar(result: RunResult) -> str:
+    """The error bar of the time, as that of the speed."""
+    from hwsim.error_bar import interval_words
+    from hwsim.results.plot.roofline import speed_ends
+
+    ends = speed_ends(result)
+    return f" {NEVER_MARK}" if ends is None else f" {interval_words(float(result.work.flops_per_s), ends)}"
 
 
 def _data(roofline: Roofline) -> dict[str, object]:

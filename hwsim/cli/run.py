@@ -13,9 +13,9 @@ import typer
 
 from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_completion
 from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
+from hwsim.energy import STATIC
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
-from hwsim.files import note_input, write_text
-from hwsim.input_file import read_file
+from hwsim.files import note_input, read_file, write_text
 from hwsim.private import private_folders, why_none
 from hwsim.results.metrics import shown, write
 from hwsim.text import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hwsim.api import Run
+    from hwsim.error_bar import ErrorBar
     from hwsim.result import FormulaCheck, RunResult
     from hwsim.target import Advice, Why
 
@@ -82,13 +83,13 @@ def run_command(
     remember(result)
     output.show(result.to_dict, lambda: print_screen(result, given.words(), tuple(settings or ())))
     if timeline is not None and is_plot_file(timeline):
-        result.plot.timeline(run.outcome.spans, timeline)
-    elif timeline is not None:
+        result.plot.timeline(run.spans, timeline)
+    elif timeline is not None and run.outcome is not None:
         from hwsim.result import machine_of
         from hwsim.results.plot.timeline import power_over_time, timeline_json
 
         power = power_over_time(machine_of(result), run.outcome)
-        write_text(timeline, timeline_json(run.outcome.spans, f"{result.workload} on {result.machine}", power))
+        write_text(timeline, timeline_json(run.spans, f"{result.workload} on {result.machine}", power))
     if energy_csv is not None:
         _write_energy(energy_csv, result)
     if plot is not None:
@@ -268,9 +269,21 @@ def _print_costs(console: Console, result: RunResult, why: Why) -> None:
         if metric.name == "time_s":
             _print_time(console, result, why)
         elif metric.name == "energy_j":
-            _print_energy(console, result)
+            _print_energy(console, result, why)
         elif (value := metric.of(result)) is not None:
             console.print(styled((metric.title, "bold"), "  ", (write(metric.name, value), "bold cyan")))
+    wrapped(console, "exact            ", result.bars.exact, style="dim")
+
+
+def _bar_words(bar: ErrorBar | None) -> str:
+    """`` ± 9 %`` beside a number that was compared with hardware."""
+    return f" {bar.words}" if bar is not None and bar.is_known else ""
+
+
+def _print_bar(console: Console, bar: ErrorBar | None) -> None:
+    """What a bar rests on."""
+    if bar is not None:
+        wrapped(console, _INDENT, bar.source, style="dim")
 
 
 def _print_time(console: Console, result: RunResult, why: Why) -> None:
@@ -278,14 +291,20 @@ def _print_time(console: Console, result: RunResult, why: Why) -> None:
 
     speed = peak_words(result)
     time = f"{seconds(result.time_s):<8}"
-    console.print(styled(("time", "bold"), "    ", (time, "bold cyan"), f" {result.cycles:,} cycles"))
+    bar = _bar_words(result.time)
+    console.print(
+        styled(
+            ("time", "bold"), "    ", (time, "bold cyan"), (bar, "cyan"), f" {' ' * bool(bar)}{result.cycles:,} cycles"
+        )
+    )
+    _print_bar(console, result.time)
     if speed:
         console.print(f"{_INDENT}{speed}")
     for line in why.lines:
         console.print(f"{_INDENT}{line.text}", style=STYLES[line.weight])
 
 
-def _print_energy(console: Console, result: RunResult) -> None:
+def _print_energy(console: Console, result: RunResult, why: Why) -> None:
     from rich.text import Text
 
     from hwsim.results.energy import energy_split
@@ -294,15 +313,36 @@ def _print_energy(console: Console, result: RunResult) -> None:
         console.print(styled(("energy", "bold"), "  this machine has no energy prices"), style="dim")
         return
     flops = result.work.flops
-    each = f", {joules(result.energy_j / flops)} for each operation" if flops else ""
-    each += f", energy × delay {joule_seconds(result.edp_js)}" if result.edp_js else ""
-    amount = f"{joules(result.energy_j):<8}"
-    words = f" {watts(result.power_w)} on average{each}"
-    console.print(styled(("energy", "bold"), "  ", (amount, "bold cyan"), words))
-    shares = {name: joule / result.energy_j for name, joule in energy_split(result).items() if result.energy_j}
+    each = [f"{joules(result.energy_j / flops)} for each operation"] if flops else []
+    each += [f"energy × delay {joule_seconds(result.edp_js)}"] if result.edp_js else []
+    bar, power = _bar_words(result.energy_bar), _bar_words(result.power_bar)
+    words = f" {' ' * bool(bar)}{watts(result.power_w)}{power} on average"
+    more = f", {', '.join(each)}" if each and not bar else ""
+    console.print(
+        styled(("energy", "bold"), "  ", (f"{joules(result.energy_j):<8}", "bold cyan"), (bar, "cyan"), words + more)
+    )
+    _print_bar(console, result.energy_bar)
+    if each and bar:
+        console.print(f"{_INDENT}{', '.join(each)}")
+    split = energy_split(result)
+    static = split.pop(STATIC, 0.0)
+    dynamic = sum(split.values())
+    shares = {name: joule / dynamic for name, joule in split.items() if dynamic}
     shown = {name: share for name, share in shares.items() if share >= _FROM}
-    console.print(Text(_INDENT) + _split_bar(shown, console.width))
-    wrapped(console, _INDENT, ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items()), style="dim")
+    if shown:
+        listed = ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items())
+        console.print(Text(_INDENT) + _split_bar(shown, console.width))
+        own = f", {joules(dynamic / flops)} for each operation" if flops else ""
+        wrapped(console, _INDENT, f"dynamic {joules(dynamic)}{own}: {listed}", style="dim")
+    if static:
+        wrapped(console, _INDENT, f"static {joules(static)}: {_static_words(static, result, why)}", style="dim")
+
+
+def _static_words(static: float, result: RunResult, why: Why) -> str:
+    """Power that the machine draws whatever is done: of all its units, also where only some of them work."""
+    drawn = watts(static / result.time_s) if result.time_s else ""
+    some = f", {why.used.partition(',')[0]} at work" if why.used.startswith(f"{result.work.cores} of ") else ""
+    return f"{drawn} of the whole machine while the run lasts{some}"
 
 
 def _split_bar(shares: dict[str, float], room: int) -> Text:
@@ -359,7 +399,7 @@ def _number_choices(workload: Mapping[str, Any]) -> list[str]:
         field: format_title(workload[field]) for field in ("precision", "accumulate") if workload[field] is not None
     }
     usual = {"chunk": None, "scale": "none", "distribution": "uniform"}
-    others = {name: workload[name] for name, default in usual.items() if workload.get(name, default) != default}
+    others = {name: workload[name] for name, default in usual.items() if workload.get(name) not in (None, default)}
     said = {**{name: text for name, text in names.items() if name != "precision"}, **others}
     return [names["precision"], *(f"{name}={value}" for name, value in said.items())]
 

@@ -23,8 +23,9 @@ from hwsim.cli.arguments import (
     word_completion,
 )
 from hwsim.cli.console import err, make_table, screen, styled
+from hwsim.error_bar import ALIKE, NEVER_COMPARED
 from hwsim.errors import InputError
-from hwsim.results.metrics import TRAFFIC, about, shown, write
+from hwsim.results.metrics import TRAFFIC, about, ends_of, shown, write
 from hwsim.text import ratio
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
         console.print(point_table(results, narrow(names)))
     if results.done:
         console.print(best_table(results, names))
+        if words := near_words(results):
+            console.print(words, style="dim", soft_wrap=True)
     console.print(_how_it_went(results, tally, kept), style="dim", soft_wrap=True)
     for reason, count in tally.errors.most_common(_REASONS):
         console.print(styled((f"{count} failed", "red"), f": {reason}"), soft_wrap=True)
@@ -204,10 +207,29 @@ def point_table(results: ResultSet, names: list[str], axes: tuple[str, ...] | No
         if row.status != "done":
             table.add_row(*where, styled(("failed", "red")))
             continue
-        cells = [write(name, row.metrics.get(name)) for name in names]
+        cells = [
+            write(name, row.metrics.get(name)) + (f" {ALIKE}" if row.position in results.near_best(name) else "")
+            for name in names
+        ]
         marked = [styled((c, "bold cyan")) if best[n] == row.position else c for n, c in zip(names, cells, strict=True)]
         table.add_row(*where, *marked)
     return table
+
+
+def near_words(results: ResultSet) -> str:
+    """How many points cannot be told from the best by what is known of their errors; what was never compared."""
+    said, done = [], len(results.done)
+    if count := len(results.near_best("time")):
+        said.append(
+            f"{ALIKE} {count:,} of {done:,} times lie within the error bars of the best: measured, one could win"
+        )
+    for name in ("time_s", "energy_j"):
+        rows = [row for row in results.done if row.metrics.get(name) is not None]
+        missing = sum(ends_of(name, row.metrics) is None for row in rows)
+        if missing:
+            which = "" if missing == len(rows) else f"{missing:,} of {len(rows):,}: "
+            said.append(f"{about(name).title}: {which}{NEVER_COMPARED}")
+    return "; ".join(said)
 
 
 def best_table(results: ResultSet, names: list[str]) -> Table:

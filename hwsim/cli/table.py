@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -14,11 +14,16 @@ from rich.text import Text
 LONG = 24
 """A cell of more letters than this may be wrapped between its words; shorter ones stay whole."""
 _WIDE = 10_000
+_FEW_ROWS, _MOST_PARTS = 2, 4
 
 
 class FittingTable(Table):
-    """As wide as it likes where there is room. Where there is not, heads and long texts are wrapped first, and where
-    that is not enough each row becomes a few lines: its name, then each column with its value."""
+    """As wide as it likes where there is room. Where there is not, heads and long texts are wrapped first. Where that
+    is not enough, the columns are set below each other in a few tables, each with the names of the rows; and where not
+    even that helps each row becomes a few lines: its name, then each column with its value."""
+
+    names = 1
+    """Columns at the left that tell rows apart: each part of a table repeats them."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         """What `rich` draws."""
@@ -29,11 +34,47 @@ class FittingTable(Table):
         liked = [max(map(cell_len, _texts(column)), default=0) for column in self.columns]
         widths = _share(liked, [_least(column) for column in self.columns], options.max_width - (whole - sum(liked)))
         if not widths:
-            yield from self._lines()
+            yield from self._parts(console, options) or self._lines()
             return
         for column, width in zip(self.columns, widths, strict=True):
             column.no_wrap, column.width, column.overflow = False, width, "fold"
         yield from super().__rich_console__(console, options)
+
+    def _parts(self, console: Console, options: ConsoleOptions) -> list[Any]:
+        """The columns in a few tables; nothing where that would be many, or where a row alone is easier to read."""
+        if self.row_count < _FEW_ROWS:
+            return []
+        first, rest = self.columns[: self.names], self.columns[self.names :]
+        groups: list[list[Column]] = []
+        for column in rest:
+            if groups and self._fits(console, options, [*first, *groups[-1], column]):
+                groups[-1].append(column)
+            elif self._fits(console, options, [*first, column]):
+                groups.append([column])
+            else:
+                return []
+        if len(groups) > _MOST_PARTS:
+            return []
+        drawn: list[Any] = []
+        for number, group in enumerate(groups):
+            drawn += [Text(""), self._with([*first, *group])] if number else [self._with([*first, *group])]
+        return drawn
+
+    def _fits(self, console: Console, options: ConsoleOptions, columns: Sequence[Column]) -> bool:
+        """Whether some columns fit with their heads and long texts wrapped."""
+        part = self._with(columns)
+        whole = Measurement.get(console, options.update(width=_WIDE), part).maximum
+        liked = sum(max(map(cell_len, _texts(column)), default=0) for column in columns)
+        return whole - liked + sum(map(_least, columns)) <= options.max_width
+
+    def _with(self, columns: Sequence[Column]) -> FittingTable:
+        """The same rows with some of the columns."""
+        part = FittingTable(box=self.box, show_edge=self.show_edge, pad_edge=self.pad_edge, padding=self.padding)
+        for column in columns:
+            part.add_column(column.header, justify=column.justify, style=column.style, no_wrap=column.no_wrap)
+        for cells in zip(*(column.cells for column in columns), strict=True):
+            part.add_row(*cells)
+        return part
 
     def _lines(self) -> Iterator[Text]:
         """One row after the other, a line for each of its cells."""

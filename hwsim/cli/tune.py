@@ -70,9 +70,17 @@ def tune_command(
     """Find the best schedule for a machine by its own cost model, and tell what it gains over the default, and why."""
     from hwsim.sweep.store import MEMORY, ResultStore
     from hwsim.sweep.tune import parse_budget
+    from hwsim.systems.find import is_system
 
     limit = parse_budget(budget)
     output = check_output(json_file, plot, (*(words or ()), *store_files(out)))
+    if words and is_system(words[0]):
+        from hwsim.cli.layout import tune_on_system
+
+        if plot is not None or settings or out is not None:
+            raise InputError("--plot, --set and --out are for schedules of one machine; layouts have none of them")
+        tune_on_system(words, metric, output)
+        return
     request, usual = _request(words or [], settings, not no_math)
     with ResultStore(out if out is not None else MEMORY) as store:
         search = _follow(request, metric, store, limit, jobs, usual)
@@ -139,7 +147,7 @@ def _print(search: SearchOutcome) -> None:
         shown = [search.metric, *shown]
     title = about(search.metric).title
     words = ["time", "energy", *([title] if search.metric not in ("time_s", "energy_j") else [])]
-    console.print(f"What nothing beats in {', '.join(words[:-1])} and {words[-1]} at once", style="bold")
+    console.print(f"Pareto front of {', '.join(words[:-1])} and {words[-1]}", style="bold")
     console.print(point_table(front.only(front.rows[:12]), shown, _axes(front)))
     best = search.best
     value = write(search.metric, best.metrics[search.metric])

@@ -2,53 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hwsim.cli.arguments import check_output
-from hwsim.cli.console import err, out, styled
+from hwsim.cli.console import err, make_table, out, screen, styled
+from hwsim.errors import InputError
 
 if TYPE_CHECKING:
+    from hwsim.results.bar_table import BarTable
     from hwsim.validation.report import Progress, Report, Statistics
+    from hwsim.validation.standing import FamilyStanding, Standing
 
 VALIDATE_EXAMPLE = (
-    "Example: [cyan]hwsim validate cache[/cyan]   [cyan]hwsim validate cache --data mine.csv --json -[/cyan]"
+    "Example: [cyan]hwsim validate[/cyan]   [cyan]hwsim validate gpu[/cyan]   "
+    "[cyan]hwsim validate cache --data mine.csv --json -[/cyan]"
 )
 
 
 def validate_command(
     family: Annotated[
-        str | None, typer.Argument(help="What to compare; without it, the list.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="What to compare, such as cache, cpu, gpu or models; without it, everything.",
+            show_default=False,
+        ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="A table of the same columns instead of the shipped one.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A table of the same columns instead of the shipped one, or a folder of larger ones."),
+    ] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Compare only so many rows of each group.")] = None,
     seed: Annotated[int, typer.Option(help="Which rows a sample takes.")] = 0,
+    write: Annotated[
+        bool, typer.Option("--write", help="Make the table of error bars anew from rows that were not fitted.")
+    ] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="cpu: against this computer, measured now, instead of the shipped table.")
+    ] = False,
+    machine: Annotated[
+        str | None, typer.Option(help="With --here: the machine file for this computer, such as calibrate writes.")
+    ] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write JSON; - is stdout.")] = None,
 ) -> None:
     """Compare hwsim with independent simulators and measured hardware; exit 1 if a stated bar is missed."""
-    from hwsim.validation.report import FAMILIES, start
+    from hwsim.results.bar_table import shipped_table
+    from hwsim.validation.report import start
 
-    if family is None:
-        for name, what in FAMILIES.items():
-            out().print(styled("  ", (f"hwsim validate {name}", "cyan"), f"  {what}"))
-        return
-    output = check_output(json_file, None, (data,))
-    report = _follow(start(family, data, sample, seed))
-    output.show(report.to_dict, lambda: _print_report(report))
-    if not report.passed:
+    if family is None and data is not None and not data.is_dir():
+        raise InputError(f"--data {data}: a table is for one family, such as hwsim validate gpu --data {data}")
+    output = check_output(json_file, None, () if data is None or data.is_dir() else (data,))
+    if here:
+        reports = {"cpu": _follow("cpu", _measured_here(family, machine, write))}
+    elif family is None:
+        reports = _follow_all(data, sample, seed)
+    else:
+        reports = {family: _follow(family, start(family, data, sample, seed))}
+    table = _write(reports) if write else shipped_table()
+    found = _families(reports, table)
+    if family is not None:
+        report = reports[family]
+        output.show(lambda: _data(report, found), lambda: _print_report(report, found))
+    else:
+        output.show(
+            lambda: {name: _data(report, found) for name, report in reports.items()},
+            lambda: _print_all(reports, found),
+        )
+    if not all(report.passed for report in reports.values()):
         raise typer.Exit(1)
 
 
-def _follow(progress: Progress) -> Report:
+def _measured_here(family: str | None, machine: str | None, write: bool) -> Progress:
+    from hwsim.validation.here import validate_here
+
+    if family != "cpu" or write:
+        asked = f"not {family or 'all'}" if family != "cpu" else "without --write: error bars are of tables that ship"
+        raise InputError(f"--here compares cores with this computer: hwsim validate cpu --here, {asked}")
+    return validate_here(machine)
+
+
+def _follow(family: str, progress: Progress) -> Report:
     """Run a comparison with a progress bar on the terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     from hwsim.validation.report import Report
 
-    columns = (TextColumn("comparing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(f"comparing: {family}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=err(), transient=True, disable=not err().is_terminal) as bar:
         task = bar.add_task("rows", total=None)
         for message in progress:
@@ -61,7 +104,147 @@ def _follow(progress: Progress) -> Report:
     raise AssertionError("a comparison ends with its report")
 
 
-def _print_report(report: Report) -> None:
+def _follow_all(data: Path | None, sample: int | None, seed: int) -> dict[str, Report]:
+    """Every comparison, several at a time, with a line for each that is done."""
+    from hwsim.cli.arguments import spinner
+    from hwsim.validation.report import FAMILIES, compare_all
+
+    found: dict[str, Report] = {}
+    with spinner(f"comparing {', '.join(FAMILIES)}"):
+        for name, report in compare_all(list(FAMILIES), data, sample, seed):
+            found[name] = report
+            rows = f"{len(report.results):,} rows"
+            err().print(f"{len(found)} of {len(FAMILIES)}: {name}, {rows}", style="dim", soft_wrap=True)
+    return {name: found[name] for name in FAMILIES}
+
+
+def _write(reports: dict[str, Report]) -> BarTable:
+    """New bars for the families that were compared; those of others stay as they are."""
+    from hwsim.files import write_text
+    from hwsim.results.bar_table import TIME, BarTable, shipped_table, table_file
+    from hwsim.validation.residual import make_table, makers_and_judges, table_text
+    from hwsim.validation.standing import read_standings, standing_file, standing_text, standings
+
+    residuals = [row.residual for each in reports.values() for row in each.results if row.residual is not None]
+    makers, _ = makers_and_judges(residuals)
+    made = make_table(makers)
+    renewed = {(each.quantity, each.family, each.machine) for each in made.groups}
+    kept = [each for each in shipped_table().groups if (each.quantity, each.family, each.machine) not in renewed]
+    table = BarTable(sorted((*kept, *made.groups), key=lambda g: (g.quantity, g.family, g.machine, g.decade)))
+    write_text(table_file(), table_text(table))
+    rows = [each for each in read_standings(standing_file()) if each.check not in reports]
+    rows += [each for name, report in reports.items() for each in standings(name, report, table)]
+    rows.sort(key=lambda each: (each.quantity != TIME, each.quantity, each.check, each.family, each.machine))
+    write_text(standing_file(), standing_text(rows))
+    err().print(f"written: {table_file()}, {standing_file()}; now: make docs", style="dim", soft_wrap=True)
+    return table
+
+
+def _families(reports: dict[str, Report], table: BarTable) -> list[FamilyStanding]:
+    from hwsim.validation.standing import by_family, standings
+
+    return by_family(row for name, report in reports.items() for row in standings(name, report, table))
+
+
+def _data(report: Report, found: Sequence[FamilyStanding]) -> dict[str, Any]:
+    """A report with the coverage of its error bars."""
+    own = [each for each in found if report.family in each.checks]
+    return {
+        **report.to_dict(),
+        "error_bars": [
+            {
+                "quantity": each.quantity,
+                "family": each.family,
+                "rows": each.rows,
+                "mean_error": each.mean_error,
+                "judged": each.judged,
+                "coverage": each.coverage,
+                "coverage_unseen_machine": each.unseen_coverage,
+                "half_width": each.width,
+                "aims": [
+                    {
+                        "machine": aim.machine or None,
+                        "statistic": aim.statistic,
+                        "limit": aim.limit,
+                        "error": each.reached(aim),
+                    }
+                    for aim in each.aims
+                ],
+                "machines": [_machine_data(row) for row in each.machines],
+            }
+            for each in own
+        ],
+    }
+
+
+def _machine_data(row: Standing) -> dict[str, Any]:
+    return {
+        "machine": row.machine,
+        "rows": row.rows,
+        "rows_for_fits": row.for_fits,
+        "mean_error": row.mean_error,
+        "median_error": row.median_error,
+        "judged": row.judged,
+        "inside": row.inside,
+        "judged_unseen": row.unseen_judged,
+        "inside_unseen": row.unseen_inside,
+    }
+
+
+def _print_all(reports: dict[str, Report], found: Sequence[FamilyStanding]) -> None:
+    """A line for each family that hardware was measured for; then what else was compared, and every stated bar."""
+    console = screen()
+    console.width = max(console.width, 120)
+    console.print(styled(("rows that nothing was fitted to", "bold"), ": error, aim, and how often bars for 80 % hold"))
+    table = make_table("compared", *_HEADS, left=(0, 1))
+    for each in found:
+        table.add_row(", ".join(each.checks), *_standing_cells(each))
+    console.print(table)
+    _print_legend(console)
+    for name, report in reports.items():
+        total, met = report.total, sum(bar.met for bar in report.bars)
+        words = f"{total.rows:,} rows, {total.matched:,} equal, mean error {total.mape:.2%}"
+        console.print(
+            styled("  ", (name, "cyan"), f": {words}; {met} of {len(report.bars)} stated bars hold"), soft_wrap=True
+        )
+        for bar in report.bars:
+            if not bar.met:
+                console.print(styled("    ", ("missed", "red"), f": {bar.name}: {bar.value} (bar: {bar.limit})"))
+
+
+_HEADS = ("family", "rows", "error", "aim", "", "judged", "within", "unseen machine", "half a bar")
+
+
+def _standing_cells(each: FamilyStanding) -> tuple[Any, ...]:
+    aims = [(aim, each.reached(aim)) for aim in each.aims]
+    known = [(aim, value) for aim, value in aims if value is not None]
+    shown = ", ".join(f"{aim.limit:.1%}{f' {aim.machine}' if aim.machine else ''}" for aim, _ in known)
+    held = all(value <= aim.limit for aim, value in known)
+    mark = "" if not known else styled(("holds", "green")) if held else styled(("missed", "red"))
+    name = each.family if each.quantity == "time" else f"{each.family}, {each.quantity}"
+    return (
+        name, f"{each.rows:,}", f"{each.mean_error:.1%}", shown, mark, f"{each.judged:,}",
+        _covered(each.coverage, each.is_calibrated), _covered(each.unseen_coverage, None),
+        "–" if each.width is None else f"± {each.width:.0%}",
+    )  # fmt: skip
+
+
+def _covered(share: float | None, good: bool | None) -> Any:
+    if share is None:
+        return "–"
+    text = f"{share:.0%}"
+    return text if good is None else styled((text, "green" if good else "red"))
+
+
+def _print_legend(console: Any) -> None:
+    words = (
+        "error: mean over machines; within: share of the judged rows inside their bar (75 to 85 % wanted); unseen "
+        "machine: the same with the row's machine left out of the table"
+    )
+    console.print(words, style="dim", soft_wrap=True)
+
+
+def _print_report(report: Report, found: Sequence[FamilyStanding]) -> None:
     from rich import box
     from rich.table import Table
 
@@ -83,6 +266,13 @@ def _print_report(report: Report) -> None:
     for bar in report.bars:
         mark = ("holds", "green") if bar.met else ("missed", "red")
         console.print(styled("  ", mark, f": {bar.name}: {bar.value} (bar: {bar.limit})"))
+    if found:
+        console.print()
+        bars = make_table(*_HEADS, left=(0,))
+        for each in found:
+            bars.add_row(*_standing_cells(each))
+        console.print(bars)
+        _print_legend(console)
 
 
 def _cells(statistics: Statistics) -> tuple[str, ...]:

@@ -115,6 +115,8 @@ class Outcome:
     instructions: Instructions = field(default_factory=Instructions)
     warnings: tuple[str, ...] = ()
     """What the machine made of the schedule and a user should know."""
+    workspace_bytes: int = 0
+    """Memory that this machine needs beside the tensors of the program."""
     use: Mapping[str, Any] = field(default_factory=dict)
     """What only this class of machines has to tell: launches of a GPU, passes of an array."""
     accesses: int = 0

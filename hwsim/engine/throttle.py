@@ -15,12 +15,12 @@ from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.record import Record
 from hwsim.spec.machine import MachineSpec
 
-_TRIES = 8
+_TRIES = 16
 _CLOSE = 0.99
 """Power that is this near the limit is near enough."""
 _SLOWEST = Fraction(1, 20)
-_STEP = 0.998
-"""How much further down a step goes than proportion says."""
+_FINEST = Fraction(1, 1000)
+"""Shares of the clock that are no further apart than this are as good as one."""
 
 
 @dataclass(frozen=True)
@@ -80,32 +80,45 @@ def keep_within_limit(
 def find_share(
     machine: MachineSpec, limit_w: float, wanted_w: float, again: Callable[[MachineSpec], Outcome]
 ) -> tuple[Fraction, MachineSpec, Outcome]:
-    """The highest share of the clock, up to a percent of power, at which a run stays within a limit."""
-    low, high = _SLOWEST, Fraction(1)
+    """The highest share of the clock, up to a percent of power or a thousandth of the clock, that keeps to a limit.
+
+    A run that waits for memory draws no less at a slightly lower clock, so power may stay where it is for a while and
+    then fall steeply. The search goes down in steps that double, then closes in from both sides.
+    """
     idle = static_watts(machine.energy) if machine.energy is not None else 0.0
-    guess = (limit_w - idle) / (wanted_w - idle) if wanted_w > idle else 1.0
-    share = max(low, min(Fraction(999, 1000), _thousandths(guess)))
-    best: tuple[Fraction, MachineSpec, Outcome] | None = None
+    dynamic = wanted_w - idle
+    guess = (limit_w - idle) / dynamic if dynamic > 0 else 1.0
+    high, above_w, step = Fraction(1), wanted_w, max(_FINEST, 1 - _thousandths(guess))
+    share = max(_SLOWEST, high - step)
+    found: tuple[Fraction, MachineSpec, Outcome] | None = None
     for _ in range(_TRIES):
         slowed = lower_clocks(machine, share)
         outcome = again(slowed)
         watts = average_watts(slowed, outcome)
         if watts <= limit_w or share == _SLOWEST:
-            best, low = (share, slowed, outcome), share
-            if watts >= _CLOSE * limit_w or share == _SLOWEST:
+            found, below_w = (share, slowed, outcome), watts
+            if watts >= _CLOSE * limit_w or (share == _SLOWEST and watts > limit_w):
                 break
         else:
-            high = share
-        if best is None:  # from above: where power is not quite proportional, a few more steps down
-            share = max(_SLOWEST, _thousandths(float(share) * _STEP * (limit_w - idle) / (watts - idle)))
-        else:
-            share = _thousandths(float(low + high) / 2)
-        if share in (low, high) and best is not None:
+            high, above_w = share, watts
+        if found is None:
+            step *= 2
+            share = max(_SLOWEST, high - step)
+        elif high - found[0] <= _FINEST:
             break
-    if best is None:
-        slowed = lower_clocks(machine, low)
-        best = low, slowed, again(slowed)
-    return best
+        else:
+            share = _between(found[0], below_w, high, above_w, limit_w)
+    if found is None:
+        slowed = lower_clocks(machine, _SLOWEST)
+        found = _SLOWEST, slowed, again(slowed)
+    return found
+
+
+def _between(low: Fraction, low_w: float, high: Fraction, high_w: float, limit_w: float) -> Fraction:
+    """Where a straight line between two shares meets the limit, at least a quarter of the way from either."""
+    place = (limit_w - low_w) / (high_w - low_w)
+    inside = min(0.75, max(0.25, place))
+    return max(low + _FINEST, min(high - _FINEST, _thousandths(float(low) + inside * float(high - low))))
 
 
 def _thousandths(share: float) -> Fraction:

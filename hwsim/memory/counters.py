@@ -6,6 +6,7 @@ The compiled models count into the columns of an integer array; people read the 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import add, sub
 from typing import Self
 
 import numpy as np
@@ -25,13 +26,13 @@ class Counters:
         return cls(*row.tolist())
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return type(self)(*map(add, vars(self).values(), vars(other).values()))
 
     def __sub__(self, other: Self) -> Self:
-        return type(self)(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        return type(self)(*map(sub, vars(self).values(), vars(other).values()))
 
     def to_dict(self) -> dict[str, int]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)

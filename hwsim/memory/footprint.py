@@ -11,7 +11,7 @@ and not a count: the exact walk is `Hierarchy`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +33,35 @@ MOST_LINES = 1 << 21
 def estimate_misses(nest: Nest, caches: Sequence[CacheSpec]) -> list[list[float]]:
     """For each cache by itself, how many lines each access of a nest brings into it when it is cold."""
     touches = _Touches(nest)
-    return [_misses(nest, cache, touches) for cache in caches]
+
+    def misses(cache: CacheSpec) -> list[float]:
+        if cache.infinite:
+            return [float(n) for n in touches.lines(0, cache.line)[1]]
+        return _misses(nest, cache.line, touches, lambda loop: _fitting(nest, loop, cache, touches))
+
+    return [misses(cache) for cache in caches]
 
 
-def _misses(nest: Nest, cache: CacheSpec, touches: _Touches) -> list[float]:
-    if cache.infinite:
-        return [float(n) for n in touches.lines(0, cache.line)[1]]
-    misses = np.minimum(1.0, touches.lines(nest.depth, cache.line)[1])
+def estimate_page_misses(nest: Nest, entries: int, page_bytes: int) -> float:
+    """How many translations of pages a nest does not find among so many.
+
+    No TLB replaces exactly the one that was used longest ago: beyond what fits, fewer and fewer stay, and none at half
+    as many again.
+    """
+    touches = _Touches(nest)
+
+    def fitting(loop: int) -> float:
+        pages = touches.lines(loop, page_bytes)[0]
+        return 0.0 if pages is None else min(1.0, max(0.0, 3 - 2 * len(pages) / entries))
+
+    return sum(_misses(nest, page_bytes, touches, fitting))
+
+
+def _misses(nest: Nest, line: int, touches: _Touches, fitting_in: Callable[[int], float]) -> list[float]:
+    misses = np.minimum(1.0, touches.lines(nest.depth, line)[1])
     for loop in range(nest.depth - 1, -1, -1):
-        fitting = _fitting(nest, loop + 1, cache, touches)
-        distinct = touches.lines(loop, cache.line)[1]
+        fitting = fitting_in(loop + 1)
+        distinct = touches.lines(loop, line)[1]
         inside = np.array([access.depth > loop for access in nest.accesses])
         again = np.maximum(nest.trips[loop] * misses, distinct)
         misses = np.where(inside, fitting * distinct + (1 - fitting) * again, distinct)

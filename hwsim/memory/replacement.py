@@ -123,7 +123,6 @@ _MIDDLE = np.uint64(32)
 def hash_place(line, mask):  # type: ignore[no-untyped-def]
     """Where the search for a line begins in a table of `mask + 1` places.
 
-    The middle bits of the product: its low bits would put all lines of a large power-of-two stride into a few
-    places.
+    The middle bits of the product: its low bits would put all lines of a large power-of-two stride into a few places.
     """
     return ((line * _GOLDEN) >> _MIDDLE) & mask

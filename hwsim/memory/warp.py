@@ -1,15 +1,15 @@
 """Warping: skip whole periods of an outer loop once the caches repeat up to a shift of addresses. Exact.
 
-After Morelli and Reineke (PLDI 2022). lru and fifo see only which lines are equal and which set they fall
-into. Let one period of the outer loop shift the accesses to tensor r by q_r lines, all q_r equal modulo the
-number of sets of every level. If the state after a period is the state before it with every line of tensor r
-moved by q_r (in the set moved as well, at the same place of the queue, with the same dirty bit), then every
-further period does the same again: its counts are those of the last one, and its state the last one shifted
-once more. docs/explanation/memory.md has the argument.
+After Morelli and Reineke (PLDI 2022). lru and fifo see only which lines are equal and which set they fall into. Let one
+period of the outer loop shift the accesses to tensor r by q_r lines, all q_r equal modulo the number of sets of every
+level. If the state after a period is the state before it with every line of tensor r moved by q_r (in the set moved as
+well, at the same place of the queue, with the same dirty bit), then every further period does the same again: its
+counts are those of the last one, and its state the last one shifted once more. docs/explanation/memory.md has the
+argument.
 
-The levels behind the warped ones (a large shared cache, DRAM rows) have long periods of their own. They are
-not skipped: the stream that the last walked period sent to them is replayed, shifted, once for every period
-left out.
+The levels behind the warped ones (a large shared cache) have long periods of their own. They are not skipped: the
+stream that the last walked period sent to them is replayed, shifted, once for every period left out. Where all
+caches are warped, that stream goes to DRAM, whose rows repeat after a round of periods (row_period.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hwsim.jit import compiled, inlined
 from hwsim.memory.dram import drain
 from hwsim.memory.filter import EMPTY, INFINITE, OFFSET, POLICY, SETS, WAYS, pump
 from hwsim.memory.replacement import RANDOM
+from hwsim.memory.row_period import RowRounds, find_rounds
 from hwsim.memory.stream import SETTLED, StreamCaches
 from hwsim.trace.event import LINE_SHIFT, U1
 from hwsim.trace.nest import Access, Nest, peel_outer, slice_outer
@@ -219,12 +220,15 @@ def _warp(caches: StreamCaches, nest: Nest, core: int, compress: bool, period: P
             and _stays_inside(caches, warped, period, periods)
         ):
             stops = _stops(periods, ceil(Fraction(parts * periods * step, trips)))
+            rounds = _rounds(caches, tap, [at for _, _, at in profile], chain, period, periods) if behind else None
             for first, last in pairwise((0, *stops)):
-                pieces = profile if last - first == 1 else [profile[0], profile[-1]]
-                for (begun, then, start), (share, now, end) in pairwise(pieces):
+                whole = last - first > 1
+                pieces = [profile[0], profile[-1]] if whole else profile
+                for number, ((begun, then, start), (share, now, end)) in enumerate(pairwise(pieces)):
                     (now - then).add_to(caches, warped, last - first, memory=not behind)
                     if behind:
-                        _replay_behind(caches, tap[start:end], chain, period, first + 1, last)
+                        cut = slice(None) if whole else slice(number, number + 1)
+                        _send_behind(caches, tap[start:end], chain, period, first + 1, last, rounds, cut)
                     if share < 1:
                         skipped = int(share * one) - int(begun * one)
                         yield Fraction(done + (first + share) * step, trips), skipped
@@ -299,6 +303,45 @@ def _stays_inside(caches: StreamCaches, warped: NDArray[np.int64], period: Perio
     return all(
         _within(_tags_of(caches, instance), period.first, period.end, period.moved * periods) for instance in warped
     )
+
+
+def _rounds(
+    caches: StreamCaches,
+    tap: NDArray[np.uint64],
+    cuts: list[int],
+    chain: NDArray[np.int64],
+    period: Period,
+    periods: int,
+) -> RowRounds | None:
+    """The rounds of DRAM, where nothing else lies behind the warped levels."""
+    if period.levels < len(chain):
+        return None
+    tensors = (period.first, period.end, period.moved)
+    return find_rounds(caches.dram, caches.grain, tap[: cuts[-1]], cuts, tensors, periods)
+
+
+def _send_behind(
+    caches: StreamCaches,
+    tap: NDArray[np.uint64],
+    chain: NDArray[np.int64],
+    period: Period,
+    start: int,
+    last: int,
+    rounds: RowRounds | None,
+    pieces: slice,
+) -> None:
+    """What the periods `start` … `last` send on: counted where their rounds are known, replayed before and after."""
+    if rounds is None:
+        _replay_behind(caches, tap, chain, period, start, last)
+        return
+    if start < rounds.first:
+        _replay_behind(caches, tap, chain, period, start, min(last, rounds.first - 1))
+    known = max(start, rounds.first), min(last, rounds.last)
+    if known[0] <= known[1]:
+        rounds.count(caches.dram, *known, pieces, caches.grain)
+        rounds.leave(caches.dram)
+    if last > rounds.last:
+        _replay_behind(caches, tap, chain, period, max(start, rounds.last + 1), last)
 
 
 def _replay_behind(

@@ -25,6 +25,8 @@ from hwsim.numerics.representation import FloatFormat, IntFormat
 Scaling = Literal["none", "tensor", "row", "block"]
 
 _LONG_RANGE = 1e6
+_LONGEST_SCALED = 16
+"""Bits of the widest integers that have scales."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +131,14 @@ def quantize(values: Array, fmt: Format, per: Scaling, *, axis: int = -1, block:
     return _with_losses(stored, exact)
 
 
+def can_be_scaled_integers(fmt: Format) -> bool:
+    """Whether whole numbers of a format usually stand for fractions: signed ones of up to 16 bits."""
+    return isinstance(fmt, IntFormat) and fmt.low < 0 and fmt.bits <= _LONGEST_SCALED
+
+
 def check_can_be_scaled(fmt: Format) -> None:
     """Scales are for formats whose range is short: with others, products of scaled numbers would leave it."""
-    too_wide = fmt.bits > 16 if fmt.is_integer else fmt.largest > _LONG_RANGE
+    too_wide = fmt.bits > _LONGEST_SCALED if fmt.is_integer else fmt.largest > _LONG_RANGE
     if isinstance(fmt, BlockFormat):
         raise InputError(f"scale: {fmt.name} has a scale for each block of {fmt.block} already; leave scale out")
     if too_wide:

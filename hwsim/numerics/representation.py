@@ -133,8 +133,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Format:
-    """A storage format. ``held`` is NumPy's type for stored values, ``computed`` the type that
-    arithmetic runs in."""
+    """A storage format. ``held`` is NumPy's type for stored values, ``computed`` the type that arithmetic runs in."""
 
     name: str
     bits: int

@@ -10,21 +10,31 @@ follows is done in the registers where sums are finished, or in passes of its ow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.numerics.format import Array
+from hwsim.numerics.format import Array, find_format
+from hwsim.numerics.quantize import with_scales
 from hwsim.ops.conv_operator import Conv2d, convolved
 from hwsim.ops.conv_schedule import (
+    EPSILON,
+    NORM_PORTS,
+    After,
     ConvSchedule,
     ConvSizes,
+    EpilogueName,
 )
-from hwsim.ops.epilogue import After, EpilogueName
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.convolution import ConvShape
+from hwsim.program.kernel import Setting
 from hwsim.program.operation import OPERATIONS, Operation, Parameter, StatementOperator
+from hwsim.program.operator import OperatorKernel, OperatorRun, need_floats
+from hwsim.program.rounding import MOST
+from hwsim.program.tensors import make_input
 from hwsim.spec.schedule import Extent, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
@@ -111,9 +121,10 @@ def absorbed(operators: Sequence[StatementOperator]) -> StatementOperator | None
     """A convolution with element-wise operations on its outputs, and a max-pool at the end; None for anything else."""
     head, *tail = operators
     assert isinstance(head, Conv2d)
-    pool = getattr(tail[-1], "window", (0, 0)) if tail[-1].name == "max_pool" else None
-    behind = tail if pool is None else tail[:-1]
-    if not all(each.name in POINTWISE for each in behind) or (pool is not None and pool[0] != pool[1]):
+    last = tail[-1]
+    side = last.parameters["window"] if last.name == "max_pool" else None
+    behind = tail if side is None else tail[:-1]
+    if not all(each.name in POINTWISE for each in behind) or last.parameters.get("stride") not in (None, side):
         return None
     out = head.outputs[-1].shape
     after = [
@@ -125,7 +136,6 @@ def absorbed(operators: Sequence[StatementOperator]) -> StatementOperator | None
         )
         for number, each in enumerate(behind, 1)
     ]
-    side = None if pool is None else pool[0]
     asked = ConvStepSchedule(vector=head.schedule.vector, v1=head.schedule.unroll["co"])
     return Conv2d(head.shape, asked.made(head.shape, side), [*head.after, *after], side)
 
@@ -160,3 +170,61 @@ OPERATIONS["conv2d"] = ConvWorkload.operation = ConvOperation(
     schedule=ConvStepSchedule,
     absorb=absorbed,
 )
+
+
+def folded_weights(
+    w: Array, b: Array | None, gamma: Array, beta: Array, mean: Array, var: Array, eps: float = EPSILON
+) -> tuple[Array, Array]:
+    """Weights and bias of a convolution that does what one with w and b and a batch norm after it do.
+
+    Output channels are the first axis of w. With R = gamma / sqrt(var + eps) and P = beta - mean R, the outputs
+    Y R + P are those of the weights W R and the bias B R + P.
+    """
+    scale = gamma / np.sqrt(var + eps)
+    shift = beta - mean * scale
+    folded = w * scale.reshape(-1, *(1,) * (w.ndim - 1))
+    return folded, shift if b is None else b * scale + shift
+
+
+class FoldedConv(OperatorKernel):
+    """A convolution whose weights and bias hold a batch norm too; they are folded before the run, as a compiler does.
+
+    Inputs are those of the convolution with its batch norm, and so is the reference: only folded tensors have memory.
+    """
+
+    def __init__(self, unfolded: Conv2d, run: OperatorRun, setting: Setting) -> None:
+        self.unfolded = unfolded
+        self.original: dict[str, Array] = {}
+        fmt = with_scales(find_format(run.precision), setting.numbers.scale, setting.numbers.scale_block)
+        need_floats("batch norm", fmt)
+        names = [each.name for each in unfolded.after]
+        self._behind = names.index("batch_norm") + 1
+        folded = Conv2d(unfolded.shape, unfolded.schedule, ("bias", *names[self._behind :]), unfolded.pool)
+        if setting.math:
+            sums = find_format(setting.numbers.accumulate or fmt.sum_name)
+            for number, port in enumerate(unfolded.inputs):
+                self.original[port.name] = make_input(
+                    setting.seed, number, port.name, port.shape, sums if port.wide else fmt,
+                    run.given.get(port.name), port.positive, distribution=setting.numbers.distribution,
+                )  # fmt: skip
+            run = replace(run, given=self._folded_inputs(folded))
+        super().__init__(folded, run, setting)
+
+    @property
+    def tolerance(self) -> float:
+        """Folded filters are rounded once more when they are stored."""
+        return min(MOST, super().tolerance + 2 * self.rounding.stored)
+
+    def _folded_inputs(self, folded: Conv2d) -> dict[str, Array]:
+        wide = {name: array.astype(np.float64) for name, array in self.original.items()}
+        axes = [folded.schedule.w_layout.index(axis) for axis in "oihw"]
+        gamma, beta, mean, var = (wide[port] for port in NORM_PORTS)
+        bias = wide["b"] if self.unfolded.after[0].name == "bias" else None
+        w, b = folded_weights(wide["w"].transpose(axes), bias, gamma, beta, mean, var)
+        found = {"x": self.original["x"], "w": w.transpose(np.argsort(axes)), "b": b}
+        for new, old in zip(folded.after[1:], self.unfolded.after[self._behind :], strict=True):
+            found |= {port: self.original[was] for port, was in zip(new.given, old.given, strict=True)}
+        return found
+
+    def _references(self) -> dict[str, Array]:
+        return self.unfolded.reference({name: array.astype(np.float64) for name, array in self.original.items()})

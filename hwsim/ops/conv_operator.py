@@ -12,14 +12,16 @@ import numpy as np
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.ops.conv_schedule import (
+    EPSILON,
     OPTIONAL,
+    After,
     ConvSchedule,
     block_size,
     conv_formulas,
     loop_order,
+    make_epilogue,
     ordered,
 )
-from hwsim.ops.epilogue import EPSILON, After, make_epilogue
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.bind import Program, bind
 from hwsim.program.convolution import ConvShape
@@ -77,7 +79,7 @@ class Conv2d(StatementOperator):
         super().__init__(operation, self.shapes, None, self.schedule)
 
     def make_kernel(self, run: OperatorRun, setting: Setting) -> OperatorKernel:
-        from hwsim.ops.fold import FoldedConv  # which makes a convolution of this one
+        from hwsim.ops.conv import FoldedConv  # which makes a convolution of this one
 
         return FoldedConv(self, run, setting) if self.schedule.fold else super().make_kernel(run, setting)
 

@@ -137,9 +137,8 @@ def _routing(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any],
     k=Parameter(2, "Experts for each token.", limits={"ge": 1, "le": 16}),
 )
 def top_k_routing(X: Array, k: int) -> Array:
-    """The weight of each expert for each token: a softmax over the k largest scores, zero for the others; equal
-    scores go
-    together."""
+    """The weight of each expert for each token: a softmax over the k largest scores, zero for the others; equal scores
+    go together."""
     least = np.array([np.unique(row)[-k:][0] for row in X])
     kept = least[:, None] <= X
     powers = np.where(kept, np.exp(X - X.max(axis=1, keepdims=True)), 0)

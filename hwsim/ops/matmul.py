@@ -85,9 +85,15 @@ class ProductSchedule(ParallelSchedule):
     tile_k: Extent | None = Field(None, description="Extent of the cache tile along k, where not `tile`.")
     b1: Extent | None = Field(None, description="Rows of the strip of A that is kept in cache.")
     b2: Extent | None = Field(None, description="Columns of the strip of B that is kept in cache.")
+    c1: Extent | None = Field(None, description="Rows of the tile for the cache behind, around those of b1 or tile.")
+    c2: Extent | None = Field(None, description="Columns of the tile for the cache behind, around those of b2 or tile.")
 
     @model_validator(mode="after")
     def _strips_or_tiles(self) -> Self:
+        for large, small in (("c1", "b1"), ("c2", "b2")):
+            inside, around = getattr(self, small) or self.tile, getattr(self, large)
+            if around is not None and (inside is None or inside > around):
+                raise ValueError(f"{large}={around} goes around {small} or tile: give one that is not larger")
         if self.tile is not None and (self.b1 is not None or self.b2 is not None):
             raise ValueError("give either tile (square tiles) or b1 and b2 (strips), not both")
         return self
@@ -186,6 +192,7 @@ def product_plan(
     return LoopPlan(
         order=(*_outer(product), *(names[each] for each in s.order)),
         tile=tile,
+        outer={names[each]: size for each, size in {"i": s.c1, "j": s.c2}.items() if size},
         unroll={names[each]: min(size, extents[names[each]]) for each, size in unroll.items() if size > 1},
         vector=vector if lanes > 1 else None,
         lanes=lanes,
@@ -322,7 +329,7 @@ def _intensity(operator: StatementOperator, expression: str, name: str = "each e
         used = {element.tensor for element in (*group.reads, group.target)}
         moved += float(sum(prod(port.shape) * operator.element_bytes[port.name] for port in ports if port.name in used))
         work += 2 * prod(operator.program.extents[index] for index in group.indices)
-    return Formula(f"operations per byte, {name}", expression, work / moved, "flop/B", "intensity.byte")
+    return Formula(f"arithmetic intensity, {name}", expression, work / moved, "flop/B", "intensity.byte")
 
 
 def _macs(expression: str) -> Any:

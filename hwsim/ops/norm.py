@@ -88,6 +88,25 @@ def rmsnorm(X: Array, gamma: Array, epsilon: float) -> Array:
     return np.asarray(X * gamma / np.sqrt(length**2 / X.shape[-1] + epsilon))
 
 
+@operation(
+    "X[m,n] -> Y[m,n]",
+    """
+    length:    scale[...] += X[...,c] ** 2
+               scale[...] = reciprocal(max(sqrt(scale[...]), epsilon))
+    normalise: Y[...,c] = X[...,c] * scale[...]
+    """,
+    sizes=MatrixSizes,
+    schedule=RowSchedule,
+    layout=row_by_row,
+    formulas=operations(3, 3),
+    epsilon=Parameter(1e-12, "The least length that a row is divided by.", limits={"gt": 0}),
+)
+def l2_normalize(X: Array, epsilon: float) -> Array:
+    """Each row of a matrix over its Euclidean length, as embeddings are before their cosines."""
+    length = np.linalg.norm(X, axis=-1, keepdims=True)
+    return np.asarray(X / np.clip(length, epsilon, None))
+
+
 class ImageNormSizes(Spec):
     """Images [batch, channels, height, width]."""
 

@@ -138,7 +138,7 @@ def moved(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequenc
     byte = element / fmt.element_bytes
     found = [
         Formula("operations per element moved", str(element), float(element), "flop", "intensity.element"),
-        Formula("operations per byte moved", str(byte), float(byte), "flop/B", "intensity.byte"),
+        Formula("arithmetic intensity", str(byte), float(byte), "flop/B", "intensity.byte"),
     ]
     if setting.lanes == 1 or not getattr(operator.schedule, "vector", True):
         size = prod(operator.outputs[-1].shape)

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, Literal, Self
+from typing import Any
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from hwsim.errors import InputError, ShapeError
+from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.conv_operator import as_operation
-from hwsim.ops.conv_schedule import ImageLayout, ordered
-from hwsim.ops.epilogue import EPSILON, NORM_PORTS
-from hwsim.program.convolution import Pair
+from hwsim.ops.conv_schedule import EPSILON, ImageLayout, ordered
 from hwsim.program.emit import Layout
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan, Operand, first_shared
-from hwsim.program.operation import OPERATIONS, Operation, Parameter, StatementOperator
+from hwsim.program.operation import Measured, Parameter, StatementOperator, operation
 from hwsim.program.tiling import fit_plan
 from hwsim.spec.base import Spec
 from hwsim.spec.schedule import Extent, ParallelSchedule
-from hwsim.spec.workload import WorkloadSpec
-
-PoolName = Literal["max_pool", "avg_pool"]
-STATEMENTS: Mapping[PoolName, str] = {
-    "max_pool": "max_pool: {y} max= {x}",
-    "avg_pool": "avg_pool: {y} += {x}\n{y} = {y} * (1 / (|u| * |v|))",
-}
 
 
 class ImageSizes(Spec):
@@ -39,14 +30,6 @@ class ImageSizes(Spec):
     channels: Extent = Field(64, description="Channels.")
     height: Extent = Field(64, description="Rows of an image.")
     width: Extent | None = Field(None, description="Columns of an image; as many as rows if not given.")
-
-    @property
-    def image(self) -> Pair:
-        return self.height, self.width or self.height
-
-    def shape(self, layout: ImageLayout) -> tuple[int, ...]:
-        """In memory."""
-        return ordered(layout, n=self.batch, c=self.channels, h=self.image[0], w=self.image[1])
 
 
 class PoolSizes(ImageSizes):
@@ -63,244 +46,162 @@ class ImageSchedule(ParallelSchedule):
     vector: bool = Field(False, description="Use the machine's vector unit.")
 
 
-class PoolWorkload(WorkloadSpec):
-    """The maximum or the mean of each window of an image, or the mean of all of it."""
-
-    op: Literal["max_pool", "avg_pool", "global_avg_pool"] = Field(description="What is kept of each window.")
-    sizes: PoolSizes = Field(PoolSizes(), description="Extents of images and windows.")
-    schedule: ImageSchedule = Field(ImageSchedule(), description="How the pass runs.")
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.op != "global_avg_pool" and self.sizes.window > min(self.sizes.image):
-            raise ValueError(f"a window of {self.sizes.window} does not fit images of {self.sizes.image}")
-        return self
+IMAGES = "[batch,channels,height,width|height]"
 
 
-class BatchNormWorkload(WorkloadSpec):
-    """Batch norm with known mean and variance, as after training: gamma (x - mean) / sqrt(var + eps) + beta."""
-
-    op: Literal["batch_norm"] = Field(description="Scale and shift of each channel.")
-    sizes: ImageSizes = Field(ImageSizes(), description="Extents of the images.")
-    schedule: ImageSchedule = Field(ImageSchedule(), description="How the pass runs.")
+def _in_memory(workload: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Images with their axes in the order that the file asks for."""
+    return {**shapes, "x": ordered(workload.schedule.layout, **dict(zip("nchw", shapes["x"], strict=True)))}
 
 
-class Pool(StatementOperator):
-    """The maximum or the mean of each window, without padding; the image lies in memory as the schedule says."""
-
-    schedule: ImageSchedule
-
-    def __init__(
-        self,
-        name: PoolName,
-        shape: Sequence[int],
-        window: Pair,
-        stride: Pair | None = None,
-        schedule: ImageSchedule | None = None,
-    ) -> None:
-        schedule = schedule or ImageSchedule()
-        layout, (rows, columns) = schedule.layout, stride or window
-        n, h, w = (shape[layout.index(axis)] for axis in "nhw")
-        if window[0] > h or window[1] > w:
-            raise ShapeError(f"a window of {window} does not fit an image of {(h, w)}")
-        self.window, self.stride = window, (rows, columns)
-        self.out = (h - window[0]) // rows + 1, (w - window[1]) // columns + 1
-        image = "n" if n > 1 else "0"
-        x = ",".join(ordered(layout, n=image, c="c", h=f"{rows}*h+u", w=f"{columns}*w+v"))
-        y = ",".join(ordered(layout, n=image, c="c", h="h", w="w"))
-        operation = Operation(
-            name,
-            STATEMENTS[name].format(x=f"x[{x}]", y=f"y[{y}]"),
-            {"x": ()},
-            {"y": ()},
-            self._answer,
-            schedule=ImageSchedule,
-            extents={"u": window[0], "v": window[1]},
-            floats="a mean" if name == "avg_pool" else False,
-        )
-        super().__init__(operation, {"x": shape}, None, schedule)
-
-    def layout(self, lanes: int) -> Layout:
-        """Each output stays in a register while its window is read; vectors along what lies side by side."""
-        schedule, along = self.schedule, "w" if self.schedule.layout == "nchw" else "c"
-        wide = lanes if schedule.vector else 1
-
-        def plan(group: Group, extents: Mapping[str, int], operands: Sequence[Operand]) -> LoopPlan:
-            return fit_plan(tuple(extents), extents, as_operation(group, operands), along=along, lanes=wide)
-
-        share = _shared(self.program.extents, "c", schedule)
-        return Layout(vector=schedule.vector, plan=plan, stages={"y": ("", share)})
-
-    def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
-        if self.schedule.vector and setting.lanes > 1:
-            return ()
-        outputs = prod(self.outputs[0].shape)
-        return (
-            Formula("loads", "outputs · window²", outputs * prod(self.window), "elements", "loads"),
-            Formula("stores", "outputs", outputs, "elements", "stores"),
-        )
-
-    def _answer(self, x: Array) -> Array:
-        """Row and column of the window after row and column, over the whole image."""
-        axes = [self.schedule.layout.index(axis) for axis in "nchw"]
-        (h, w), (sh, sw) = self.out, self.stride
-        parts = [
-            x.transpose(axes)[:, :, u : u + (h - 1) * sh + 1 : sh, v : v + (w - 1) * sw + 1 : sw]
-            for u in range(self.window[0])
-            for v in range(self.window[1])
-        ]
-        y = np.maximum.reduce(parts) if self.name == "max_pool" else np.mean(parts, axis=0)
-        return np.asarray(y.transpose(np.argsort(axes)))
-
-
-class PoolOperation(Operation):
-    """A pool by its tensor, or as a file asks for it."""
-
-    def apply(
-        self,
-        shapes: Sequence[Sequence[int]],
-        parameters: Mapping[str, Any] | None = None,
-        schedule: ParallelSchedule | None = None,
-    ) -> StatementOperator:
-        (x,) = exactly(self, shapes)
-        own = schedule if isinstance(schedule, ImageSchedule) else ImageSchedule()
-        if self.name == "global_avg_pool":
-            return Pool("avg_pool", x, (x[2], x[3]), schedule=own)
-        side = (parameters or {}).get("window", 2)
-        if len(x) != 4 or side > min(x[2:]):
-            raise ShapeError(f"windows of {side} do not fit images {x}")
-        return Pool("max_pool" if self.name == "max_pool" else "avg_pool", x, (side, side), schedule=own)
-
-    def of(self, workload: PoolWorkload) -> StatementOperator:
-        sizes, schedule = workload.sizes, workload.schedule
-        step = sizes.stride or sizes.window
-        whole = workload.op == "global_avg_pool"
-        window, stride = (sizes.image,) * 2 if whole else ((sizes.window, sizes.window), (step, step))
-        name: PoolName = "max_pool" if workload.op == "max_pool" else "avg_pool"
-        return Pool(name, sizes.shape(schedule.layout), window, stride, schedule)
-
-    @property
-    def workload(self) -> type[WorkloadSpec]:
-        return PoolWorkload
-
-
-def max_pool(x: Array, window: int) -> Array:
-    """The largest value of each window of an image; windows lie side by side."""
-    return Pool("max_pool", x.shape, (window, window)).reference({"x": x})["y"]
-
-
-def avg_pool(x: Array, window: int) -> Array:
-    """The mean of each window of an image; windows lie side by side."""
-    return Pool("avg_pool", x.shape, (window, window)).reference({"x": x})["y"]
-
-
-def global_avg_pool(x: Array) -> Array:
-    """The mean of all of an image, for each channel."""
-    return np.asarray(x.mean(axis=(2, 3), keepdims=True))
-
-
-for _pool in (max_pool, avg_pool, global_avg_pool):
-    OPERATIONS[_pool.__name__] = PoolOperation(
-        _pool.__name__,
-        STATEMENTS["max_pool" if _pool is max_pool else "avg_pool"],
-        {"x": ("batch", "channels", "height", "width")},
-        {"y": ()},
-        _pool,
-        {} if _pool is global_avg_pool else {"window": Parameter(2, "Side of a window; windows lie side by side.")},
-        schedule=ImageSchedule,
-    )
-PoolWorkload.operation = OPERATIONS["max_pool"]
-
-
-def exactly(operation: Operation, shapes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The shapes of as many tensors as an operation has."""
-    if len(shapes) != len(operation.inputs):
-        raise InputError(f"{operation.name} has {len(operation.inputs)} inputs, found {len(shapes)}")
-    return [tuple(shape) for shape in shapes]
-
-
-def _shared(extents: Mapping[str, int], channel: str, schedule: ImageSchedule) -> str:
+def _shared(operator: StatementOperator, channel: str, schedule: ImageSchedule) -> str:
     """What cores share: anything but a window, over which one of them sums."""
+    loops = operator.program.statements[-1].indices
     order = ordered(schedule.layout, n="n", c=channel, h="h", w="w")
-    return first_shared(extents, [index for index in order if index in extents])
+    return first_shared(operator.program.extents, [index for index in order if index in loops])
 
 
-class BatchNorm(StatementOperator):
-    """gamma (x - mean) / sqrt(var + eps) + beta for each channel of images."""
-
-    schedule: ImageSchedule
-
-    def __init__(self, shape: Sequence[int], schedule: ImageSchedule | None = None, epsilon: float = EPSILON) -> None:
-        schedule, self.epsilon = schedule or ImageSchedule(), epsilon
-        n, c = (shape[schedule.layout.index(axis)] for axis in "nc")
-        at = ",".join(ordered(schedule.layout, n="n" if n > 1 else "0", c="co", h="h", w="w"))
-        operation = Operation(
-            "batch_norm",
-            f"""
-            scale: scale[co] = gamma[co] / sqrt(var[co] + {epsilon!r})
-            shift: shift[co] = beta[co] - mean[co] * scale[co]
-            norm:  y[{at}] = x[{at}] * scale[co] + shift[co]
-            """,
-            dict.fromkeys(("x", *NORM_PORTS), ()),
-            {"y": ()},
-            self._answer,
-            schedule=ImageSchedule,
-            formats={"scale": "sums", "shift": "sums"},
-            positive=frozenset({"var"}),
-            floats="batch norm",
-        )
-        super().__init__(operation, {"x": shape, **dict.fromkeys(NORM_PORTS, (c,))}, None, schedule)
-
-    def layout(self, lanes: int) -> Layout:
-        share = _shared(self.program.extents, "co", self.schedule)
-        return Layout(vector=self.schedule.vector, stages={"scale": ("statistics", ""), "y": ("norm", share)})
-
-    def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
-        if self.schedule.vector and setting.lanes > 1:
-            return ()
-        return (Formula("loads of x", "n c h w", prod(self.inputs[0].shape), "elements", "loads.x"),)
-
-    def _answer(self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array) -> Array:
-        channel = tuple(slice(None) if axis == "c" else None for axis in self.schedule.layout)
-        deviation = np.sqrt(var + self.epsilon)
-        return np.asarray(gamma[channel] * (x - mean[channel]) / deviation[channel] + beta[channel])
+# Pools ---------------------------------------------------------------------------------------------------------------
 
 
-class BatchNormOperation(Operation):
-    """Batch norm by its tensors, or as a file asks for it."""
+def _windows(text: str) -> Callable[..., Measured]:
+    """The statements of a pool: those of a text, with its windows on images as they lie in memory."""
 
-    def apply(
-        self,
-        shapes: Sequence[Sequence[int]],
-        parameters: Mapping[str, Any] | None = None,
-        schedule: ParallelSchedule | None = None,
-    ) -> StatementOperator:
-        x, *statistics = exactly(self, shapes)
-        if len(x) != 4 or any(shape != x[1:2] for shape in statistics):
-            raise ShapeError(f"images {x} need one number for each of their channels, found {statistics}")
-        own = schedule if isinstance(schedule, ImageSchedule) else ImageSchedule()
-        return BatchNorm(x, own, (parameters or {}).get("epsilon", EPSILON))
+    def measured(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any], schedule: Any) -> Measured:
+        size = dict(zip(schedule.layout, shapes["x"], strict=False))
+        side = parameters.get("window", 0)
+        if len(shapes["x"]) != 4 or side > min(size["h"], size["w"]):
+            raise ShapeError(f"windows of {side} do not fit images {tuple(shapes['x'])}")
+        window = (side, side) if side else (size["h"], size["w"])
+        rows, columns = (parameters.get("stride") or extent for extent in window)
+        x = ",".join(ordered(schedule.layout, n="n", c="c", h=f"{rows}*h+u", w=f"{columns}*w+v"))
+        y = ",".join(ordered(schedule.layout, n="n", c="c", h="h", w="w"))
+        return Measured(text.format(x=f"x[{x}]", y=f"y[{y}]"), sizes=dict(zip("uv", window, strict=True)))
 
-    def of(self, workload: BatchNormWorkload) -> StatementOperator:
-        return BatchNorm(workload.sizes.shape(workload.schedule.layout), workload.schedule)
-
-    @property
-    def workload(self) -> type[WorkloadSpec]:
-        return BatchNormWorkload
+    return measured
 
 
-def normalised(x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float = EPSILON) -> Array:
-    """gamma (x - mean) / sqrt(var + eps) + beta for each channel: normalisation by known mean and variance."""
-    tensors = {"x": x, "gamma": gamma, "beta": beta, "mean": mean, "var": var}
-    return BatchNorm(x.shape, epsilon=epsilon).reference(tensors)["y"]
+def _in_registers(operator: StatementOperator, schedule: ImageSchedule, lanes: int) -> Layout:
+    """Each output stays in a register while its window is read; vectors along what lies side by side."""
+    along, wide = "w" if schedule.layout == "nchw" else "c", lanes if schedule.vector else 1
+
+    def plan(group: Group, extents: Mapping[str, int], operands: Sequence[Operand]) -> LoopPlan:
+        return fit_plan(tuple(extents), extents, as_operation(group, operands), along=along, lanes=wide)
+
+    return Layout(vector=schedule.vector, plan=plan, stages={"y": ("", _shared(operator, "c", schedule))})
 
 
-OPERATIONS["batch_norm"] = BatchNormWorkload.operation = BatchNormOperation(
-    "batch_norm",
-    "y[n,c,h,w] = (x[n,c,h,w] - mean[c]) * gamma[c] / sqrt(var[c] + epsilon) + beta[c]",
-    {"x": ("batch", "channels", "height", "width"), **dict.fromkeys(NORM_PORTS, ("channels",))},
-    {"y": ()},
-    normalised,
-    {"epsilon": Parameter(EPSILON, "Added to the variance.", limits={"gt": 0})},
+def _window_fits(workload: Any) -> str:
+    sizes = workload.sizes
+    image = sizes.height, sizes.width or sizes.height
+    return f"a window of {sizes.window} does not fit images of {image}" if sizes.window > min(image) else ""
+
+
+def _each_window(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+    if getattr(operator.schedule, "vector", False) and setting.lanes > 1:
+        return ()
+    outputs, window = prod(operator.outputs[0].shape), prod(operator.program.extents[index] for index in "uv")
+    return (
+        Formula("loads", "outputs · window²", outputs * window, "elements", "loads"),
+        Formula("stores", "outputs", outputs, "elements", "stores"),
+    )
+
+
+def _places(x: Array, window: Sequence[int], stride: Sequence[int]) -> list[Array]:
+    """Every place of the windows of images [n, c, h, w], each over the whole image."""
+    h, w = (1 + (x.shape[axis + 2] - window[axis]) // stride[axis] for axis in (0, 1))
+    return [
+        x[:, :, u : u + (h - 1) * stride[0] + 1 : stride[0], v : v + (w - 1) * stride[1] + 1 : stride[1]]
+        for u in range(window[0])
+        for v in range(window[1])
+    ]
+
+
+def _reduced(
+    reduce: Callable[..., Array], x: Array, window: int | None, stride: int | None, schedule: ImageSchedule
+) -> Array:
+    axes = [schedule.layout.index(axis) for axis in "nchw"]
+    images = x.transpose(axes)
+    side = images.shape[2:] if window is None else (window, window)
+    y = reduce(_places(images, side, side if stride is None else (stride, stride)), axis=0)
+    return np.asarray(y.transpose(np.argsort(axes)))
+
+
+POOL: dict[str, Any] = {
+    "sizes": PoolSizes, "schedule": ImageSchedule, "layout": _in_registers, "formulas": _each_window,
+    "reshape": _in_memory, "thin": ("n",),
+}  # fmt: skip
+SQUARES: dict[str, Any] = {
+    "check": _window_fits,
+    "window": Parameter(2, "Side of a window."),
+    "stride": Parameter(None, "From one window to the next; the window if not given.", int | None),
+}
+MEAN = "avg_pool: {y} += {x}\n{y} = {y} * (1 / (|u| * |v|))"
+
+
+@operation(f"x{IMAGES} -> y{IMAGES}", _windows("max_pool: {y} max= {x}"), floats=False, **POOL, **SQUARES)
+def max_pool(x: Array, window: int, stride: int | None, schedule: ImageSchedule) -> Array:
+    """The largest value of each window of an image."""
+    return _reduced(np.max, x, window, stride, schedule)
+
+
+@operation(f"x{IMAGES} -> y{IMAGES}", _windows(MEAN), floats="a mean", **POOL, **SQUARES)
+def avg_pool(x: Array, window: int, stride: int | None, schedule: ImageSchedule) -> Array:
+    """The mean of each window of an image."""
+    return _reduced(np.mean, x, window, stride, schedule)
+
+
+@operation(f"x{IMAGES} -> y{IMAGES}", _windows(MEAN), floats="a mean", **POOL)
+def global_avg_pool(x: Array, schedule: ImageSchedule) -> Array:
+    """The mean of all of an image, for each channel."""
+    return _reduced(np.mean, x, None, None, schedule)
+
+
+# Batch norm ----------------------------------------------------------------------------------------------------------
+
+
+def _channels(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any], schedule: Any) -> str:
+    x, *statistics = (tuple(shape) for shape in shapes.values())
+    channels = (x[schedule.layout.index("c")],) if len(x) == 4 else ()
+    if any(shape != channels for shape in statistics):
+        raise ShapeError(f"images {x} need one number for each of their channels, found {statistics}")
+    at = ",".join(ordered(schedule.layout, n="n", c="co", h="h", w="w"))
+    return f"""
+    scale: scale[co] = gamma[co] / sqrt(var[co] + epsilon)
+    shift: shift[co] = beta[co] - mean[co] * scale[co]
+    norm:  y[{at}] = x[{at}] * scale[co] + shift[co]
+    """
+
+
+def _after_statistics(operator: StatementOperator, schedule: ImageSchedule, lanes: int) -> Layout:
+    stages = {"scale": ("statistics", ""), "y": ("norm", _shared(operator, "co", schedule))}
+    return Layout(vector=schedule.vector, stages=stages)
+
+
+def _each_once(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+    if getattr(operator.schedule, "vector", False) and setting.lanes > 1:
+        return ()
+    return (Formula("loads of x", "n c h w", prod(operator.inputs[0].shape), "elements", "loads.x"),)
+
+
+@operation(
+    f"x{IMAGES} gamma[channels] beta[channels] mean[channels] var[channels] -> y{IMAGES}",
+    _channels,
+    sizes=ImageSizes,
     schedule=ImageSchedule,
+    layout=_after_statistics,
+    formulas=_each_once,
+    reshape=_in_memory,
+    thin=("n",),
+    formats={"scale": "sums", "shift": "sums"},
+    positive=frozenset({"var"}),
+    floats="batch norm",
+    epsilon=Parameter(EPSILON, "Added to the variance.", limits={"gt": 0}, alone=False),
 )
+def batch_norm(
+    x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float, schedule: ImageSchedule
+) -> Array:
+    """Batch norm with known mean and variance, as after training: gamma (x - mean) / sqrt(var + eps) + beta."""
+    channel = tuple(slice(None) if axis == "c" else None for axis in schedule.layout)
+    deviation = np.sqrt(var + epsilon)
+    return np.asarray(gamma[channel] * (x - mean[channel]) / deviation[channel] + beta[channel])

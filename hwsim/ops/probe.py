@@ -120,6 +120,7 @@ class PointerChase(Kernel):
         self.entries = self.sizes.bytes // self.sizes.stride
         words = self.entries * self.sizes.stride // POINTER_BYTES
         self.tensors["ring"] = self.space.allocate("ring", [max(1, words)], self.fmt)
+        self.take(self.entries)
         random = np.random.default_rng([setting.seed, 0])
         self._visits: NDArray[np.int64] = np.concatenate([[0], 1 + random.permutation(self.entries - 1)])
         self._found = np.zeros(1, np.int64)

@@ -1,14 +1,14 @@
 """Binding: statements with their names resolved and their extents known.
 
 Given the shapes of input tensors, or the extents of the indices, everything else follows: how many axes `...` stands
-for, how
-far each index runs, the shape of every tensor, and the zeros around it that positions beyond its edges read.
+for, how far each index runs, the shape of every tensor, and the zeros around it that positions beyond its edges read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf, pi
 
 from hwsim.errors import InputError, ShapeError
@@ -47,11 +47,11 @@ class Program:
     outputs: tuple[str, ...]
     parameters: Mapping[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def statements(self) -> tuple[Statement, ...]:
         return all_statements(self.lines)
 
-    @property
+    @cached_property
     def between(self) -> tuple[str, ...]:
         """Tensors that are neither given nor asked for, in the order in which they are made."""
         made = [each.name for each in self.statements if isinstance(each.target, Element)]
@@ -224,17 +224,17 @@ class _Binder:
             case Element():
                 return Affine((), 0, self._element(expr, line))
             case Apply("neg", (a,)):
-                return _times(self._affine(a, element, line), -1)
+                return times(self._affine(a, element, line), -1)
             case Apply("+", (a, b)):
-                return _plus(self._affine(a, element, line), self._affine(b, element, line))
+                return plus(self._affine(a, element, line), self._affine(b, element, line))
             case Apply("-", (a, b)):
-                return _plus(self._affine(a, element, line), _times(self._affine(b, element, line), -1))
+                return plus(self._affine(a, element, line), times(self._affine(b, element, line), -1))
             case Apply("*", (a, b)):
                 left, right = self._affine(a, element, line), self._affine(b, element, line)
                 if not left.factors and left.lookup is None:
-                    return _times(right, left.constant)
+                    return times(right, left.constant)
                 if not right.factors and right.lookup is None:
-                    return _times(left, right.constant)
+                    return times(left, right.constant)
         raise self._error(
             line, element.column, f"a position of {element.tensor} must be a sum of indices, times whole numbers"
         )
@@ -295,6 +295,10 @@ class _Binder:
         target = statement.target
         if isinstance(target, Local):
             return
+        if any(position.lookup is not None for position in target.positions):
+            raise self._error(
+                statement, target.column, f"{target.tensor} is written where it is looked up: only reads are"
+            )
         plain = [index for position in target.positions for index in position.indices]
         if len(set(plain)) != len(plain):
             raise self._error(statement, target.column, f"an index of {target.tensor} appears twice")
@@ -358,6 +362,14 @@ class _Binder:
             if element.tensor in self.given:
                 continue
             counted = not (element.tensor in written and element is not statement.target)
+            looked_up = [position.lookup for position in element.positions if position.lookup is not None]
+            if looked_up and counted:
+                raise self._error(
+                    statement,
+                    element.column,
+                    f"{looked_up[0]} does not tell how long {element.tensor} is: give its shape, "
+                    f"tensors: {{{element.tensor}: [{', '.join(['1000', *'jkl'][: len(element.positions)])}]}}",
+                )
             ends = tuple(self._end(position) if counted else 1 for position in element.positions)
             known = shapes.get(element.tensor)
             if known is None:
@@ -384,8 +396,6 @@ class _Binder:
         return shapes, halos
 
     def _end(self, position: Affine) -> int:
-        if position.lookup is not None:
-            raise ShapeError(f"how many {position.lookup} may point at has to be said: give the shape of the tensor")
         return position.constant + sum(f * (self.extents[i] - 1) for i, f in position.factors if f > 0) + 1
 
     def _beyond(self, position: Affine, extent: int) -> int:
@@ -463,7 +473,7 @@ def _folded(expr: Expr) -> Expr:
         ):
             a, b = map(_as_position, arguments)
             if a is not None and b is not None:
-                return IndexValue(_plus(a, b if sign == "+" else _times(b, -1)))
+                return IndexValue(plus(a, b if sign == "+" else times(b, -1)))
         case ("<=" | "<", (_, Number(value))) if value == inf:
             return Number(1.0)
         case ("where", (Number(value), a, b)):
@@ -477,7 +487,7 @@ def _as_position(expr: Expr) -> Affine | None:
     return Affine((), int(expr.value)) if isinstance(expr, Number) and expr.value.is_integer() else None
 
 
-def _times(position: Affine, factor: int) -> Affine:
+def times(position: Affine, factor: int) -> Affine:
     if position.lookup is not None and factor != 1:
         raise InputError(f"{position}: a position that is looked up cannot be multiplied")
     return Affine(
@@ -487,7 +497,7 @@ def _times(position: Affine, factor: int) -> Affine:
     )
 
 
-def _plus(a: Affine, b: Affine) -> Affine:
+def plus(a: Affine, b: Affine) -> Affine:
     factors = dict(a.factors)
     for index, factor in b.factors:
         factors[index] = factors.get(index, 0) + factor

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from hwsim.errors import InputError
-from hwsim.numerics.datapath import SumRule
+from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.numerics.format import Array
+from hwsim.numerics.quantize import can_be_scaled_integers
 from hwsim.program.kernel import Kernel, Numbers, Setting
 from hwsim.program.tensors import load_inputs
 from hwsim.spec.workload import WorkloadSpec
@@ -40,6 +41,8 @@ def build_kernel(
     given |= {"compute": compute, "sums": sums}
     if inputs is None and workload.inputs:
         inputs = load_inputs(workload.inputs)
+    if workload.scale is None:
+        return build_kernel(with_usual_scale(workload, inputs), **given, inputs=inputs)
     if workload.scale == "auto":
         tried = workload.model_copy(update={"scale": "tensor"})
         with suppress(InputError):
@@ -57,6 +60,25 @@ def build_kernel(
     if unread:
         raise InputError(f"{unread[0]} means nothing to op '{workload.op}'; leave it out")
     return kernel
+
+
+def with_usual_scale(workload: WorkloadSpec, inputs: Inputs = None) -> WorkloadSpec:
+    """Where nobody chose: integers stand for fractions by a scale for each tensor, if the operation can have scales.
+
+    What an operation does not compute in whole numbers stays refused: then another format is the better choice.
+    """
+    if workload.scale is not None:
+        return workload
+    plain = workload.model_copy(update={"scale": "none"})
+    if inputs or workload.inputs or not can_be_scaled_integers(find_datapath(workload.precision).a):
+        return plain
+    scaled = workload.model_copy(update={"scale": "tensor"})
+    try:
+        build_kernel(plain, math=False)
+        build_kernel(scaled, math=False)
+    except InputError:
+        return plain
+    return scaled
 
 
 def exact_kernel(workload: WorkloadSpec, *, seed: int = 0, inputs: Inputs = None) -> Kernel:

@@ -92,6 +92,11 @@ class ChainSchedule(ParallelSchedule):
         examples=[[["conv1", "relu1"]]],
     )
     fused: bool = Field(True, description="false: nothing is fused, whatever `fuse` says.")
+    epilogues: Extent | None = Field(
+        None,
+        description="Most operations that run behind a product or a convolution in one kernel; what follows them is a "
+        "kernel of its own. As many as are fused if not given; a GPU's library may have a limit (`library.epilogues`).",
+    )
     rewrite: tuple[Rewrite, ...] = Field(
         (),
         description="Rules that change the chain and not its result. fold_batch_norm: into the weights of the "

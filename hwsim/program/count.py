@@ -1,10 +1,8 @@
 """Instructions of one point of a statement, derived from its expression.
 
 The rules are those of a plain compiler: what is computed twice is computed once; a product that is added to something
-is one
-multiply-add, and so is a product with (1 + x); a division by a number is a multiplication; a minus sign before a
-value that
-is added, or that an exponential takes, costs nothing.
+is one multiply-add, and so is a product with (1 + x); a division by a number is a multiplication; a minus sign before a
+value that is added, or that an exponential takes, costs nothing.
 """
 
 from __future__ import annotations

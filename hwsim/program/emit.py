@@ -15,7 +15,7 @@ from hwsim.numerics.datapath import Operand as Factor
 from hwsim.numerics.datapath import accumulate
 from hwsim.numerics.format import Array, BlockFormat, Format
 from hwsim.numerics.quantize import ScaledFormat
-from hwsim.program.bind import Program
+from hwsim.program.bind import Program, plus, times
 from hwsim.program.evaluate import (
     Frame,
     Groups,
@@ -34,6 +34,7 @@ from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, LoopOperation, LoopPlan, Operand, Range, Ranges, TileLoop, all_loops, gather
 from hwsim.program.statement import Statement, TileBlock, all_statements
 from hwsim.program.tensors import AxisStep, Storage
+from hwsim.program.tile_block import Edge, Place, Private
 from hwsim.program.tiling import count_registers
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
@@ -63,6 +64,20 @@ class View:
         """Without a copy."""
         split = array.reshape(self.split)
         return split.transpose(self.order) if self.order else split
+
+    def along(self, positions: Sequence[Affine]) -> list[Affine]:
+        """The place along each axis in memory of an element at these positions of the axes that are seen."""
+        order = self.order or tuple(range(len(self.split)))
+        left = [(extent, positions[order.index(axis)]) for axis, extent in enumerate(self.split)]
+        found = []
+        for extent in reversed(self.port):
+            place, step = Affine(()), 1
+            while left and step * left[-1][0] <= extent:
+                size, position = left.pop()
+                place = plus(place, times(position, step))
+                step *= size
+            found.append(place)
+        return found[::-1]
 
     def stored(self, values: Array) -> Array:
         """Values that statements see, as they lie in memory."""
@@ -154,8 +169,8 @@ class Emitter:
         for group in self.groups:
             for each in (*group.body, *group.late):
                 self._first_writer.setdefault(each.name, group)
-        self._private: dict[str, _Private] = {}
-        self._tiles: dict[tuple[str, _Place], Array] = {}
+        self._private: dict[str, Private] = {}
+        self._tiles: dict[tuple[str, Place], Array] = {}
         self._sums: dict[str, Array] = {}
         self._locals: dict[str, dict[str, tuple[int, Size]]] = {}
         self._seen: dict[str, tuple[TensorView, Size, dict[int, AxisStep]]] = {}
@@ -253,7 +268,7 @@ class Emitter:
         if block.condition is None:
             yield TileLoop(block.index, extent, size, self._items(body, around))
             return
-        edge = _Edge(block.index, size, extent, block.condition)
+        edge = Edge(block.index, size, extent, block.condition)
         yield TileLoop(block.index, extent, size, self._items(body, around, block.condition), edge.inside)
         yield TileLoop(block.index, extent, size, self._items(body, around), edge.across)
 
@@ -280,7 +295,7 @@ class Emitter:
         reach = {index: sizes.get(index, self.program.extents[index]) for index in element.indices}
         shape = tuple(position.last(reach) + 1 for position in element.positions)
         view = self.kernel.add_private(self.names[name], *shape, fmt=fmt)
-        self._private[name] = _Private(view, element, shape, sizes, users)
+        self._private[name] = Private(view, element, shape, sizes, users)
 
     def _is_inside(self, tensor: str, block: TileBlock) -> bool:
         """Whether only a block uses a tensor."""
@@ -654,109 +669,6 @@ class Emitter:
             sizes = self._private[name].sizes
             if all(ranges[i][0] // sizes.get(i, 1) == first for i, first in place if i in ranges):
                 del self._tiles[name, place]
-
-
-_Place = tuple[tuple[str, int], ...]
-"""The number of a tile along each index."""
-
-
-@dataclass(frozen=True)
-class _Private:
-    """Scratch space for one tile at a time, of which each core has its own."""
-
-    view: TensorView
-    made: Element
-    """As it is written."""
-    shape: tuple[int, ...]
-    sizes: Mapping[str, int]
-    """Iterations of a tile."""
-    users: Sequence[set[str]]
-    """The indices of each group that uses it."""
-
-    def place_in(self, ranges: Ranges, sharing: Mapping[str, str]) -> _Place:
-        """Which tile it is, of those that several cores work on at the same time."""
-        index = sharing[self.view.name]
-        if not all(index in own for own in self.users):
-            return ()
-        return ((index, ranges[index][0] // self.sizes.get(index, 1)),)
-
-    def local(self, element: Element, extents: Mapping[str, int]) -> dict[str, tuple[int, Size]]:
-        """Along each index: how many iterations find memory of their own, and that the next ones find the same."""
-        sizes = {index: size for index, size in self.sizes.items() if index in element.indices}
-        for axis, position in enumerate(element.positions):
-            for index, _ in self._following(axis, position, extents):
-                sizes[index] = self.shape[axis]
-        return {index: (size, 0) for index, size in sizes.items()}
-
-    def follows(self, element: Element, extents: Mapping[str, int]) -> Iterator[tuple[str, tuple[str, int]]]:
-        """Indices of a reader that run over an axis which tiles of another index have written."""
-        for axis, position in enumerate(element.positions):
-            yield from self._following(axis, position, extents)
-
-    def _following(
-        self, axis: int, position: Affine, extents: Mapping[str, int]
-    ) -> Iterator[tuple[str, tuple[str, int]]]:
-        leaders = [(i, factor) for i, factor in self.made.positions[axis].factors if i in self.sizes]
-        for index in position.indices:
-            if index not in self.sizes and extents[index] > self.shape[axis] and position.is_plain:
-                if len(leaders) != 1 or leaders[0][1] * self.sizes[leaders[0][0]] != self.shape[axis]:
-                    raise InputError(f"{self.made}: a tile has to fill this axis before {index} runs over it")
-                yield index, leaders[0]
-
-
-@dataclass(frozen=True)
-class _Edge:
-    """Which part of an index a condition such as ``j <= i + 3`` leaves, given the tiles around."""
-
-    index: str
-    size: int
-    extent: int
-    condition: Expr
-
-    def inside(self, around: Ranges) -> Range:
-        """Whole tiles in which the condition holds everywhere."""
-        if self._is_start:
-            first = -(-self._clipped(self._bound(around, lowest=False)) // self.size) * self.size
-            return first, max(0, self.extent - first)
-        return 0, self._clipped(self._bound(around, lowest=True) + 1) // self.size * self.size
-
-    def across(self, around: Ranges) -> Range:
-        """The tiles beside them for which it holds somewhere."""
-        if self._is_start:
-            first = self._clipped(self._bound(around, lowest=True)) // self.size * self.size
-            return first, self.inside(around)[0] - first
-        first = self.inside(around)[1]
-        return first, max(0, self._clipped(self._bound(around, lowest=False) + 1) - first)
-
-    def _clipped(self, position: int) -> int:
-        return max(0, min(position, self.extent))
-
-    @property
-    def _is_start(self) -> bool:
-        """Whether the condition says where the index begins, not where it ends."""
-        return isinstance(self.condition, Apply) and self._own(self.condition.arguments[0]) is None
-
-    def _own(self, side: Expr) -> int | None:
-        """The constant beside the index on its side of the comparison."""
-        match side:
-            case IndexValue(Affine(((name, 1),), constant)) if name == self.index:
-                return constant
-        return None
-
-    def _bound(self, around: Ranges, *, lowest: bool) -> int:
-        """The last iteration for which it holds, or the first, at the points around where that is lowest or highest."""
-        match self.condition:
-            case Apply("<=" | "<" as sign, (IndexValue() as left, IndexValue() as right)):
-                end, start = self._own(left), self._own(right)
-                if (end is None) != (start is None):
-                    other = right.position if start is None else left.position
-                    total = other.constant - (end if end is not None else start or 0)
-                    total += 0 if sign == "<=" else 1 if end is None else -1
-                    for index, factor in other.factors:
-                        first, count = around[index]
-                        total += factor * (first if (factor > 0) == lowest else first + count - 1)
-                    return total
-        raise InputError(f"for {self.index}: a condition has to look like {self.index} <= i + 1")
 
 
 def _simplified(group: Group, known: Expr) -> Group:

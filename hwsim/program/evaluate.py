@@ -1,8 +1,7 @@
 """The NumPy math of statements over any ranges of their indices.
 
 Every value is an array with one axis for each index of the loops, in their order, of length one where it does not
-depend on
-an index. A sum of products of two tensors goes to BLAS, as the products of matrices that it is.
+depend on an index. A sum of products of two tensors goes to BLAS, as the products of matrices that it is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Expressions: what the right-hand side of a statement is made of, and what each function of them costs.
 
 An expression reads elements of tensors at affine positions (`A[i, 2*k+1]`), numbers, parameters, extents (`|k|`) and
-the
-values of indices, and puts them together by arithmetic and by the functions of one table, `FUNCTIONS`: its NumPy
-code, its
-instructions and its derivative stand in one row.
+the values of indices, and puts them together by arithmetic and by the functions of one table, `FUNCTIONS`: its NumPy
+code, its instructions and its derivative stand in one row.
 """
 
 from __future__ import annotations
@@ -247,9 +245,8 @@ FUNCTIONS: Mapping[str, Function] = {
         )
     },
 }
-"""By name. A maximum counts as an addition, and so does a choice; the comparison that decides it is free. A division,
-a root, an
-exponential is one special operation, and 1/√x two."""
+"""By name. A maximum counts as an addition, and so does a choice; the comparison that decides it is free. A division, a
+root, an exponential is one special operation, and 1/√x two."""
 
 CASTS: Mapping[str, str] = {name: name for name in FORMATS}
 """A value rounded to a number format on the way: ``bf16(x)``; one conversion."""

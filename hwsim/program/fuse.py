@@ -1,20 +1,21 @@
 """Fusion: the statements of several operations in the same loops, so that what is between them is never stored.
 
-An element-wise operation behind another one runs where that one's result is still in a register: its statements
-follow those
-of the head, with its indices exchanged for those that the head stores its result by.
+An element-wise operation behind another one runs where that one's result is still in a register: its statements follow
+those of the head, with its indices exchanged for those that the head stores its result by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
-from hwsim.program.bind import Program, reduced_indices
+from hwsim.program.bind import Program, plus, reduced_indices, times
+from hwsim.program.emit import View
 from hwsim.program.expression import Affine, Element, Expr, IndexValue, Local, mapped
 from hwsim.program.group import all_groups, make_groups
 from hwsim.program.operation import StatementOperator
@@ -49,7 +50,7 @@ class FusedOperator(StatementOperator):
         for number, member in enumerate(tail, start=1):
             names = {port.name: f"{port.name}.{number}" for port in (*member.inputs, *member.outputs)}
             names[member.inputs[0].name] = result
-            program = joined(program, member.program, result, names, number)
+            program = joined(program, member.program, result, names, number, self.views.get(head.outputs[-1].name))
             inputs += [replace(port, name=names[port.name]) for port in member.inputs[1:]]
             result = names[member.outputs[-1].name]
         self.program = program
@@ -80,22 +81,32 @@ class FusedOperator(StatementOperator):
         return {self.outputs[-1].name: value}
 
 
-def joined(head: Program, tail: Program, result: str, names: Mapping[str, str], number: int) -> Program:
-    """The statements of both; `names` are the tensors of the tail as the joined program calls them."""
+def joined(
+    head: Program, tail: Program, result: str, names: Mapping[str, str], number: int, seen: View | None = None
+) -> Program:
+    """The statements of both; `names` are the tensors of the tail as the joined program calls them.
+
+    `seen` is how the head's statements see its result, where that is with other axes than the tail does: an index of
+    the tail is then a sum of theirs, c = 64 * head + e.
+    """
     stored = next(each.target for each in reversed(head.statements) if each.name == result)
     read = next(e for each in tail.statements for e in each.reads if names.get(e.tensor, e.tensor) == result)
-    indices = {f"{index}": f"{index}.{number}" for index in tail.extents}
-    for ours, theirs in zip(_positions(stored), read.positions, strict=True):
-        if not (theirs.is_plain and ours.is_plain):
+    indices = {index: Affine(((f"{index}.{number}", 1),)) for index in tail.extents}
+    first = seen is not None and number == 1
+    places = seen.along(_positions(stored)) if seen is not None and first else _positions(stored)
+    for ours, theirs in zip(places, read.positions, strict=True):
+        if not theirs.is_plain or (seen is None and not ours.is_plain):
             raise InputError(f"{read} cannot go on where {stored} was stored")
-        indices[theirs.factors[0][0]] = ours.factors[0][0]
+        indices[theirs.factors[0][0]] = ours
     own = {name: names.get(name, f"{name}.{number}") for name in tail.shapes}
 
     def place(position: Affine) -> Affine:
-        factors = tuple((indices[index], factor) for index, factor in position.factors)
-        return replace(position, factors=factors)
+        moves = (times(indices[index], factor) for index, factor in position.factors)
+        return reduce(plus, moves, replace(position, factors=()))
 
     def change(part: Expr) -> Expr | None:
+        if first and isinstance(part, Element) and names.get(part.tensor) == result:
+            return stored
         if isinstance(part, Element):
             return replace(part, tensor=own[part.tensor], positions=tuple(map(place, part.positions)))
         if isinstance(part, Local):
@@ -110,7 +121,8 @@ def joined(head: Program, tail: Program, result: str, names: Mapping[str, str], 
 
     behind = tuple(moved(line) for line in tail.lines)
     new = {own[name]: shape for name, shape in tail.shapes.items()}
-    extents = {indices[index]: extent for index, extent in tail.extents.items()}
+    new_loops = {index: indices[index].factors[0][0] for index in tail.extents if indices[index].is_plain}
+    extents = {new_loops[index]: extent for index, extent in tail.extents.items() if index in new_loops}
     return replace(
         head,
         lines=_behind(head.lines, result, behind),

@@ -9,7 +9,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from hwsim.program.loops import Loop, Operand, Ranges
+from hwsim.program.loops import Gather, Loop, Operand, Ranges
 from hwsim.trace.nest import Instructions, Size
 
 ONE_FMA = Instructions(fma=1)
@@ -106,9 +106,15 @@ def distinct(operand: Operand, box: Box) -> int:
     """Distinct elements of an operand over a box of indices."""
     parts = operand.element_bytes.denominator  # packed elements are moved by parts of a byte
     steps = [(abs(int(stride * parts)), box.get(index, 1)) for index, stride in operand.strides.items() if stride]
+    rows = _looked_up(operand.gather, box) if operand.gather is not None else 1
     if operand.far:  # stored block by block: each index has an axis of its own
-        return prod(extent for _, extent in steps)
-    return prod(_count(cluster) for cluster in _clusters(steps))
+        return rows * prod(extent for _, extent in steps)
+    return rows * prod(_count(cluster) for cluster in _clusters(steps))
+
+
+def _looked_up(places: Gather, box: Box) -> int:
+    """Rows that a box of indices looks up: each once, and no more than the whole table names."""
+    return min(box.get(places.index, 1), np.unique(places.offsets).size)
 
 
 def slides(operand: Operand, box: Box) -> bool:

@@ -14,6 +14,7 @@ from hwsim.numerics.format import Array
 from hwsim.program.chain_workload import ChainStep, ChainWorkload
 from hwsim.program.fuse import FusedOperator, is_elementwise
 from hwsim.program.operation import StatementOperator
+from hwsim.text import counted
 
 Shape = tuple[int, ...]
 
@@ -66,6 +67,10 @@ class Graph:
     columns: Mapping[str, Columns] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What a rewrite did, or why it did nothing."""
+    made: dict[tuple[object, ...], tuple[ChainStep, StatementOperator]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Operators by step and shapes, made once for a graph and all that rewrites make of it."""
 
     def step(self, name: str) -> ChainStep:
         return next(step for step in self.steps if step.name == name)
@@ -117,7 +122,10 @@ class Graph:
         for name, derived in self.derived.items():
             yield from note(name, derived.shape, None)
         for step in self.steps:
-            operator = make_operator(self.workload, step, [shapes[name] for name in step.inputs])
+            key = id(step), *(shapes[name] for name in step.inputs)
+            if key not in self.made:
+                self.made[key] = step, make_operator(self.workload, step, [shapes[name] for name in step.inputs])
+            operator = self.made[key][1]
             yield from note(step.name, operator.outputs[-1].shape, operator)
 
     def evaluate(self, inputs: Mapping[str, Array], stored: Callable[[Array], Array] | None = None) -> dict[str, Array]:
@@ -167,13 +175,34 @@ def make_graph(workload: ChainWorkload) -> Graph:
     """The chain as its file says it; raises where shapes do not fit."""
     given = {name: tuple(map(workload.extent, shape)) for name, shape in workload.tensors.items()}
     groups = workload.schedule.fuse if workload.schedule.fused else ()
-    graph = Graph(workload, given, workload.operations, tuple(groups))
+    graph = within_epilogues(Graph(workload, given, workload.operations, tuple(groups)))
     read = {name for step in graph.steps for name in step.inputs}
     unused = [name for name in given if name not in read]
     if unused:
         raise InputError(f"{workload.name}: no operation reads {', '.join(unused)}; take it out of tensors")
     graph.shapes()
     return graph
+
+
+def within_epilogues(graph: Graph) -> Graph:
+    """Groups with more operations behind a product than a library fuses become two: the rest is another kernel."""
+    limit = graph.workload.schedule.epilogues
+    if limit is None or not graph.groups:
+        return graph
+    groups: list[tuple[str, ...]] = []
+    steps = {step.name: step for step in graph.steps}
+    for group in graph.groups:
+        if len(group) <= 1 + limit or group[0] not in steps or steps[group[0]].op not in PRODUCTS:
+            groups.append(group)
+            continue
+        kept, rest = group[: 1 + limit], group[1 + limit :]
+        groups += [each for each in (kept, rest) if len(each) > 1]
+        graph = graph.with_note(f"{', '.join(rest)} apart: {counted(limit, 'operation')} at most behind {group[0]}")
+    return graph.with_groups(groups)
+
+
+PRODUCTS = ("matmul", "conv2d")
+"""Operations whose kernels a library fuses others behind."""
 
 
 def make_operator(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape]) -> StatementOperator:

@@ -1,8 +1,7 @@
 """Groups: statements that run in the same loops, one point after the other.
 
 A group has statements that run at every point (`body`) and statements that run once for each value that a sum has
-finished
-in its register (`late`): the division of a mean, the bias behind a product.
+finished in its register (`late`): the division of a mean, the bias behind a product.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 schedules.
 
 It is the reference of formulas, the ground that rewrites are checked on, and what derivatives are compared with. It
-shares no
-code with the evaluation of loops: every statement becomes one sum over explicit coordinates.
+shares no code with the evaluation of loops: every statement becomes one sum over explicit coordinates.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
@@ -72,6 +74,19 @@ class Setting:
     """The format that arithmetic runs in, where the machine lacks that of the tensors; their own if empty."""
 
 
+_MOST_ELEMENTS: ContextVar[float] = ContextVar("most elements", default=inf)
+
+
+@contextmanager
+def small_tensors(elements: int) -> Iterator[None]:
+    """Within it, a kernel whose tensors have more elements raises MemoryError before it makes them."""
+    token = _MOST_ELEMENTS.set(elements)
+    try:
+        yield
+    finally:
+        _MOST_ELEMENTS.reset(token)
+
+
 class Kernel(ABC):
     """The blocks of a stage may run in any order, and on different cores. Together they compute `output`, once."""
 
@@ -92,6 +107,13 @@ class Kernel(ABC):
         self.space = AddressSpace()
         self.tensors = {}
         self.arrays: dict[str, Array] = {}
+        self._elements = 0
+
+    def take(self, elements: int) -> None:
+        """To be called before values of so many elements are made."""
+        self._elements += elements
+        if self.setting.math and self._elements > _MOST_ELEMENTS.get():
+            raise MemoryError
 
     @abstractmethod
     def stages(self) -> Sequence[Stage]:

@@ -172,7 +172,7 @@ class LoopKernel(TensorKernel):
         found = []
         for phase in self.program:
             if self._parallel.parallel != "none" and phase.shared_index:
-                shares = len(self._shares(phase))
+                shares = len(self.shares(phase))
                 if shares < self.workers:
                     found.append(f"only {shares} shares for {self.workers} cores: the rest stay idle")
         for loop in self.loops:
@@ -214,9 +214,9 @@ class LoopKernel(TensorKernel):
         def block(number: int, share: Range) -> Block:
             return Block(number, lambda: self._steps(phase, {index: share}, number))
 
-        return [block(number, share) for number, share in enumerate(self._shares(phase))]
+        return [block(number, share) for number, share in enumerate(self.shares(phase))]
 
-    def _shares(self, phase: Phase) -> list[Range]:
+    def shares(self, phase: Phase) -> list[Range]:
         """The ranges of the shared index, one for each Block."""
         extent, unit = extent_of(phase.items, phase.shared_index), unit_of(phase.items, phase.shared_index)
         return split_work(extent, self.workers, unit, self._parallel.split)

@@ -42,8 +42,7 @@ def gather(index: str, *moves: tuple[NDArray[np.int64], Size]) -> Gather:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor as the loops see it: how many bytes it moves by for a step of each index that it depends
-    on."""
+    """A tensor as the loops see it: how many bytes it moves by for a step of each index that it depends on."""
 
     tensor: str
     base: Size
@@ -85,6 +84,8 @@ class LoopPlan:
     vector: str | None = None
     lanes: int = 1
     accumulate: Literal["register", "memory"] = "register"
+    outer: Mapping[str, int] = field(default_factory=dict)
+    """Extents of the tiles for the cache behind: loops over them run around those over `tile`."""
 
     def step(self, index: str) -> int:
         """Iterations that one pass through the body covers."""
@@ -179,8 +180,7 @@ class Piece:
 
 
 FEWEST_STEPS, MOST_STEPS = 8, 64
-"""Where cores share a level, the Steps of each should be about this many: fine enough to interleave, few
-events."""
+"""Where cores share a level, the Steps of each should be about this many: fine enough to interleave, few events."""
 
 DYNAMIC_SHARES = 4
 """Pieces for each core under a dynamic split."""
@@ -221,19 +221,20 @@ def cut_steps(plan: LoopPlan, ranges: Mapping[str, Range], fine: bool) -> Iterat
     the next loop is over tiles too, then that one as well.
     """
     ranges = dict(ranges)
-    tiled = [index for index in plan.order if index in plan.tile]
+    sizes = plan.outer or plan.tile
+    tiled = [index for index in plan.order if index in sizes]
     outer = tiled[0] if tiled else plan.order[0]
     if not fine:
         yield ranges
         return
-    unit = step_unit(plan, outer)
+    unit = sizes.get(outer) or step_unit(plan, outer)
     cuts = _cut(ranges[outer], unit, MOST_STEPS)
     deeper = len(cuts) < FEWEST_STEPS and len(tiled) > 1
     for cut in cuts:
         if not deeper:
             yield {**ranges, outer: cut}
             continue
-        for inner in _cut(ranges[tiled[1]], plan.tile[tiled[1]], -(-FEWEST_STEPS // len(cuts))):
+        for inner in _cut(ranges[tiled[1]], sizes[tiled[1]], -(-FEWEST_STEPS // len(cuts))):
             yield {**ranges, outer: cut, tiled[1]: inner}
 
 

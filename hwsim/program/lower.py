@@ -33,7 +33,7 @@ class Lowering:
 
     operation: LoopOperation
     plan: LoopPlan
-    levels: tuple[tuple[str, bool], ...]
+    levels: tuple[tuple[str, int], ...]
     """All loops, outermost first: the index, and whether it is the loop over tiles of that index."""
     first: Mapping[str, int]
     """Where each index begins."""
@@ -207,8 +207,7 @@ class Assembly:
         return max((level for level, (index, _) in levels if index in operand.strides), default=-1)
 
     def _rest(self, room: int) -> list[list[_Touch]]:
-        """The iterations that do not fill a step: one by one or, where that is too many, in halving
-        widths."""
+        """The iterations that do not fill a step: one by one or, where that is too many, in halving widths."""
         singles = [self._rest_body((i, 1)) for i in range(self.rest)]
         if sum(map(len, singles)) <= room:
             return singles
@@ -294,10 +293,15 @@ def _joined(touches: Sequence[_Touch]) -> list[_Touch]:
     return joined
 
 
+INNER, TILE, OUTER = 0, 1, 2
+"""Rings of loops: over what is in registers, over tiles, over the tiles of the cache behind."""
+
+
 def lower(operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range]) -> Iterator[Piece]:
     """The Nests of an operation over a range of each index, in program order."""
-    levels = [(index, True) for index in plan.order if index in plan.tile]
-    levels += [(index, False) for index in plan.order]
+    levels = [(index, OUTER) for index in plan.order if index in plan.outer]
+    levels += [(index, TILE) for index in plan.order if index in plan.tile]
+    levels += [(index, INNER) for index in plan.order]
     start = {index: ranges[index][0] for index in plan.order}
     extent = {index: ranges[index][1] for index in plan.order}
     lowering = Lowering(operation, plan, tuple(levels), start, is_resumed(operation, ranges))
@@ -312,16 +316,15 @@ def _walk(
     extent: Mapping[str, int],
     copies: Mapping[str, int],
 ) -> Iterator[Piece]:
-    """Each loop in turn: as one loop of a Nest if all its iterations look the same, else iteration by
-    iteration."""
+    """Each loop in turn: as one loop of a Nest if all its iterations look the same, else iteration by iteration."""
     if level == len(lowering.levels) - 1:
         yield from _innermost(lowering, loops, start, extent, copies)
         return
-    index, tiled = lowering.levels[level]
+    index, ring = lowering.levels[level]
     position = start[index]
-    for trips, size in _cuts(lowering.plan, index, tiled, extent[index]):
+    for trips, size in _cuts(lowering.plan, index, ring, extent[index]):
         inner_extent = {**extent, index: size}
-        inner_copies = copies if tiled else {**copies, index: size}
+        inner_copies = copies if ring != INNER else {**copies, index: size}
         if _is_uniform(lowering, level + 1, inner_extent):
             longer = (*loops, (level, index, trips, size)) if trips > 1 else loops
             inner_start = {**start, index: position}
@@ -333,18 +336,23 @@ def _walk(
         position += trips * size
 
 
-def _cuts(plan: LoopPlan, index: str, tiled: bool, extent: int) -> list[tuple[int, int]]:
+def _cuts(plan: LoopPlan, index: str, ring: int, extent: int) -> list[tuple[int, int]]:
     """(trips, iterations in each) of a loop: the whole steps, then what is left."""
-    step = min(plan.tile[index] if tiled else plan.unroll.get(index, 1), extent)
+    step = min(_sizes(plan, ring).get(index, 1), extent)
     whole, rest = divmod(extent, step)
     return [(whole, step)] + ([(1, rest)] if rest else [])
+
+
+def _sizes(plan: LoopPlan, ring: int) -> Mapping[str, int]:
+    """What the loops of a ring go on by."""
+    return {OUTER: plan.outer, TILE: plan.tile, INNER: plan.unroll}[ring]
 
 
 def _is_uniform(lowering: Lowering, level: int, extent: Mapping[str, int]) -> bool:
     """Whether the loops from here on, but for the innermost, need no edge pieces."""
     extent = dict(extent)
-    for index, tiled in lowering.levels[level:-1]:
-        cuts = _cuts(lowering.plan, index, tiled, extent[index])
+    for index, ring in lowering.levels[level:-1]:
+        cuts = _cuts(lowering.plan, index, ring, extent[index])
         if len(cuts) > 1:
             return False
         extent[index] = cuts[0][1]

@@ -9,10 +9,8 @@
         return X * gamma / np.sqrt((X**2).mean(-1, keepdims=True) + epsilon)
 
 The function is the reference: the answer in float64, by other means. Its name is that of the operation. The signature
-names the
-tensors that are given and that are asked for, with the sizes that a workload file gives them when the operation runs
-alone; in a
-chain their shapes are those of the tensors that it is applied to.
+names the tensors that are given and that are asked for, with the sizes that a workload file gives them when the
+operation runs alone; in a chain their shapes are those of the tensors that it is applied to.
 """
 
 from __future__ import annotations
@@ -366,8 +364,9 @@ class StatementOperator(Operator):
         )
         layout = self.layout(1)
         self.groups = all_groups(make_groups(self.program, fuse=layout.fuse, completes=layout.completes(self.program)))
-        self.inputs = tuple(self._port(name) for name in inputs)
-        self.outputs = tuple(self._port(name) for name in outputs)
+        below = _positions(self.program)
+        self.inputs = tuple(self._port(name, below) for name in inputs)
+        self.outputs = tuple(self._port(name, below) for name in outputs)
         self.convolution = find_convolution(self.program)
         sums = any(each.sign == "+=" and reduced_indices(each) for each in self.program.statements)
         self.reads = frozenset({"accumulate", "chunk"}) if sums else frozenset()
@@ -378,7 +377,7 @@ class StatementOperator(Operator):
             return self.operation.layout(self, self.schedule, lanes)
         return Layout(vector=getattr(self.schedule, "vector", True), fuse=getattr(self.schedule, "fused", True))
 
-    def _port(self, name: str) -> Port:
+    def _port(self, name: str, below: Mapping[str, int]) -> Port:
         op, view = self.operation, self.views.get(name)
         shape = self.program.shapes[name] if view is None else view.port
         kept = self.formats.get(name, "stored")
@@ -389,7 +388,7 @@ class StatementOperator(Operator):
             wide=kept == "sums",
             fmt="" if kept in ("stored", "sums", "half") else self._named(kept),
             positive=name in op.positive,
-            below=_positions(self.program).get(name, 0),
+            below=below.get(name, 0),
             over=op.over.get(name, ""),
         )
 

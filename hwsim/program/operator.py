@@ -243,8 +243,3 @@ def need_floats(name: str, fmt: Format) -> None:
             f"{name} cannot be computed in {fmt.name}: precision must be one of {usable}; or whole numbers stand for "
             "fractions by a scale: scale=tensor"
         )
-
-
-def is_named(thing: object, *names: str) -> bool:
-    """Whether a kernel or an operator is of one of these classes; by name, so that the others are not imported."""
-    return any(kind.__name__ in names for kind in type(thing).__mro__)

@@ -10,7 +10,7 @@ import numpy as np
 from hwsim.numerics.format import Array
 from hwsim.program.chain_workload import ChainStep, Rewrite
 from hwsim.program.fuse import is_elementwise
-from hwsim.program.graph import Columns, Derived, Graph
+from hwsim.program.graph import Columns, Derived, Graph, within_epilogues
 from hwsim.trace.nest import MAX_ACCESSES
 
 SAME = 1e-9
@@ -83,7 +83,7 @@ def fuse_pointwise(graph: Graph) -> Graph:
             names = tuple(step.name for step in group)
             graph = graph.with_groups((*graph.groups, names))
             taken.update(names)
-    return graph
+    return within_epilogues(graph)
 
 
 RULES: Mapping[Rewrite, Callable[[Graph], Graph]] = {

@@ -6,14 +6,11 @@
            s[...] = rsqrt(s[...] / |c| + epsilon)
     apply: Y[...,c] = (X[...,c] - m[...]) * s[...] * gamma[c] + beta[c]
 
-A statement assigns (`=`), adds up (`+=`) or keeps the largest or smallest (`max=`, `min=`). Loops over all its
-indices are
-implied; an index that the left side lacks is reduced. `...` stands for any number of axes. A name without brackets on
-the
-left is a value in a register. What follows a label, up to the next one, runs in the same loops where it can. `for i
-by 32:`
-begins an indented block that runs for one tile of an index after the other; what it keeps from tile to tile is its
-state.
+A statement assigns (`=`), adds up (`+=`) or keeps the largest or smallest (`max=`, `min=`). Loops over all its indices
+are implied; an index that the left side lacks is reduced. `...` stands for any number of axes. A name without brackets
+on the left is a value in a register. What follows a label, up to the next one, runs in the same loops where it can.
+`for i by 32:` begins an indented block that runs for one tile of an index after the other; what it keeps from tile to
+tile is its state.
 """
 
 from __future__ import annotations

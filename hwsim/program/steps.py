@@ -107,15 +107,13 @@ class Template:
         if not private and all(ranges[index][0] == start for index, start in self.starts.items()):
             return Step(self.loop.name, self.work, self.nests)
         shifts: dict[int, Size] = {}
-        nests = []
-        for nest, operands in zip(self.nests, self.operands, strict=True):
-            for operand in operands:
-                if id(operand) not in shifts:
-                    shifts[id(operand)] = self._shift(operand, ranges) + private.get(operand.tensor, 0)
-            moved = tuple(
-                access.moved(shifts[id(operand)]) for access, operand in zip(nest.accesses, operands, strict=True)
-            )
-            nests.append(Nest(nest.trips, moved))
+        for operand in (each for operands in self.operands for each in operands):
+            if id(operand) not in shifts:
+                shifts[id(operand)] = self._shift(operand, ranges) + private.get(operand.tensor, 0)
+        nests = (
+            nest.moved([shifts[id(operand)] for operand in operands])
+            for nest, operands in zip(self.nests, self.operands, strict=True)
+        )
         return Step(self.loop.name, self.work, tuple(nests))
 
     def _shift(self, operand: Operand, ranges: Ranges) -> Size:

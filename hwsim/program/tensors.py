@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -251,6 +252,7 @@ class TensorKernel(Kernel):
         storage: Storage = PLAIN,
     ) -> Array:
         """The values of an input, given or random; with scales that are kept apart, what they stand for together."""
+        self.take(prod(shape))
         given, seed, kind = self._given.get(name), self.setting.seed, self.setting.numbers.distribution
         if not storage.apart or not isinstance(fmt, ScaledFormat):
             axis = storage.along
@@ -356,6 +358,7 @@ class TensorKernel(Kernel):
         self._halos[name] = halo
         self.formats[name] = fmt
         if self.setting.math:
+            self.take(prod(full))
             self.stored[name] = np.zeros(full, fmt.held)
             inside = tuple(slice(border, border + extent) for border, extent in zip(halo, shape, strict=True))
             self.arrays[name] = self.stored[name][inside]

@@ -45,6 +45,7 @@ from hwsim.result import (
     WorkDone,
     bytes_moved,
 )
+from hwsim.results.bar_table import find_bars
 from hwsim.results.energy import energy_by_tensor, throttle_words
 from hwsim.spec.fields import as_data
 from hwsim.spec.machine import MachineSpec
@@ -63,8 +64,13 @@ def assemble(
     *,
     seed: int,
     throttle: Throttle | None = None,
+    as_shipped: bool = False,
 ) -> RunResult:
-    """Check the answer, price the energy, and put everything where it can be found."""
+    """Check the answer, price the energy, and put everything where it can be found.
+
+    `as_shipped`: the machine, before a power limit lowered its clock, is one that comes with hwsim, as it comes.
+    """
+    target = find_target(machine)
     check = verify(kernel, workload, seed) if kernel.setting.math else None
     verified, error = (check.verified, check.error) if check is not None else (None, None)
     entries = _priced(machine, outcome)
@@ -102,7 +108,7 @@ def assemble(
         error=error,
         numeric=None if check is None else check.report,
         attribution=in_cycles(outcome.agents, outcome.clock_hz),
-        peak_memory_bytes=kernel.space.peak_bytes,
+        peak_memory_bytes=kernel.space.peak_bytes + outcome.workspace_bytes,
         warnings=tuple(warnings),
         resolved=Resolved(as_data(machine), as_data(workload)),
         bounds=TimeBounds(
@@ -110,10 +116,19 @@ def assemble(
             upper_s=outcome.upper_fs / FEMTOSECONDS,
             parts={name: fs / FEMTOSECONDS for name, fs in sorted(outcome.parts.items())},
         ),
+        bars=find_bars(
+            machine,
+            target.compared(kernel, outcome),
+            time_s,
+            energy_j,
+            fsum(entry.joules for entry in entries or () if entry.per == "second"),
+            target.exact,
+            as_shipped=as_shipped,
+        ),
         energy_by_cause=_by_cause(entries),
         energy_by_tensor=energy_by_tensor(entries, outcome),
         throttle=throttle,
-        formulas=find_target(machine).formulas(kernel, outcome, memory, intensity),
+        formulas=target.formulas(kernel, outcome, memory, intensity),
         tensors=_tensors(kernel, outcome),
         stages=tuple(_stage(stage, outcome.clock_hz) for stage in _joined(outcome.stages)),
         replay=ReplayModel(outcome.model, outcome.accesses, outcome.skipped),
@@ -244,7 +259,7 @@ def verify(kernel: Kernel, workload: WorkloadSpec | None = None, seed: int = 0) 
     error = NumericError(max(each.max_rel for each in errors), max(each.rms_rel for each in errors))
     _, output, reference = answers[-1]
     report = errors[-1]
-    exact = exact_kernel(workload, seed=seed) if workload is not None and _is_rounded(kernel, workload) else None
+    exact = exact_kernel(workload, seed=seed) if workload is not None and _is_rounded(kernel) else None
     if exact is not None and _same_shapes(kernel, exact):
         _, _, reference = list(exact.answers())[-1]
         report = measure(output, reference)
@@ -277,11 +292,9 @@ def _same_shapes(kernel: Kernel, exact: Kernel) -> bool:
     return all(exact.arrays[name].shape == kernel.arrays[name].shape for name in kernel.input_names)
 
 
-def _is_rounded(kernel: Kernel, workload: WorkloadSpec) -> bool:
+def _is_rounded(kernel: Kernel) -> bool:
     """Whether storing the inputs has cost something worth knowing: in fp32 and fp64 it has not.
 
     Integers without a scale are made as integers: nothing is rounded.
     """
-    if workload.scale == "none" and kernel.fmt.is_integer:
-        return False
-    return kernel.fmt.name not in ("fp32", "fp64")
+    return not kernel.fmt.is_integer and kernel.fmt.name not in ("fp32", "fp64")

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 
+from hwsim.error_bar import NEVER_MARK, ErrorBar
 from hwsim.memory.counters import CacheCounters
-from hwsim.numerics.error import BEFORE
+from hwsim.numerics.error import BEFORE, NumericError, NumericReport
 from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult, bytes_moved, machine_of
-from hwsim.results.metrics import shown, write
+from hwsim.results.metrics import about, shown, write
+from hwsim.spec.workload import workload_model
 from hwsim.target import Why, find_target
-from hwsim.text import data, percent, rate, watts
+from hwsim.text import data, percent, rate
 
 
 def explain(result: RunResult) -> Why:
     """What decided the time of a run, worked out once for each result."""
     found: Why | None = result.__dict__.get("why")
     if found is None:
-        found = find_target(machine_of(result)).why(result)
+        runner = workload_model(result.resolved.workload.get("op")).runner
+        found = find_target(machine_of(result)).why(result) if runner is None else import_module(runner).explain(result)
+        assert found is not None
         result.__dict__["why"] = found  # beside the fields: not part of the result, of JSON, or of what is compared
     return found
 
@@ -74,30 +79,39 @@ def summary_html(result: RunResult) -> str:
 
 
 def verdict(result: RunResult) -> str:
-    """Whether the answer is right, and how far off it is."""
-    if result.verified is None or result.error is None:
+    """Whether the answer is right, and how far off it is; the rounding of the inputs counted in."""
+    if result.error is None:
         return "not verified: ran without math"
-    sizes = f"max rel err {result.error.max_rel:.1e}, rms {result.error.rms_rel:.1e} vs NumPy float64"
-    return f"verified: {sizes}" if result.verified else f"WRONG ANSWER: {sizes}{_range_hint(result)}"
+    if result.verified is None:
+        return f"computed in part: rms {result.error.rms_rel:.1e} off float64"
+    if not result.verified:
+        return f"WRONG ANSWER: {_sizes(result.error)} vs NumPy float64{_range_hint(result)}"
+    if result.numeric is None or result.numeric.inputs != BEFORE:
+        return f"verified: {_sizes(result.error)} vs NumPy float64"
+    return f"verified: {_sizes(result.numeric)} vs NumPy float64, input rounding included"
+
+
+def _sizes(error: NumericError | NumericReport) -> str:
+    return f"max rel err {error.max_rel:.1e}, rms {error.rms_rel:.1e}"
 
 
 def _range_hint(result: RunResult) -> str:
     """Whole numbers without a scale wrap around where a result needs more bits than they have."""
     workload = result.resolved.get("workload", {})
     fmt = FORMATS.get(str(workload.get("precision")))
-    if fmt is None or not fmt.is_integer or workload.get("scale", "none") != "none":
+    if fmt is None or not fmt.is_integer or workload.get("scale") not in (None, "none"):
         return ""
     return f"; results beyond the range of {fmt.name} wrap around: give it a scale, scale=tensor"
 
 
 def accuracy(result: RunResult) -> str:
-    """What the precision costs in accuracy, inputs counted in; nothing where they were not rounded."""
+    """What the error comes from, where inputs were rounded; nothing where they were not."""
     report = result.numeric
-    if report is None or report.inputs != BEFORE:
+    if report is None or result.error is None or report.inputs != BEFORE:
         return ""
     lost = [(report.saturated, "saturated"), (report.flushed, "flushed to zero")]
     words = "".join(f", {100 * share:.2g} % {what}" for share, what in lost if share)
-    return f"rms error {report.rms_rel:.1e} with that of the inputs, {report.snr_db:.1f} dB{words}"
+    return f"of it the arithmetic alone: {_sizes(result.error)}; signal to noise {report.snr_db:.1f} dB{words}"
 
 
 def peak_words(result: RunResult) -> str:
@@ -110,13 +124,39 @@ def peak_words(result: RunResult) -> str:
     return f"{rate(speed, why.operation)}, {of_peak} ({rate(peak, why.operation)})"
 
 
+def bar_of(metric: str, result: RunResult) -> ErrorBar | None:
+    """The error bar of a metric; None where it has none, as exact counts do."""
+    return {"time_s": result.time_bar, "energy_j": result.energy_bar, "power_w": result.power_bar}.get(metric)
+
+
+def with_bar(metric: str, result: RunResult) -> str:
+    """A metric with its error bar where it has one: ``4.24 ms ± 9 %``; with a mark where it was never compared."""
+    text, bar = write(metric, about(metric).of(result)), bar_of(metric, result)
+    return text if bar is None else f"{text} {bar.words if bar.is_known else NEVER_MARK}"
+
+
+def bar_sources(result: RunResult) -> str:
+    """What the bars of time and energy rest on, once where that is the same."""
+    energy = result.energy_bar
+    if energy is None or energy.source == result.time.source:
+        return result.time.source
+    return f"time: {result.time.source}; energy: {energy.source}"
+
+
+def _barred(metric: str, result: RunResult) -> str:
+    """A metric with its error bar where it has one, and without a mark where it was never compared."""
+    bar = bar_of(metric, result)
+    return with_bar(metric, result) if bar is None or bar.is_known else write(metric, about(metric).of(result))
+
+
 def _rows(result: RunResult) -> list[tuple[str, str]]:
     rows = [("answer", verdict(result)), *([("accuracy", accuracy(result))] if accuracy(result) else [])]
     for metric in shown("repr"):
         value = metric.of(result)
         if value is not None:
-            rows.append((metric.title, ", ".join([write(metric.name, value), *_beside(metric.name, result)])))
+            rows.append((metric.title, ", ".join([_barred(metric.name, result), *_beside(metric.name, result)])))
     rows.append(("memory", ", ".join(_level(name, result) for name in result.memory)))
+    rows += [("bars", bar_sources(result)), ("exact", result.bars.exact)]
     rows.append(("why", explain(result).bound.words))
     return rows + [("warning", text) for text in result.warnings]
 
@@ -125,7 +165,7 @@ def _beside(metric: str, result: RunResult) -> list[str]:
     """What is said in one breath with a metric."""
     if metric == "time_s":
         return [f"{result.cycles:,} cycles", *([words] if (words := peak_words(result)) else [])]
-    return [f"{watts(result.power_w)} on average"] if metric == "energy_j" and result.power_w is not None else []
+    return [f"{_barred('power_w', result)} on average"] if metric == "energy_j" and result.power_w is not None else []
 
 
 def _level(name: str, result: RunResult) -> str:

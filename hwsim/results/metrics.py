@@ -1,5 +1,8 @@
 """Metrics: one row for each number that runs are compared by; screens, pages, plots and searches take it from here.
 
+Errors are those that a user means: the answer against float64 from the inputs before they were rounded. What the
+arithmetic adds, inputs taken as they are stored, is a metric of its own.
+
 A new metric is a row of METRICS: its name, what it is called, its unit, how a result gives it, which direction is good,
 and where it has a line, a column or a panel of its own. Every metric is in the JSON, CSV and HTML of a sweep, and may
 be plotted or tuned for by its name.
@@ -11,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hwsim.text import data, digits, joules, percent, rate, seconds, short, watts
+from hwsim.text import data, digits, joule_seconds, joules, percent, rate, seconds, short, watts
 
 if TYPE_CHECKING:
     from hwsim.memory.counters import CacheCounters
@@ -27,8 +30,8 @@ run, repr, html: a line of the first screen, of a Python prompt, of the words of
 chose. bars: a panel beside each other run.
 """
 
-SPEED_UP, TRAFFIC, LAST = 5, 30, 100
-"""Places of columns: two that are no metrics of one run alone, and where a metric goes that has none of its own."""
+SPEED_UP, BOUND, TRAFFIC, LAST = 5, 6, 30, 100
+"""Places of columns: three that are no metrics of one run alone, and where a metric goes that has none of its own."""
 
 
 @dataclass(frozen=True)
@@ -53,23 +56,39 @@ class Metric:
         return self.best == "most"
 
 
+UNITS = {"s": "s", "j": "J", "w": "W"}
+
+
+def _end(bar: str, end: str) -> Callable[[RunResult], Amount]:
+    """One end of an error bar; None where nobody ever compared."""
+
+    def of(result: RunResult) -> Amount:
+        found: float | None = getattr(getattr(result, bar), end, None)
+        return found
+
+    return of
+
+
 _ROWS = (
     Metric("time_s", "time", "s", lambda r: r.time_s, column=0, typed="time",
            shown=("run", "repr", "html", "compare", "sweep", "point", "best", "plot", "bars")),
     Metric("energy_j", "energy", "J", lambda r: r.energy_j, column=10, typed="energy",
            shown=("run", "repr", "html", "compare", "sweep", "point", "best", "plot", "bars")),
-    Metric("edp_js", "energy × time", "J·s", lambda r: r.edp_js, column=20, typed="edp",
+    Metric("edp_js", "energy × time", "J·s", lambda r: r.edp_js, column=70, typed="edp",
            shown=("compare", "sweep", "best")),
     Metric("power_w", "power", "W", lambda r: r.power_w, typed="power"),
     Metric("cycles", "cycles", "", lambda r: r.cycles),
-    Metric("error_max_rel", "largest error", "", lambda r: None if r.error is None else r.error.max_rel, column=50,
+    Metric("error_max_rel", "largest error", "", lambda r: None if r.numeric is None else r.numeric.max_rel, column=50,
            head="error", typed="error", shown=("compare", "sweep", "point", "best")),
-    Metric("error_rms_rel", "rms error", "", lambda r: None if r.error is None else r.error.rms_rel),
-    Metric("error_of_format", "rms error, rounding of the inputs counted in", "",
-           lambda r: None if r.numeric is None else r.numeric.rms_rel),
+    Metric("error_rms_rel", "rms error", "", lambda r: None if r.numeric is None else r.numeric.rms_rel),
+    Metric("error_of_arithmetic", "largest error of the arithmetic, inputs taken as rounded", "",
+           lambda r: None if r.error is None else r.error.max_rel),
     Metric("peak_memory_bytes", "peak memory", "B", lambda r: r.peak_memory_bytes, column=40, head="memory",
            shown=("compare",)),
     Metric("utilisation", "of peak", "%", lambda r: r.utilisation, "most", column=60, shown=("compare", "sweep")),
+    *(Metric(f"{name}_{end}_{unit}", f"{title}, {words} of its bar", UNITS[unit], _end(f"{name}_bar", end))
+      for name, unit, title in (("time", "s", "time"), ("energy", "j", "energy"), ("power", "w", "power"))
+      for end, words in (("low", "low end"), ("high", "high end"))),
     Metric("verified", "verified", "", lambda r: r.verified),
     Metric("flops", "operations", "", lambda r: r.work.flops),
     Metric("flops_per_s", "speed", "FLOP/s", lambda r: r.work.flops_per_s, "most"),
@@ -91,11 +110,23 @@ class LevelMetric:
     best: Literal["least", "most"] = "least"
 
 
+MODEL = "model"
+MODEL_METRICS: Mapping[str, tuple[str, str, Literal["least", "most"]]] = {
+    "first_token_s": ("time to the first token", "s", "least"),
+    "next_token_s": ("time for each next token", "s", "least"),
+    "tokens_per_s": ("tokens per second", "token/s", "most"),
+    "prompt_tokens_per_s": ("tokens of prompt per second", "token/s", "most"),
+    "sequences_per_s": ("inputs per second", "input/s", "most"),
+    "joules_per_token": ("energy for each token", "J", "least"),
+    "joules_per_sequence": ("energy for each input", "J", "least"),
+}
+"""Numbers that only whole models have: title, unit, which direction is good."""
+
 BYTES = LevelMetric(".bytes", "traffic", "B")
 CACHE_METRICS: Mapping[LevelMetric, Callable[[CacheCounters], Amount]] = {
     LevelMetric(".fills", "lines filled", ""): lambda cache: cache.misses + cache.prefetches,
     LevelMetric(".misses", "misses", ""): lambda cache: cache.misses,
-    LevelMetric(".hit_rate", "hits", "%", "most"): lambda cache: (
+    LevelMetric(".hit_rate", "hit rate", "%", "most"): lambda cache: (
         cache.hits / cache.accesses if cache.accesses else None
     ),
 }
@@ -111,7 +142,15 @@ def metrics_of(result: RunResult) -> dict[str, Amount]:
     for name, cache in result.caches.items():
         row |= {name + metric.ending: of(cache) for metric, of in CACHE_METRICS.items()}
     row |= {f"energy.{name}": amount for name, amount in energy_split(result).items()}
+    row |= result.work.use.get(MODEL, {}).get("metrics", {})
     return row
+
+
+def ends_of(name: str, row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Both ends of the error bar of a metric, from the metrics of a run; None for what has none."""
+    stem, _, unit = name.rpartition("_")
+    low, high = row.get(f"{stem}_low_{unit}"), row.get(f"{stem}_high_{unit}")
+    return (low, high) if isinstance(low, float) and isinstance(high, float) else None
 
 
 def shown(place: Place) -> list[Metric]:
@@ -137,6 +176,9 @@ def about(name: str) -> Metric:
     def of(result: RunResult) -> Amount:
         return metrics_of(result).get(name)
 
+    if name in MODEL_METRICS:
+        title, unit, best = MODEL_METRICS[name]
+        return Metric(name, title, unit, of, best)
     if name.startswith("energy."):
         return Metric(name, f"energy: {name.removeprefix('energy.')}", "J", of)
     for level in (BYTES, *CACHE_METRICS):
@@ -156,8 +198,8 @@ def write(name: str, value: Any) -> str:
     unit = about(name).unit
     if unit in _WRITTEN:
         return _WRITTEN[unit](value)
-    if unit == "J·s" or name.startswith("error"):
-        return f"{value:.2e}".replace("e-0", "e-") + (f" {unit}" if unit else "")
+    if name.startswith("error"):
+        return f"{value:.2e}".replace("e-0", "e-").replace("e+00", "")
     if abs(value) >= 1e4 or isinstance(value, int):
         return short(value)
     return digits(value)
@@ -166,8 +208,11 @@ def write(name: str, value: Any) -> str:
 _WRITTEN: Mapping[str, Callable[[float], str]] = {
     "s": seconds,
     "J": joules,
+    "J·s": joule_seconds,
     "W": watts,
     "B": data,
     "%": lambda value: percent(value, 1),
     "FLOP/s": lambda value: rate(value, "FLOP"),
+    "token/s": lambda value: rate(value, "token"),
+    "input/s": lambda value: rate(value, "input"),
 }

@@ -2,6 +2,7 @@
 
 Capacity: three tiles (of A, B and C) in a cache, 3·tile² elements. Conflicts: rows of a matrix are a fixed
 distance apart, so the lines of a tile fall into some sets only; no set may get more lines of A and B than it has ways.
+Beyond the tile whose B alone fits its sets, a line of B is gone before the next row of A asks for it again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from hwsim.result import RunResult, machine_of
 from hwsim.spec.memory import CacheSpec
 
-CAPACITY, CONFLICT = "capacity", "conflict"
+CAPACITY, CONFLICT, ALONE = "capacity", "conflict", "alone"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Limit:
     def words(self) -> str:
         if self.kind == CAPACITY:
             return f"3·tile² elements fit {self.level}"
-        return f"tiles of A and B fit the sets of {self.level}"
+        return f"{'tiles of A and B fit' if self.kind == CONFLICT else 'a tile of B fits'} the sets of {self.level}"
 
 
 def tile_limits(result: RunResult) -> tuple[Limit, ...]:
@@ -51,7 +52,8 @@ def tile_limits(result: RunResult) -> tuple[Limit, ...]:
             continue
         found.append(Limit(cache.name, CAPACITY, capacity_tile(cache, element)))
         if not schedule.get("packed") and facts.row_bytes:
-            found.append(Limit(cache.name, CONFLICT, conflict_tile(cache, facts.row_bytes, element, most)))
+            for kind, matrices in ((CONFLICT, 2), (ALONE, 1)):
+                found.append(Limit(cache.name, kind, conflict_tile(cache, facts.row_bytes, element, most, matrices)))
     return tuple(limit for limit in found if limit.tile < most)
 
 
@@ -60,12 +62,12 @@ def capacity_tile(cache: CacheSpec, element_bytes: int) -> int:
     return isqrt(cache.size // (3 * element_bytes))
 
 
-def conflict_tile(cache: CacheSpec, row_bytes: int, element_bytes: int, most: int) -> int:
-    """The largest tile such that no set is asked for more lines of A and B than it has ways."""
+def conflict_tile(cache: CacheSpec, row_bytes: int, element_bytes: int, most: int, matrices: int = 2) -> int:
+    """The largest tile such that no set is asked for more lines of A and B (or of B alone) than it has ways."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2
-        if _crowd(cache, row_bytes, element_bytes, middle) <= cache.way_count:
+        if matrices * _crowd(cache, row_bytes, element_bytes, middle) <= cache.way_count:
             low = middle
         else:
             high = middle - 1
@@ -73,11 +75,11 @@ def conflict_tile(cache: CacheSpec, row_bytes: int, element_bytes: int, most: in
 
 
 def _crowd(cache: CacheSpec, row_bytes: int, element_bytes: int, tile: int) -> int:
-    """Lines of the tiles of A and B in the set that gets the most of them."""
+    """Lines of a tile in the set that gets the most of them."""
     rows = np.arange(tile, dtype=np.int64) * row_bytes
     columns = np.arange(-(-tile * element_bytes // cache.line), dtype=np.int64) * cache.line
     lines = np.unique((rows[:, None] + columns[None, :]) // cache.line)
-    return 2 * int(np.bincount(lines % cache.set_count).max())
+    return int(np.bincount(lines % cache.set_count).max())
 
 
 def _extents(workload: Mapping[str, Any]) -> list[int]:

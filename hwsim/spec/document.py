@@ -16,8 +16,7 @@ from typing import Any
 import yaml
 
 from hwsim.errors import InputError, Problem, SpecError
-from hwsim.files import note_input
-from hwsim.input_file import read_file
+from hwsim.files import note_input, read_file
 
 Scalar = str | int | float | bool | None
 NodePath = tuple[str | int, ...]

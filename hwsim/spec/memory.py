@@ -78,13 +78,26 @@ class CacheSpec(Level):
         "modulo", description="Set of a line: the low bits, or all its bits folded together by exclusive or."
     )
     prefetch: PrefetchSpec = Field(PrefetchSpec(), description="Hardware prefetcher, counted apart from demand.")
-    mshrs: Held = Field(10, description="Misses that may be outstanding at once.")
+    mshrs: Held | None = Field(
+        None,
+        description="Misses that may be outstanding at once, prefetches counted in; if not given, as many as draw the "
+        "bandwidth of the next level, and 16 at least.",
+    )
 
     strided_misses: Annotated[float, Most(1_000_000, "no cache waits for as many")] | None = Field(
         None,
         ge=1,
         description="How many misses overlap whose addresses jump by more than a line, as down a column; "
         "as `mshrs` if not given.",
+    )
+
+    set_refill: LatencyField | None = Field(
+        None,
+        description="Time between two fills of the same set: misses that crowd into a set wait for each other. Of the "
+        "first cache, if not given, what the next level takes longer; of others none.",
+    )
+    dual_port: bool = Field(
+        True, description="Whether it is read and written in the same cycle; if not, writing takes time from reading."
     )
 
     @property

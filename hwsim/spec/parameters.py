@@ -18,7 +18,7 @@ from hwsim.spec.fields import choices, did_you_mean, literals
 from hwsim.spec.workload import WorkloadSpec
 
 _TOP = ("precision", "accumulate", "chunk", "scale", "scale_block", "convert", "distribution", "seed")
-_GROUPS = ("sizes", "schedule")
+_GROUPS = ("sizes", "schedule", "use")
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,7 @@ def is_word(value: object) -> bool:
 
 
 def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:
-    """Every key that can be set, without the groups around it; entries of free groups under their own
-    names."""
+    """Every key that can be set, without the groups around it; entries of free groups under their own names."""
     keys: dict[str, Key] = {}
     for group in _GROUPS:
         value = getattr(spec, group, None)

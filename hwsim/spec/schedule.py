@@ -10,6 +10,7 @@ from hwsim.spec.base import Spec
 
 Extent = Annotated[int, Field(ge=1, le=10**9)]
 IndexName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+TensorName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$", max_length=80)]
 
 
 class ParallelSchedule(Spec):

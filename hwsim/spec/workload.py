@@ -53,11 +53,13 @@ class WorkloadSpec(Spec):
     chunk: Products | None = Field(
         None, description="Products that are summed before the sum is rounded to its format; all if not given."
     )
-    scale: Literal["none", "tensor", "row", "block", "auto"] = Field(
-        "none",
+    scale: Literal["none", "tensor", "row", "block", "auto"] | None = Field(
+        None,
         description="Numbers are stored over a scale, which brings the largest to the end of the range: one scale "
         "for a tensor, for each row of the left and column of the right matrix, or for each block of those. auto: one "
-        "for a tensor where the format has a short range and the operation can have scales.",
+        "for a tensor where the format has a short range and the operation can have scales. If not given, integers of "
+        "up to 16 bits have one for a tensor, so that they stand for fractions as other formats do; none where an "
+        "operation or inputs of your own are whole numbers.",
     )
     scale_block: Products = Field(32, ge=2, description="Numbers in a block with a common scale; a power of two.")
     convert: bool = Field(
@@ -92,6 +94,9 @@ class WorkloadSpec(Spec):
     operation: ClassVar[Any] = None
     """The operation that a file of this class asks for, where it is declared by statements."""
 
+    runner: ClassVar[str | None] = None
+    """The module that runs and explains files of this class, where they are more than one kernel."""
+
     variants: ClassVar[dict[str, type[WorkloadSpec]]] = {}
     """The class of each operation that was imported, by the names that its ``op`` may have."""
 
@@ -114,9 +119,7 @@ class WorkloadSpec(Spec):
     def _without_empty_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Where nothing was chosen, nothing is written."""
         data: dict[str, Any] = handler(self)
-        if not data.get("choices", True):
-            del data["choices"]
-        return data
+        return {name: value for name, value in data.items() if value or name not in ("choices", "tensors")}
 
     @model_validator(mode="after")
     def _block_is_a_power_of_two(self) -> Self:
@@ -172,7 +175,8 @@ def _numbers(value: object, path: str) -> Iterator[tuple[str, int]]:
 
 def workload_model(op: str | None) -> type[WorkloadSpec]:
     """The class behind an ``op``; the common one if there is none of that name."""
-    if op and op not in WorkloadSpec.variants:
+    known = WorkloadSpec.variants.get(op or "")
+    if op and (known is None or known.operation is None):  # a class may be known before what it does is
         import_home(op)
     return WorkloadSpec.variants.get(op or "", WorkloadSpec)
 

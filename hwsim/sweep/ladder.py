@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from hwsim.api import resolve_machine, resolve_workload, run_all
 from hwsim.catalog import machine_names, workload_names
-from hwsim.errors import InputError
+from hwsim.errors import CapacityError, InputError
+from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult
 from hwsim.spec.fields import did_you_mean
 from hwsim.target import Rung, Target, find_target, unread
@@ -51,6 +52,103 @@ def read_by_some(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], dict[str, li
         if names:
             left_out.setdefault(run.machine, names)
     return found, left_out
+
+
+def like_with_like(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], list[str]]:
+    """Runs on several machines, in one precision and on the whole of each machine where nobody chose otherwise.
+
+    The second answer says what was chosen, and what still differs.
+    """
+    if len({run.machine for run in runs}) < 2:
+        return list(runs), []
+    everywhere, widened = _on_all_cores(runs)
+    same, precisions = _in_one_precision(everywhere)
+    return same, [*precisions, *widened]
+
+
+def _on_all_cores(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], list[str]]:
+    """With all cores of a machine whose programs use one core where nobody asks for more."""
+    found, changed = [], dict[str, None]()
+    for run in runs:
+        target = find_target(resolve_machine(run.machine, run.settings))
+        work = resolve_workload(run.workload, run.parameters)
+        schedule = getattr(work, "schedule", None)
+        chosen = {"parallel", "cores"} & run.parameters.keys()
+        alone = getattr(schedule, "parallel", None) == "none" and "parallel" in target.reads(work)
+        if alone and not chosen:
+            run = replace(run, parameters={**run.parameters, "parallel": "rows"})
+            changed[run.machine] = None
+        found.append(run)
+    words = f"all cores of {', '.join(changed)} take part (parallel=rows); parallel=none is one core"
+    return found, [words] if changed else []
+
+
+def _in_one_precision(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], list[str]]:
+    """In the narrowest format that all have, where their own choices would differ."""
+    own = {run.label: str(_own_precision(run)) for run in runs}
+    unlike = _unlike(runs, own)
+    if not unlike:
+        return list(runs), []
+    free = [run for run in runs if "precision" not in run.parameters and not _names_precision(run)]
+    if len(free) == len(runs):
+        for name in sorted(FORMATS, key=lambda name: (FORMATS[name].bits, name)):
+            tried = [replace(run, parameters={**run.parameters, "precision": name}) for run in runs]
+            if all(map(_computes, tried)):
+                return tried, [f"precision={name} everywhere: the narrowest format that all of these machines have"]
+    words = f"{', '.join(unlike)}: machines differ in precision, so their times compare unlike things"
+    return list(runs), [words]
+
+
+def _unlike(runs: Sequence[NamedRun], precision: Mapping[str, str]) -> list[str]:
+    """Workloads that would not be computed in the same format everywhere."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        found.setdefault(run.workload, set()).add(precision[run.label])
+    return [workload for workload, formats in found.items() if len(formats) > 1]
+
+
+def _own_precision(run: NamedRun) -> object:
+    """The format that a run takes where it is left alone."""
+    target = find_target(resolve_machine(run.machine, run.settings))
+    work = resolve_workload(run.workload, run.parameters)
+    try:
+        return target.defaults(work).precision
+    except InputError:
+        return work.precision
+
+
+def _names_precision(run: NamedRun) -> bool:
+    return "precision" in resolve_workload(run.workload, {}).model_fields_set
+
+
+def _computes(run: NamedRun) -> bool:
+    """Whether a machine has the format that a run names, as far as one sees without simulating it."""
+    target = find_target(resolve_machine(run.machine, run.settings))
+    try:
+        target.prepare(target.defaults(resolve_workload(run.workload, run.parameters)), math=False)
+    except (InputError, CapacityError):
+        return False
+    return True
+
+
+def baselines(runs: Sequence[RunResult]) -> list[RunResult]:
+    """What each of several runs is compared with: the first that does as much work; on several machines, of the same
+    workload."""
+    several = len({run.machine for run in runs}) > 1
+    return [
+        next(other for other in runs if _as_much(run, other) and (not several or run.workload == other.workload))
+        for run in runs
+    ]
+
+
+def _as_much(run: RunResult, other: RunResult) -> bool:
+    """Whether two runs compute about as much: one is no part of a larger problem than the other."""
+    less, more = sorted((run.work.useful_flops, other.work.useful_flops))
+    return more <= AS_MUCH * less
+
+
+AS_MUCH = 1.5
+"""Work of an operation that is written in several ways differs by less than this; another problem's by more."""
 
 
 def run_named(
@@ -94,6 +192,8 @@ class Ladder:
     rungs: tuple[Rung, ...]
     common: Mapping[str, object] = field(default_factory=dict)
     """Parameters that all rungs have."""
+    math: bool = True
+    """Whether the answers are computed, where that does not take far longer than to simulate."""
 
 
 LADDERS: Mapping[str, Ladder] = {
@@ -108,6 +208,30 @@ LADDERS: Mapping[str, Ladder] = {
             Rung("parallel", "matmul_parallel"),
         ),
         {"n": 256},
+    ),
+    "cuda": Ladder(
+        "A matrix product on a GPU, from a thread for each result to tensor cores",
+        "What does each step of the CUDA ladder bring, and how far is it from the library?",
+        ("a100_40",),
+        (
+            *(
+                Rung(name, f"gpu_matmul_{workload}")
+                for name, workload in {
+                    "naive": "naive",
+                    "coalesced loads": "coalesced",
+                    "tiles in shared memory": "shared",
+                    "a column in registers": "register_1d",
+                    "a block in registers": "register_2d",
+                    "loads of 16 bytes": "vectorised",
+                    "tiles for each warp": "warp_tiled",
+                }.items()
+            ),
+            Rung("library", "matmul"),
+            Rung("tensor cores", "gpu_matmul_tensor", {"precision": "fp16"}),
+            Rung("library, tensor cores", "matmul", {"precision": "fp16"}),
+        ),
+        {"n": 4096},
+        math=False,
     ),
     "precision": Ladder(
         "The same product in fewer bits",
@@ -125,9 +249,8 @@ LADDERS: Mapping[str, Ladder] = {
         ("course_cpu", "zen3", "cortex_a78"),
         (
             Rung("three passes", "unfused", {"vector": False}),
-            Rung("three passes, vectors", "unfused", {"vector": True}),
-            Rung("one pass", "fused", {"vector": False}),
-            Rung("one pass, vectors", "fused", {"vector": True}),
+            Rung("vectors", "unfused", {"vector": True}),
+            Rung("one pass", "fused", {"vector": True}),
         ),
         {"n": 2**20},
     ),
@@ -146,9 +269,9 @@ LADDERS: Mapping[str, Ladder] = {
     "attention": Ladder(
         "Attention with the matrix S in memory, and without",
         "What does never storing S save, and where does it pay?",
-        ("course_cpu", "cortex_a78", "a100_40", "tpu_v1"),
+        ("a100_40", "h100", "tpu_v3"),
         (Rung("naive", "attention_naive"), Rung("fused", "attention_fused")),
-        {"n": 512},
+        {"n": 1024, "heads": 8, "precision": "bf16"},
     ),
     "specialisation": Ladder(
         "One matrix product on more and more specialised hardware",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from hwsim.engine.outcome import Span
 from hwsim.errors import InputError
 from hwsim.results.html.page import Column, Page, PageRow, run_sections, run_words
-from hwsim.results.metrics import about, full_name, shown, write
+from hwsim.results.metrics import about, ends_of, full_name, shown, write
 from hwsim.results.plot.stack import plot_energy, plot_traffic
-from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_heat, plot_lines, plot_pareto
-from hwsim.results.tile_limit import CAPACITY, tile_limits
+from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
+from hwsim.results.tile_limit import CAPACITY, CONFLICT, tile_limits
 from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, SweepRequest, Value, as_number, typed
 from hwsim.sweep.result_set import ResultSet, Row
 from hwsim.text import ratio
@@ -59,8 +59,18 @@ def draw(
         return _heat(results, x, names, path, words)
     if chosen == "pareto":
         return _pareto(results, names, path, words)
+    if names and kind == "auto":
+        values = {row_label(results, row): _amounts(row, names) for row in results.done[:_MOST_BARS]}
+        return plot_bars(values, names, path, words)
+    if names:
+        raise InputError(f"--kind {kind} draws where {kind} goes and takes no --metric; leave one of them out")
     runs = {row_label(results, row): results.result(row) for row in results.done[:_MOST_BARS]}
     return (plot_energy if chosen == "energy" else plot_traffic)(runs, path, words)
+
+
+def _amounts(row: Row, metrics: Sequence[str]) -> dict[str, float | None]:
+    found = {name: row.metrics.get(name) for name in metrics}
+    return {name: float(value) if isinstance(value, int | float) else None for name, value in found.items()}
 
 
 def row_label(results: ResultSet, row: Row) -> str:
@@ -126,6 +136,7 @@ def _lines(results: ResultSet, x: str | None, metrics: list[str], path: Path | N
                 tuple(row[axis.name] for row in ordered),
                 tuple(numbers[row[axis.name]] or 0.0 for row in ordered),
                 {name: tuple(row.metrics.get(name) for row in ordered) for name in metrics},  # type: ignore[misc]
+                {name: tuple(ends_of(name, row.metrics) for row in ordered) for name in metrics},
             )
         )
     marks = _marks(results, groups) if axis.name == "tile" else []
@@ -141,8 +152,8 @@ def _marks(results: ResultSet, groups: dict[str, list[Row]]) -> list[AxisMark]:
         first = limits[0].level if limits else ""
         for limit in limits:
             if limit.level == first:
-                row = f"3·tile² = {first}" if limit.kind == CAPACITY else f"A, B fit sets of {first}"
-                marks.append(AxisMark(label, row, float(limit.tile)))
+                row = {CAPACITY: f"3·tile² = {first}", CONFLICT: f"A, B fit sets of {first}"}
+                marks.append(AxisMark(label, row.get(limit.kind, f"B fits sets of {first}"), float(limit.tile)))
     return marks
 
 
@@ -238,9 +249,11 @@ def sweep_words(results: ResultSet) -> Iterator[str]:
     front = results.pareto()
     if len(front) > 1:
         listed = "; ".join(_where(results, row) for row in front.rows[:5])
-        yield f"Nothing beats these {len(front)} points in time and energy at once: {listed}."
+        yield f"The Pareto front of time and energy has {len(front)} points: {listed}."
     yield f"The fastest point, {_where(results, results.best('time'))}:"
     yield from run_words(results.result(results.best("time")))
+    if near := len(results.near_best("time")):
+        yield f"{near:,} further points lie within its error bar and theirs: measured, one of them could win."
     if results.failed:
         reasons = dict.fromkeys((row.error or "").splitlines()[0] for row in results.failed)
         yield f"{len(results.failed)} points failed: {'; '.join(list(reasons)[:3])}."

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hwsim.error_bar import within_bars
 from hwsim.errors import InputError
 from hwsim.result import RunResult
-from hwsim.results.metrics import Amount, about, full_name, metrics_of, shown, write
+from hwsim.results.metrics import Amount, about, ends_of, full_name, metrics_of, shown, write
 from hwsim.sweep.grid import Coordinates, SweepRequest
 from hwsim.sweep.store import ResultStore, Status
 
@@ -58,6 +59,7 @@ class ResultSet:
         self.request = request
         self.rows = tuple(rows)
         self._load = load
+        self._near: dict[str, frozenset[int]] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -113,6 +115,17 @@ class ResultSet:
         if not rows:
             raise InputError(f"no point of this sweep has {name}")
         return (max if about(name).higher_is_better else min)(rows, key=lambda row: _number(row.metrics[name]))
+
+    def near_best(self, metric: str = "time") -> frozenset[int]:
+        """Positions of the points that cannot be told from the best one by what is known of their errors."""
+        name = full_name(metric)
+        if name not in self._near:
+            best = self.best(name) if any(ends_of(name, row.metrics) for row in self.done) else None
+            ends = None if best is None else ends_of(name, best.metrics)
+            self._near[name] = frozenset(
+                row.position for row in self.done if row is not best and within_bars(ends_of(name, row.metrics), ends)
+            )
+        return self._near[name]
 
     def pareto(self, *metrics: str) -> ResultSet:
         """The rows that no other beats in every metric at once; time and energy if none is named."""

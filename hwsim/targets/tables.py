@@ -144,7 +144,7 @@ def scratchpad_levels(result: RunResult, homes: Mapping[str, str]) -> Table:
             near = data(bytes_moved(counts))
             entered, left = counts.bytes_filled, counts.bytes_drained
         rows.append((name, near, data(entered), data(left), here, per_byte(result, name)))
-    return Table(("level", "to and from the array", "moved in", "moved out", "holds", "op per byte"), tuple(rows))
+    return Table(("level", "traffic of the array", "moved in", "moved out", "holds", "op/byte"), tuple(rows))
 
 
 def tensor_traffic(result: RunResult, homes: Mapping[str, str] | None = None) -> Table:

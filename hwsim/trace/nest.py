@@ -1,8 +1,7 @@
 """Nest: a loop nest and the memory accesses in it, in strides format; and the Work that a step does besides.
 
-A Nest is a few dozen integers that stand for millions of accesses. Its loops run from the outermost to the
-innermost; an access at depth d lies inside the first d loops, before or after the loops that are deeper. For
-a matrix product
+A Nest is a few dozen integers that stand for millions of accesses. Its loops run from the outermost to the innermost;
+an access at depth d lies inside the first d loops, before or after the loops that are deeper. For a matrix product
 
     for i < 2: for j < 3: { for k < 4: { load A[i,k]; load B[k,j] }; store C[i,j] }
 
@@ -11,8 +10,8 @@ a matrix product
         Access(base=B, strides=(0, 1, ldb) * 8),
         Access(base=C, strides=(ldc, 1) * 8, write=True, after=True)))      # depth 2: after the k loop
 
-A zero stride is a broadcast, swapped strides are a transpose, a shifted base is a slice. A gather looks its
-byte offset up in a table. Edge tiles are further Nests with smaller trip counts.
+A zero stride is a broadcast, swapped strides are a transpose, a shifted base is a slice. A gather looks its byte offset
+up in a table. Edge tiles are further Nests with smaller trip counts.
 
 Elements narrower than a byte lie packed. Their accesses count in parts of a byte, `per_byte` to one: two for 4 bits,
 four for 6. All accesses of a nest count in the same parts.
@@ -21,11 +20,12 @@ four for 6. All accesses of a nest count in the same parts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import lcm, prod
-from typing import Literal
+from operator import add
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,8 +76,12 @@ class Access:
         """The same so many bytes further on."""
         if not shift:
             return self
-        finer = self.counted_in(lcm(self.per_byte, shift.denominator))
-        return replace(finer, base=finer.base + int(shift * finer.per_byte))
+        if isinstance(shift, Fraction) or self.per_byte > 1:
+            finer = self.counted_in(lcm(self.per_byte, shift.denominator))
+            return replace(finer, base=finer.base + int(shift * finer.per_byte))
+        return Access(
+            self.base + shift, self.strides, self.nbytes, self.write, self.after, self.tensor, self.table, self.slot
+        )
 
     def counted_in(self, per_byte: int) -> Access:
         """The same in finer parts of a byte."""
@@ -151,6 +155,20 @@ class Nest:
         """How often an access is executed."""
         return prod(self.trips[: access.depth])
 
+    def moved(self, shifts: Sequence[Size]) -> Nest:
+        """The same with each access so many bytes further on."""
+        accesses = tuple(access.moved(shift) for access, shift in zip(self.accesses, shifts, strict=True))
+        if any(access.per_byte != self.per_byte for access in accesses):
+            return Nest(self.trips, accesses)
+        made = object.__new__(Nest)  # what was checked here holds there, and what was counted is the same
+        made.__dict__.update(self.__dict__, packed=self.packed, accesses=accesses)
+        return made
+
+    @cached_property
+    def packed(self) -> dict[tuple[int, ...], Any]:
+        """What walks have made of it, by where in their lines its accesses begin; shared with what is moved."""
+        return {}
+
     @cached_property
     def loads(self) -> int:
         return sum(self.count(access) for access in self.accesses if not access.write)
@@ -159,7 +177,7 @@ class Nest:
     def stores(self) -> int:
         return sum(self.count(access) for access in self.accesses if access.write)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Number of accesses executed."""
         return self.loads + self.stores
@@ -273,14 +291,14 @@ class Instructions:
     """From one number format to another."""
 
     def __add__(self, more: Instructions) -> Instructions:
-        return Instructions(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
+        return Instructions(*map(add, vars(self).values(), vars(more).values()))
 
     def scaled(self, times: int) -> Instructions:
-        return Instructions(*(getattr(self, f.name) * times for f in fields(self)))
+        return Instructions(*(count * times for count in vars(self).values()))
 
     @property
     def total(self) -> int:
-        return sum(getattr(self, f.name) for f in fields(self))
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -288,9 +306,8 @@ class Chain:
     """Operations of which each waits for the one before: in the innermost loop, and in those around it that go on with
     the same sum in its register.
 
-    `parallel` such chains run side by side in the loop body (a vector of partial sums is one chain). A sum
-    that goes through memory waits for the store as well as for the addition: it counts two operations for
-    each element.
+    `parallel` such chains run side by side in the loop body (a vector of partial sums is one chain). A sum that goes
+    through memory waits for the store as well as for the addition: it counts two operations for each element.
     """
 
     op: ChainOp

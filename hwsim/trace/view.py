@@ -44,8 +44,7 @@ class TensorView:
     def row_major(
         cls, name: str, base: int, shape: Sequence[int], element_bits: Size = 32, ld: int | None = None
     ) -> TensorView:
-        """The last axis has stride 1. `ld` (leading dimension) is the distance between rows where rows
-        are padded."""
+        """The last axis has stride 1. `ld` (leading dimension) is the distance between rows where rows are padded."""
         strides = [1] * len(shape)
         for axis in range(len(shape) - 2, -1, -1):
             row = shape[axis + 1]
@@ -95,8 +94,7 @@ class TensorView:
         return replace(self, shape=shape, strides=tuple(self.strides[axis] for axis in axes))
 
     def slice(self, *parts: slice | int) -> TensorView:
-        """As ``tensor[1:3, 2]``: a range keeps its axis, a number drops it; axes that are not named stay
-        whole."""
+        """As ``tensor[1:3, 2]``: a range keeps its axis, a number drops it; axes that are not named stay whole."""
         if len(parts) > len(self.shape):
             raise ShapeError(f"{self.name}: {len(parts)} ranges for the {len(self.shape)} axes of {self.shape}")
         shape: list[int] = []
@@ -141,8 +139,7 @@ class TensorView:
         return replace(self, shape=wanted, strides=strides)
 
     def is_contiguous(self) -> bool:
-        """Whether the elements lie in memory in row-major order with no gap; an axis of length 1 cannot
-        break that."""
+        """Whether the elements lie in memory in row-major order with no gap; an axis of length 1 cannot break that."""
         expected = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if extent == 1:
@@ -163,11 +160,10 @@ class TensorView:
         write: bool = False,
         after: bool = False,
     ) -> Access:
-        """An access to this tensor in a nest: for each loop around it, outer to inner, the axis along which
-        it moves.
+        """An access to this tensor in a nest: for each loop around it, outer to inner, the axis along which it moves.
 
-        An axis may come with a step, ``(axis, step)``; ``None`` is a loop that does not move it. `at` is
-        the element touched first, `elements` the number of neighbours that one (vector) access takes.
+        An axis may come with a step, ``(axis, step)``; ``None`` is a loop that does not move it. `at` is the element
+        touched first, `elements` the number of neighbours that one (vector) access takes.
         """
         strides: list[Size] = []
         for loop in loops:
@@ -196,8 +192,7 @@ def _fill_in(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:
 def _strides_without_copy(
     shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Match runs of old axes with runs of new axes of the same size; each run of old axes must be one
-    even stride."""
+    """Match runs of old axes with runs of new axes of the same size; each run of old axes must be one even stride."""
     old = [(extent, stride) for extent, stride in zip(shape, strides, strict=True) if extent != 1]
     result: list[int] = []
     position = 0
@@ -231,11 +226,20 @@ def _strides_without_copy(
 
 FIRST_ADDRESS = 64 * 1024
 PAGE_BYTES = 4096
+MAPPED_BYTES = 128 * 1024
+"""From this size on an allocator maps memory of its own for each request (glibc: M_MMAP_THRESHOLD)."""
+LINE_BYTES = 64
+"""What numerical libraries align arrays to: a line, or the widest vector."""
 
 
 class AddressSpace:
-    """Hands out addresses in ascending order. What is freed counts as free, but its addresses are not
-    used again."""
+    """Hands out addresses in ascending order, as an allocator does. What is freed counts as free, but its addresses
+    are not used again.
+
+    Small tensors follow each other on a heap, with a header between them. Large ones begin at pages, and the header
+    takes a page of its own: tensors of 4 MiB do not begin at multiples of 4 MiB. Lines at the same place in several
+    tensors so lie in different sets of a cache, or in pages of different colours where its ways are larger than a page.
+    """
 
     def __init__(self) -> None:
         self._next = FIRST_ADDRESS
@@ -252,17 +256,20 @@ class AddressSpace:
         shape: Sequence[int],
         fmt: Format,
         ld: int | None = None,
-        align: int = PAGE_BYTES,
         bits: Fraction | None = None,
     ) -> TensorView:
         """A row-major tensor; `ld` is the distance between rows in elements where rows are padded, `bits` the space
         that an element takes, where that is not what its format says."""
         if name in self._live:
             raise ValueError(f"a tensor {name!r} is already there")
-        base = -(-self._next // align) * align
         bits = fmt.stored_bits if bits is None else bits
-        view = TensorView.row_major(name, base, shape, int(bits) if bits.denominator == 1 else bits, ld)
-        size_bytes = ceil((view.strides[0] * shape[0] if shape else 1) * bits / 8)
+        exact = int(bits) if bits.denominator == 1 else bits
+        shaped = TensorView.row_major(name, 0, shape, exact, ld)
+        size_bytes = ceil((shaped.strides[0] * shape[0] if shape else 1) * bits / 8)
+        align = PAGE_BYTES if size_bytes >= MAPPED_BYTES else LINE_BYTES
+        header = align if self._next > FIRST_ADDRESS else 0
+        base = -(-(self._next + header) // align) * align
+        view = TensorView.row_major(name, base, shape, exact, ld)
         self._next = base + size_bytes
         self._live[name] = size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)

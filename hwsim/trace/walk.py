@@ -1,16 +1,15 @@
 """The compiled walk: turns a nest into a stream of events, a buffer at a time, with no trace in memory.
 
-`fill` writes as many events as fit into a buffer and remembers in a cursor where it was. While every access
-of the innermost body stays on its own line for r iterations, one iteration can stand for all r (run
-compression): the rest are hits, and only counted. That is exact when the lines of the body cannot drive each
-other out of the first cache, which `fill` checks against `limit`, the number of distinct lines of the body
-that one set may receive.
+`fill` writes as many events as fit into a buffer and remembers in a cursor where it was. While every access of the
+innermost body stays on its own line for r iterations, one iteration can stand for all r (run compression): the rest are
+hits, and only counted. That is exact when the lines of the body cannot drive each other out of the first cache, which
+`fill` checks against `limit`, the number of distinct lines of the body that one set may receive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, prod
@@ -47,6 +46,8 @@ class PackedNest:
     """A nest as flat arrays, its accesses sorted by depth; what the compiled walk reads."""
 
     trips: NDArray[np.int64]
+    numbers: list[int]
+    """Accesses in the order of the rows."""
     base: NDArray[np.int64]
     strides: NDArray[np.int64]
     template: NDArray[np.uint64]
@@ -86,46 +87,56 @@ class Cursor:
 
 
 def pack_nest(nest: Nest, grain: int) -> PackedNest:
-    """Flat arrays for the walk of a nest in lines of `grain` bytes."""
+    """Flat arrays for the walk of a nest in lines of `grain` bytes; where it has only moved by whole lines, those of
+    before with other addresses."""
+    bases, units = [access.base for access in nest.accesses], grain * nest.per_byte
+    place = (grain, *(base % units for base in bases), *(bases.index(base) for base in bases))
+    if place not in nest.packed:
+        nest.packed[place] = _pack(nest, grain)
+    packed: PackedNest = nest.packed[place]
+    return replace(packed, base=np.array(bases, np.int64)[packed.numbers])
+
+
+def _pack(nest: Nest, grain: int) -> PackedNest:
     count, depth = len(nest.accesses), max(nest.depth, 1)
-    strides = np.zeros((count, depth), np.int64)
-    table_strides = np.zeros((count, depth), np.int64)
-    order = np.zeros((count, 7), np.int64)
     parts = nest.per_byte.bit_length() - 1
     units = grain << parts
+    limit = address_limit(grain)
+    # The innermost body runs in program order: what is marked "after" comes last.
+    numbers = sorted(range(count), key=lambda row: (nest.accesses[row].depth, nest.accesses[row].after, row))
+    accesses = [nest.accesses[number] for number in numbers]
+    template, order, strides, table_strides = [], [], [], []
     tables: list[NDArray[np.int64]] = []
-    offset = 0
-    events = 0
-    for row, access in enumerate(nest.accesses):
+    offset = events = 0
+    for number, access in zip(numbers, accesses, strict=True):
         low, high = nest.span(access)
-        if low < 0 or high > address_limit(grain):
-            raise ValueError(f"an access to {low:#x} … {high:#x} lies outside 0 … {address_limit(grain):#x}")
-        strides[row, : access.depth] = access.strides
+        if low < 0 or high > limit:
+            raise ValueError(f"an access to {low:#x} … {high:#x} lies outside 0 … {limit:#x}")
         straddles = _may_straddle(access.base, access.strides, access.nbytes, units) or access.table is not None
-        table_at = -1
+        table_at, entries = -1, (0,) * access.depth
         if access.table is not None:
-            table_strides[row, : access.depth] = access.table.strides
+            entries = access.table.strides
             tables.append(access.table.offsets)
             table_at, offset = offset, offset + len(access.table.offsets)
-        order[row] = access.depth, access.after, access.nbytes, straddles, table_at, SINGLE, parts
+        slot = number if access.slot is None else access.slot
+        template.append(event_template(STORE if access.write else LOAD, ceil(access.size), slot))
+        order.append([access.depth, access.after, access.nbytes, straddles, table_at, SINGLE, parts])
+        outside = (0,) * (depth - access.depth)
+        strides.append(access.strides + outside)
+        table_strides.append(entries + outside)
         events += access.nbytes // units + 2
-    template = [
-        event_template(STORE if access.write else LOAD, ceil(access.size), row if access.slot is None else access.slot)
-        for row, access in enumerate(nest.accesses)
-    ]
-    # The innermost body runs in program order: what is marked "after" comes last.
-    ranks = sorted(range(count), key=lambda row: (order[row, DEPTH], order[row, AFTER], row))
-    for first, second in pairwise(ranks):
-        if _updates(nest.accesses[first], nest.accesses[second]):
-            order[first, PAIR], order[second, PAIR] = UPDATED, UPDATER
+    for row, (first, second) in enumerate(pairwise(accesses)):
+        if _updates(first, second):
+            order[row][PAIR], order[row + 1][PAIR] = UPDATED, UPDATER
     return PackedNest(
         trips=np.array(nest.trips or (1,), np.int64),  # accesses outside all loops: around one that runs once
-        base=np.array([access.base for access in nest.accesses], np.int64)[ranks],
-        strides=np.ascontiguousarray(strides[ranks]),
-        template=np.array(template, np.uint64)[ranks],
-        order=np.ascontiguousarray(order[ranks]),
+        numbers=numbers,
+        base=np.zeros(count, np.int64),
+        strides=np.array(strides, np.int64).reshape(count, depth),
+        template=np.array(template, np.uint64),
+        order=np.array(order, np.int64).reshape(count, 7),
         table=np.concatenate(tables) if tables else np.zeros(0, np.int64),
-        table_strides=np.ascontiguousarray(table_strides[ranks]),
+        table_strides=np.array(table_strides, np.int64).reshape(count, depth),
         buffer_events=max(BUFFER_EVENTS, 4 * events),
         shift=units.bit_length() - 1,
     )

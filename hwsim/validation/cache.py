@@ -19,7 +19,7 @@ from hwsim.memory.hierarchy import Hierarchy
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Access, Nest
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, table_error
+from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ _COLUMNS = ("id", "kernel", *_SIZES, "line", "levels", "tb_MEM_reads", "tb_MEM_w
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("cache.csv")
+    (path,) = tables(data, "cache.csv", ())
     records = sample(read_table(path, _COLUMNS), lambda record: record["kernel"], count, seed)
     yield len(records)
     rows = []

@@ -20,6 +20,7 @@ from pydantic import Field
 from hwsim.catalog import load_machine
 from hwsim.errors import Problem, SpecError
 from hwsim.program.convolution import ConvShape
+from hwsim.results.bar_table import ENERGY, POWER, TIME
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.load import load_spec_file
 from hwsim.spec.machine import MachineSpec
@@ -38,6 +39,8 @@ from hwsim.targets.grid.mapping import (
 from hwsim.targets.grid.model import PeGrid
 from hwsim.units import EnergyField, EnergyPrice
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import INTERVAL, Purpose, purpose_of
 from hwsim.validation.table import LINE, Record, columns_of, integer, number, read_table, shipped, table_error
 
 SHAPE = ("batch", "c_in", "c_out", "h_in", "w_in", "r", "s", "stride", "pad", "groups")
@@ -96,6 +99,23 @@ def fit(layers: Sequence[MeasuredLayer]) -> tuple[float, float]:
     return (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
 
 
+def as_run(layers: Sequence[MeasuredLayer]) -> Iterator[ComparisonRow]:
+    """What a run prints, with both constants fitted to the other layers: time, and energy and power with that time."""
+    for layer in layers:
+        dynamic, static = fit([each for each in layers if each is not layer])
+        joules = layer.joules(layer.simulated_s, dynamic, static)
+        for quantity, simulated, measured, unit in (
+            (TIME, layer.simulated_s, layer.measured_s, "s"),
+            (ENERGY, joules, layer.measured_j, "J"),
+            (POWER, joules / layer.simulated_s, layer.measured_j / layer.measured_s, "W"),
+        ):
+            seconds = layer.simulated_s
+            residual = Residual("grid_layers", MACHINE, simulated, measured, INTERVAL, quantity, seconds)
+            words = f"{simulated:.4g} {unit} simulated, {measured:.4g} {unit} measured"
+            error = relative_error(simulated, measured)
+            yield ComparisonRow(layer.name, f"Eyeriss layers as run, {quantity}", error, words, residual)
+
+
 def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> MeasuredLayer:
     n, c, m, h, w, r, s, stride, pad, groups = (integer(path, record, column) for column in SHAPE)
     shape = ConvShape(c, m, (h, w), (r, s), n, (stride, stride), (pad, pad), groups=groups)
@@ -118,6 +138,8 @@ def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> Me
     )
 
 
+ANY_TIME = 1.0
+"""Measured power is that of long runs: it has one size class."""
 POWER_COLUMNS = ("gpu", "workload", "dtype", "dram_GBs", "GFLOPs", "power_w")
 SWEEP = "fma_stream"
 MACHINES = {
@@ -134,8 +156,12 @@ class Sample:
 
     name: str
     group: str
+    machine: str
     measured_w: float
     modelled_w: float
+    purpose: Purpose
+    family: str
+    """Runs are compared with kernels; sweeps over one instruction, which prices were fitted on, tell of themselves."""
 
     @property
     def error(self) -> float:
@@ -167,7 +193,10 @@ def _samples(path: Path, records: list[Record]) -> Iterator[Sample]:
                 f"machine {machine.name} has no energy price for {record['dtype']!r}; it has {known}",
             )  # fmt: skip
         group = f"{'FMA sweep' if sweep else 'kernels'} {machine.name}"
-        yield Sample(f"{record['gpu']} {record['workload']}", group, number(path, record, "power_w"), watts)
+        purpose = purpose_of(record["workload"], record["dtype"])
+        name = f"{record['gpu']} {record['workload']}"
+        family = "gpu_power_sweep" if sweep else "gpu_power"
+        yield Sample(name, group, machine.name, number(path, record, "power_w"), watts, purpose, family)
 
 
 def modelled_watts(
@@ -296,6 +325,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     rows: list[ComparisonRow] = []
     bars: list[Bar] = []
     notes: list[str] = []
+    data = None if data is not None and data.is_dir() else data
     parts = [_layers(shipped("eyeriss.csv")), _power(shipped("power.csv")), _nests()] if data is None else [_own(data)]
     for found, met, said in parts:
         rows += found
@@ -337,6 +367,7 @@ def _layers(path: Path, *, own: bool = False) -> Part:
         ComparisonRow(layer.name, "Eyeriss layers, left out of the fit", error)
         for layer, error in zip(layers, left_out, strict=True)
     ]
+    rows += as_run(layers)
     dynamic, static = fit(layers)
     notes += [
         f"a fit to all layers would change pe.mac by {dynamic - 1:+.1%} and the static power by {static - 1:+.1%}"
@@ -359,7 +390,11 @@ def _power(path: Path) -> Part:
     samples, unusable = read_samples(path)
     rows = [
         ComparisonRow(
-            each.name, each.group, each.error, f"{each.modelled_w:.0f} W modelled, {each.measured_w:.0f} W measured"
+            each.name,
+            each.group,
+            each.error,
+            f"{each.modelled_w:.0f} W modelled, {each.measured_w:.0f} W measured",
+            Residual(each.family, each.machine, each.modelled_w, each.measured_w, each.purpose, POWER, ANY_TIME),
         )
         for each in samples
     ]

@@ -26,7 +26,7 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.lower import Conditions
 from hwsim.targets.gpu.target import GpuTarget
-from hwsim.validation.split import is_held_out
+from hwsim.validation.split import FIT, Purpose, purpose_of, unfitted_half
 from hwsim.validation.table import LINE, Record, integer, table_error
 
 COLUMNS = (
@@ -36,7 +36,7 @@ COLUMNS = (
 )  # fmt: skip
 
 SHAPE = COLUMNS[COLUMNS.index("b") : COLUMNS.index("cols") + 1]
-"""The columns that say how large a kernel is: with its family they decide which half a row belongs to."""
+"""The columns that say how large a kernel is: with its family they decide what a row is used for."""
 
 PRECISION = {
     "fp16": "fp16", "bf16": "bf16", "fp32": "fp32", "int8": "int8", "int8_smoothquant": "int8", "fp8_e4m3": "fp8_e4m3",
@@ -97,6 +97,20 @@ class MeasuredKernel:
         return self.record.get("id") or f"line {self.record[LINE]}"
 
     @property
+    def words(self) -> str:
+        """What was measured: ``gemm fp16 m=64 n=64 k=64``."""
+        sizes = [f"{column}={self.record[column]}" for column in SHAPE if self.record[column]]
+        return " ".join([self.record["op"], self.record["dtype"], *sizes])
+
+    @property
+    def purpose(self) -> Purpose:
+        """Whether constants may be fitted on rows of this shape, on any machine. To the rungs of a ladder, which have
+        one shape, nothing is fitted: each counts by its name."""
+        if self.record["op"] == "sgemm_ladder":
+            return unfitted_half(self.family, self.record["impl"])
+        return purpose_of(self.family, *(self.record[column] for column in SHAPE))
+
+    @property
     def precision(self) -> str:
         if self.record["dtype"] not in PRECISION:
             raise self.wrong("dtype", f"{self.record['dtype']!r} is not one of {', '.join(PRECISION)}")
@@ -113,7 +127,7 @@ class MeasuredKernel:
     @property
     def held_out(self) -> bool:
         """Whether the row is for reporting: no constant is fitted on it."""
-        return is_held_out(self.family, *(self.record[column] for column in SHAPE))
+        return self.purpose != FIT
 
     @property
     def other_attention(self) -> bool:

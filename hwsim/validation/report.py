@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +13,7 @@ from statistics import mean, median
 from typing import Any, cast
 
 from hwsim.errors import InputError
+from hwsim.validation.residual import Residual
 
 WORST_ROWS = 10
 
@@ -23,6 +26,8 @@ class ComparisonRow:
     group: str
     error: float
     detail: str = ""
+    residual: Residual | None = None
+    """The measured and the simulated number, where hardware was measured: error bars are made of these."""
 
     @property
     def matched(self) -> bool:
@@ -64,6 +69,8 @@ class Report:
     results: tuple[ComparisonRow, ...]
     bars: tuple[Bar, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    for_fits: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Rows of each family and machine that were not simulated because models may have been fitted on them."""
 
     @property
     def passed(self) -> bool:
@@ -91,7 +98,9 @@ class Report:
             "family": self.family,
             **asdict(self.total),
             "groups": {name: asdict(statistics) for name, statistics in self.groups.items()},
-            "worst": [asdict(row) for row in self.worst],
+            "worst": [
+                {name: row[name] for name in ("id", "group", "error", "detail")} for row in map(asdict, self.worst)
+            ],
             "bars": [asdict(bar) for bar in self.bars],
             "notes": list(self.notes),
             "passed": self.passed,
@@ -106,9 +115,14 @@ def relative_error(found: float, expected: float) -> float:
 
 
 def report(
-    family: str, what: str, rows: Iterable[ComparisonRow], bars: Iterable[Bar] = (), notes: Iterable[str] = ()
+    family: str,
+    what: str,
+    rows: Iterable[ComparisonRow],
+    bars: Iterable[Bar] = (),
+    notes: Iterable[str] = (),
+    for_fits: Mapping[tuple[str, str], int] | None = None,
 ) -> Report:
-    return Report(family, what, tuple(rows), tuple(bars), tuple(notes))
+    return Report(family, what, tuple(rows), tuple(bars), tuple(notes), for_fits or {})
 
 
 Progress = Iterator[ComparisonRow | int | Report]
@@ -119,9 +133,40 @@ FAMILIES = {
     "energy": "energy of Eyeriss layers and GPUs against measurements, and counts against other programs",
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
     "gpu": "time of library kernels against measured GPUs",
+    "models": "time of whole models against PyTorch on measured GPUs and a serving engine",
+    "collectives": "collectives of several devices against measured ones",
+    "serving": "time to first token and time per token of served models against measured ones",
     "systolic": "folds of a systolic array against SCALE-Sim, exactly",
+    "gemmini": "layers on Gemmini against its clocked RTL",
+    "tpu_v6e": "products and attention of Llama-3.1-8B against a measured TPU v6e",
     "tpu": "speed and stalls of the first TPU against what Google published",
 }
+
+
+LONGEST = ("serving", "cpu", "tpu_v6e", "gemmini", "models", "gpu")
+"""Comparisons that take longest come first where several run at a time."""
+
+
+def compare_all(
+    families: Sequence[str], data: Path | None, count: int | None, seed: int
+) -> Iterator[tuple[str, Report]]:
+    """Every comparison in a process of its own, as many at a time as there are processors; each as it is done."""
+    ordered = sorted(families, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
+    pool = ProcessPoolExecutor(max_workers=os.cpu_count())
+    try:
+        begun = {pool.submit(compare, name, data, count, seed): name for name in ordered}
+        for done in as_completed(begun):
+            yield begun[done], done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def compare(family: str, data: Path | None, count: int | None, seed: int) -> Report:
+    """One comparison from beginning to end."""
+    for message in start(family, data, count, seed):
+        if isinstance(message, Report):
+            return message
+    raise AssertionError("a comparison ends with its report")
 
 
 def start(family: str, data: Path | None, count: int | None, seed: int) -> Progress:

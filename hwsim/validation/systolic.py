@@ -26,7 +26,7 @@ from hwsim.targets.systolic.model import SystolicArray
 from hwsim.targets.systolic.spec import Dataflow
 from hwsim.targets.systolic.why import array_use
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, table_error
+from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables
 
 WHAT = "cycles, scratchpad reads and writes and mapping efficiency of folds, against SCALE-Sim 3.0.0"
 
@@ -59,7 +59,7 @@ class Beside:
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("systolic.csv")
+    (path,) = tables(data, "systolic.csv", ())
     records = sample(read_table(path, _COLUMNS), lambda record: record["dataflow"], count, seed)
     yield len(records)
     rows, beside = [], []

@@ -7,7 +7,7 @@ import gzip
 import random
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from math import isfinite
 from pathlib import Path
@@ -24,6 +24,15 @@ LINE = "__line__"
 def shipped(name: str) -> Path:
     """A data file that comes with the package."""
     return Path(str(resources.files("hwsim.validation") / "data" / name))
+
+
+def tables(data: Path | None, own: str, pools: Sequence[str]) -> list[Path]:
+    """What to compare with: the shipped table, one of the user's, or those of a family's pools that a folder has."""
+    if data is None:
+        return [shipped(own)]
+    if not data.is_dir():
+        return [data]
+    return [data / pool for pool in pools if (data / pool).is_file()] or [shipped(own)]
 
 
 def table_error(path: Path, line: int, column: str, message: str) -> SpecError:

@@ -24,7 +24,9 @@ from hwsim.targets.systolic.model import build_chip
 from hwsim.targets.systolic.why import array_use
 from hwsim.trace.nest import Instructions
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, table_error
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import INTERVAL
+from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables
 
 WHAT = "TOPS of stacks of layers on tpu_v1, against measurements published at ISCA 2017"
 
@@ -49,7 +51,7 @@ class App:
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    path = data or shipped("tpu.csv")
+    (path,) = tables(data, "tpu.csv", ())
     machine = load_machine("tpu_v1").spec
     apps = [_app(path, each) for each in sample(read_table(path, _COLUMNS), lambda r: r["app"], count, seed)]
     yield len(apps)
@@ -60,7 +62,9 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         error = relative_error(tops, app.tops)
         share = _share(outcome, "weights")
         words = f"{tops:.1f} TOPS simulated, {app.tops} measured; weight stalls {share:.0%}, {app.stall:.0%} measured"
-        rows.append(ComparisonRow(app.name, "claimed" if app.claimed else "not claimed", error, words))
+        seconds = outcome.elapsed_fs / FEMTOSECONDS
+        residual = Residual("array_products", machine.name, seconds, seconds * tops / app.tops, INTERVAL)
+        rows.append(ComparisonRow(app.name, "claimed" if app.claimed else "not claimed", error, words, residual))
         yield rows[-1]
         notes.append(f"{app.name}: {words}")
         if app.claimed:

@@ -33,7 +33,7 @@ RULES = {
         "dev|pi.",
     ),
     "a tool of one workplace": (
-        rf"(?i)\b(?:{_any_of('an|thropic', 'cla|ude', 'chat|gpt', 'open|ai', 'co|pilot', 'sub|agent')})\b"
+        rf"(?i:\b(?:{_any_of('an|thropic', 'cla|ude', 'chat|gpt', 'open|ai', 'co|pilot', 'sub|agent')})\b)"
         rf"|\b(?:{_any_of('MIS|SION.md', 'TE|AM.md', 'CLA|UDE.md', 'AGE|NTS.md')})"
         rf"|\b(?:{_any_of('issues sh|ow', 'issues res|olved')})\b"
     ),

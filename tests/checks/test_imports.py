@@ -14,9 +14,10 @@ from hwsim.spec.machine import KINDS
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    "errors", "units", "text", "files", "input_file", "private", "compiled_cache", "jit", "record",
+    "errors", "units", "text", "glossary", "files", "private", "compiled_cache", "jit", "record",
     "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine", "host",
-    "result", "target", "targets", "results", "api", "sweep", "validation", "cli", "__main__",
+    "error_bar", "result", "target", "targets", "results", "api", "models", "systems", "sweep", "measure", "validation",
+    "lessons", "cli", "__main__",
 )  # fmt: skip
 """The parts of hwsim; each may import those before it; the pairs below do not know each other."""
 
@@ -202,7 +203,7 @@ def test_an_offending_module_is_named(module: str, source: str, complaint: str) 
         ("hwsim.results.plot_energy", "import matplotlib.pyplot"),
         ("hwsim.results.plot.energy", "from matplotlib import pyplot"),
         ("hwsim.cli.run", "import rich\nfrom hwsim.sweep.grid import Grid\nprint(1)"),
-        ("hwsim.catalog", "def load():\n    from hwsim.ops.own import import_operations_of"),
+        ("hwsim.catalog", "def load():\n    from hwsim.ops.formula import import_operations_of"),
         ("hwsim", "def run():\n    from hwsim.engine.run import run"),
     ],
 )

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,9 @@ def test_the_help_says_of_a_command_what_its_function_says(name: str) -> None:
     assert COMMANDS[name] == " ".join(first.split())
 
 
-def test_every_workload_has_an_operation_that_makes_its_kernel() -> None:
+def test_every_workload_has_an_operation_that_makes_its_kernel_or_a_runner() -> None:
     for op in known_operations():
+        if (runner := workload_model(op).runner) is not None:
+            assert callable(import_module(runner).run) and callable(import_module(runner).explain)
+            continue
         assert callable(getattr(workload_model(op).operation, "kernel", None)), op

@@ -27,7 +27,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_machines_workloads_and_reference_data_are_inside(unpacked: Path) -> None:
-    for kind in ("machines", "workloads"):
+    for kind in ("machines", "workloads", "models", "systems", "engines", "lessons"):
         shipped = {path.name for path in (unpacked / "hwsim" / "data" / kind).glob("*.yaml")}
         assert shipped == {path.name for path in (ROOT / kind).glob("*.yaml")}
     tables = {path.name for path in (unpacked / "hwsim" / "data" / "machines" / "energy").iterdir()}

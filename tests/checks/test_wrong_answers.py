@@ -7,9 +7,9 @@ import pytest
 
 from hwsim.errors import InputError
 from hwsim.numerics.format import find_format
-from hwsim.ops.pool import Pool
 from hwsim.program.build import build_kernel
 from hwsim.program.kernel import Kernel
+from hwsim.program.operation import find_operation
 from hwsim.program.rounding import make_rounding, storing_error
 from hwsim.results.assemble import verify
 from tests.contract.test_kernels import NAMES, small
@@ -81,7 +81,7 @@ def test_a_maximum_that_is_stored_beside_larger_ones_is_rounded_to_their_scale()
     """In MXFP4 a 4 makes the scale of its block 1, and the smallest number of the block 1/2."""
     x = np.full((1, 1, 4, 64), 0.125)
     x[..., 32:] = 4.0
-    kernel = ran(Pool("max_pool", (1, 1, 4, 64), (2, 2)), "mxfp4", given={"x": x})
+    kernel = ran(find_operation("max_pool").apply([(1, 1, 4, 64)]), "mxfp4", given={"x": x})
     assert np.array_equal(kernel.arrays["x"], x)
     check = verify(kernel)
     assert check.error.max_rel == 0.125 / 4

@@ -27,7 +27,7 @@ def test_run_alone_works_and_its_screen_has_the_key_facts() -> None:
         "of the peak of 1 core (32 GFLOP/s)",
         "energy",
         "hit rate",
-        "flop per byte",
+        "flop/byte",
         "why: cycles of 1 core",
         "Bound by",
         "if all parts overlapped",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import hwsim
 
+from hwsim.validation import report
 from hwsim.validation.table import shipped
 
 Rows = list[dict[str, str]]
@@ -177,7 +178,16 @@ def test_a_file_that_is_not_there_and_a_family_that_is_unknown_are_refused(tmp_p
     assert "cache" in outcome.err
 
 
-def test_without_a_family_the_families_are_listed() -> None:
+def test_without_a_family_all_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "FAMILIES", {name: report.FAMILIES[name] for name in ("tpu", "energy")})
     outcome = hwsim("validate")
     assert outcome.code == 0
-    assert "hwsim validate cache" in outcome.out
+    assert "grid_layers, energy" in outcome.out
+    assert "array_products" in outcome.out
+    assert "stated bars hold" in outcome.out
+
+
+def test_a_table_without_its_family_is_refused(tmp_path: Path) -> None:
+    outcome = hwsim("validate", "--data", str(tmp_path / "mine.csv"))
+    assert outcome.code == 2
+    assert "a table is for one family" in outcome.err

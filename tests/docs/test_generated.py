@@ -42,6 +42,11 @@ def test_the_page_is_up_to_date(name: str, written: Path) -> None:
     assert committed == (written / name).read_text(encoding="utf-8"), f"docs/reference/{name} is old; run: make docs"
 
 
+def test_the_page_on_validation_is_up_to_date() -> None:
+    committed = (GENERATOR.EXPLANATION / GENERATOR.VALIDATION).read_text(encoding="utf-8")
+    assert committed == GENERATOR.validation_page(), "docs/explanation/validation.md is old; run: make docs"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_the_help_is_on_the_page(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0

@@ -18,6 +18,7 @@ import pytest
 from hwsim.catalog import ENERGY_TABLES, kind_of_file, load_energy_table_file, load_machine, load_workload
 from hwsim.cli.app import main
 from hwsim.errors import SpecError
+from hwsim.systems.find import described_kind, load_described
 from tests.docs.blocks import ROOT, Block, Command, blocks, commands, missing_line, page_name, pages
 
 NOT_RUN = ("make", "git", "cd", "pip", "python3", "python", ".venv/bin/hwsim")
@@ -92,6 +93,8 @@ class Reader:
             return
         if path.parent.name == ENERGY_TABLES:
             load_energy_table_file(path)
+        elif (kind := described_kind(str(path))) is not None:
+            load_described(kind, str(path))
         elif block.mark == "planned":
             assert refused_fields(path) == {"kind"}, block.place
         else:

@@ -94,6 +94,39 @@ def workload(number: int) -> Case:
     return Case("workload", files, (("check", "w.yaml"), ("show", "w.yaml"), run))
 
 
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 128, "tie_word_embeddings": True,
+    "hidden_act": "silu", "sliding_window": 8, "max_position_embeddings": 64, "torch_dtype": "bfloat16",
+}  # fmt: skip
+FAMILIES = ("llama", "mistral", "qwen3", "gemma2", "phi", "gpt_neox", "bert", "mixtral", "qwen3_moe", "vit", "x")
+LAYERS = (
+    b"Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,\n"
+    b"A, 9, 9, 3, 3, 2, 4, 1,\n"
+)
+
+
+def model(number: int) -> Case:
+    """A config.json, a table of layers or a model file with something wrong: it is imported, and a model of it runs."""
+    random = Random(f"model {number}")
+    chosen = random.choice(("config", "config", "config", "layers", "file"))
+    if chosen == "config":
+        tree = {**CONFIG, "model_type": random.choice(FAMILIES), "num_local_experts": 4, "num_experts": 4}
+        text = json.dumps(mutate_tree(tree, random, random.choice((1, 1, 2, 4))), default=str)
+        text = mutate_text(text, random, 2) if random.random() < 0.15 else text
+        name, files = "c.json", {"c.json": encoded(text)}
+    elif chosen == "layers":
+        name, files = "l.csv", {"l.csv": mutate_bytes(LAYERS, random, random.choice((1, 2, 4)))}
+    else:
+        tree = yaml.safe_load((shipped_folder("model") / "gpt2.yaml").read_text())
+        tree["blocks"][1]["repeat"] = 2
+        name, files = "m.yaml", {"m.yaml": encoded(dump(mutate_tree(tree, random, random.choice((1, 1, 2)))))}
+    first = ("check", name) if chosen == "file" else ("import", name, "-o", "made.yaml")
+    on = random.choice(("h100", "a100_40", "tpu_v4"))
+    run = ("model", name, on, "prompt=8", "generate=2", "--json", "-", "--no-math")
+    return Case("model", files, (first, run))
+
+
 COMMANDS = (
     "run", "run", "run", "show", "check", "list", "sweep", "sweep", "compare", "roofline", "tune", "export", "report",
     "explain", "replay", "schema", "ladder",
@@ -216,8 +249,9 @@ def store(number: int) -> Case:
 
 
 KINDS: dict[str, tuple[Callable[[int], Case], float]] = {
-    "machine": (machine, 0.23),
-    "workload": (workload, 0.2),
+    "machine": (machine, 0.19),
+    "workload": (workload, 0.17),
+    "model": (model, 0.07),
     "words": (words, 0.15),
     "trace": (trace, 0.11),
     "result": (result, 0.11),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from hwsim.program.convolution import ConvShape
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from tests.unit.kernels.helpers import kernel, steps
+
+ROOT = Path(__file__).resolve().parents[2]
 
 OUTPUTS = 64 * 32 * 32
 """Of the stock convolutions: 64 channels of 32 by 32."""
@@ -183,3 +186,12 @@ def test_p9_filter_loops_are_too_short_to_share_or_to_fill_vectors() -> None:
     assert along_filter.time_s > 5 * along_rows.time_s
     alone, shared = (hwsim.run("course_cpu", "conv2d", parallel="rows", share="h", cores=cores) for cores in (1, 4))
     assert 3.5 < alone.time_s / shared.time_s <= 4
+
+
+@pytest.mark.parametrize(("fused", "kernels"), [(1, 2), (2, 2), (4, 1)])
+def test_a16_a_library_fuses_as_many_operators_as_its_machine_says(fused: int, kernels: int) -> None:
+    """A16: four pointwise operators behind a convolution; cuDNN takes two, so the rest are a kernel of their own."""
+    chain = ROOT / "lessons" / "files" / "conv_four_epilogues.yaml"
+    result = hwsim.run("a100_40", chain, set={"sm.library.epilogues": fused}, h=8, w=8)
+    assert result.verified
+    assert [len(stage.name.split("+")) for stage in result.stages] == ([1 + fused, 4 - fused] if kernels == 2 else [5])

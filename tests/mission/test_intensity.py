@@ -44,7 +44,7 @@ def test_a2_a3_an_elementwise_operation_makes_three_accesses(workload: str) -> N
 def test_a2_the_screen_labels_both() -> None:
     screen = command("run", "add", "n=1000").out
     assert "operations per element moved: 1/3" in screen
-    assert "operations per byte moved: 1/12" in screen
+    assert "arithmetic intensity: 1/12" in screen
 
 
 def test_a4_three_kernels_make_nine_accesses_for_three_operations() -> None:

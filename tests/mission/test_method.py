@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from hwsim.program.operator import OperatorKernel
 from tests.cli.command_line import hwsim as command
 from tests.cli.command_line import hwsim_process
 from tests.unit.kernels.helpers import kernel
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,14 @@ def test_done_when_5_two_processes_write_the_same_bytes(
 
 
 def test_done_when_5_random_replacement_is_the_same_every_time() -> None:
-    runs = [hwsim.run("zen3", "matmul_tiled", n=48, tile=16, seed=7) for _ in range(2)]
+    random = {"l1.replacement": "random", "l2.replacement": "random"}
+    runs = [hwsim.run("zen3", "matmul_tiled", n=48, tile=16, seed=7, set=random) for _ in range(2)]
     assert runs[0].to_json() == runs[1].to_json()
     assert "random" in runs[0].to_json()
+
+
+def test_the_order_of_runs_does_not_matter() -> None:
+    """A run on an array used to leave chains without their kernels for the rest of a session."""
+    script = "import hwsim; hwsim.run('tpu_v1', 'matmul', n=16); print(hwsim.run('course_cpu', 'mlp', n=8).verified)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "True"

@@ -78,11 +78,13 @@ def test_t22_fewer_multiplications_more_additions_more_traffic_more_memory() -> 
 
 
 def test_t22_the_crossover_lies_between_256_and_512_on_the_course_machine() -> None:
-    """One level saves an eighth of the multiplications; below the crossover its additions cost more than that."""
+    """One level saves an eighth of the multiplications; below the crossover its additions cost more than that.
+
+    At 512 it saves more than that: the rows of its halves no longer crowd into one set."""
     small = strassen(256, 0).cycles, strassen(256, 1).cycles
     large = strassen(512, 0).cycles, strassen(512, 1).cycles
     assert small[1] > small[0]
-    assert 7 / 8 < large[1] / large[0] < 1
+    assert large[1] < large[0]
 
 
 def test_t23_on_a_machine_bound_by_memory_the_exponent_does_not_help() -> None:

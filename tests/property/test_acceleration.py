@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hwsim.memory import warp
 from hwsim.memory.hierarchy import Hierarchy
+from hwsim.memory.row_period import find_rounds
 from hwsim.spec.memory import DramSpec
 from hwsim.trace.nest import Access, Nest
 from tests.property.strategies import cache, nests, plain_hierarchies
@@ -88,6 +90,36 @@ def test_warping_a_matmul_is_exact_and_really_skips(order, n, policy, dram):
     specs = [cache("l1", 8, 4, 64, replacement=policy), cache("l2", 32, 4, 64, replacement=policy)]
     skipped = assert_same_as_plain_walk(specs, [matmul(order, n)], dram, compress=True, warp=True)
     assert (skipped > 0) == (n != 101)  # rows of 101 doubles: the period is longer than the loop
+
+
+@st.composite
+def neighbours(draw):
+    """Tensors that move and tensors that stay, right behind each other: at its end one shares a row with the next."""
+    trips, inner, place, accesses = draw(st.integers(200, 600)), 8, 1 << 20, []
+    for _ in range(draw(st.integers(2, 4))):
+        move, step = draw(st.sampled_from([(64, 0), (128, 64), (64, 64), (0, 64), (0, 128)]))
+        accesses.append(Access(place, (move, step), 8, write=draw(st.booleans())))
+        place += move * (trips - 1) + step * (inner - 1) + 64
+    return Nest((trips, inner), tuple(accesses))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    neighbours(), st.sampled_from(["row:rank:bank:column:channel", "row:rank:column:bank:channel"]), st.integers(1, 2)
+)
+def test_rows_that_repeat_after_a_round_of_periods_are_counted_exactly(nest, mapping, levels):
+    dram = DramSpec(kind="dram", name="dram", channels=2, banks=4, row="256 B", burst="64 B", mapping=mapping)
+    specs = [cache("l1", 2, 2, 64), cache("l2", 4, 2, 64)][:levels]
+    assert_same_as_plain_walk(specs, [nest, nest], dram, compress=True, warp=True)
+
+
+def test_rounds_of_rows_are_found_where_all_caches_are_warped(monkeypatch):
+    found = []
+    monkeypatch.setattr(warp, "find_rounds", lambda *given: found.append(find_rounds(*given)) or found[-1])
+    dram = DramSpec(kind="dram", name="dram", channels=1, banks=4, row="256 B", burst="64 B")
+    assert_same_as_plain_walk([cache("l1", 8, 4, 64)], [matmul("ijk", 96)], dram, compress=True, warp=True)
+    assert found
+    assert found[0].rounds >= 2
 
 
 def test_a_large_last_level_is_walked_on_the_stream_of_the_warped_ones():

@@ -10,8 +10,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hwsim.ops.conv import ConvWorkload
-from hwsim.ops.fold import FoldedConv
+from hwsim.ops.conv import ConvWorkload, FoldedConv
 from hwsim.program.build import build_kernel
 from hwsim.program.convolution import conv_problem
 from hwsim.program.operator import OperatorKernel

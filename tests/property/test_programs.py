@@ -113,8 +113,11 @@ PROGRAMS = {
     "softmax": "m[i] max= A[i,j]\ne[i,j] = exp(A[i,j] - m[i])\ns[i] += e[i,j]\nY[i,j] = e[i,j] / s[i]",
     "norm": "m[i] += A[i,j]\nm[i] = m[i] / |j|\nv[i] += (A[i,j] - m[i]) ** 2\n"
             "Y[i,j] = (A[i,j] - m[i]) * rsqrt(v[i] / |j| + 1)",
+    "extremes": "m[i] max= A[i,j]\nn[i] min= A[i,j]\nY[i] = m[i] - 2 * n[i]",
     "window": "C[i,j] += A[i+k,2*j] * B[k,j]",
     "local": "t = A[i,j] * B[j,i]\nu = t + 1\nY[i,j] = t * u",
+    "gather": "Y[i,j] = T[I[i],j] * B[j,i] + T[J[i],j]",
+    "gathered product": "C[i,j] += T[I[i],k] * B[k,j]",
     "tiles": "for j by 2:\n    s[i] += A[i,j] * B[j,i]\nY[i] = s[i] * 2",
 }  # fmt: skip
 
@@ -122,7 +125,7 @@ PROGRAMS = {
 @settings(max_examples=80, deadline=None)
 @given(
     st.sampled_from(sorted(PROGRAMS)), st.fixed_dictionaries({"i": extents, "j": extents, "k": extents}), st.data(),
-    st.sampled_from(["fp64", "fp32", "bf16"]), st.sampled_from([1, 4]), st.sampled_from([1, 3]),
+    st.sampled_from(["fp64", "fp32", "fp16", "bf16", "fp8_e5m2"]), st.sampled_from([1, 4]), st.sampled_from([1, 3]),
 )  # fmt: skip
 def test_loop_math_is_the_interpreters(name, sizes, data, precision, lanes, cores):
     text = PROGRAMS[name]
@@ -130,10 +133,12 @@ def test_loop_math_is_the_interpreters(name, sizes, data, precision, lanes, core
     cuts = st.dictionaries(st.sampled_from(sorted(used)), st.integers(1, 5))
     schedule = {"tile": {} if name == "tiles" else data.draw(cuts), "vector": data.draw(st.booleans())}
     schedule |= {"fused": data.draw(st.booleans()), "parallel": "rows" if cores > 1 else "none"}
-    made = kernel("formula", used, formula=text, precision=precision, lanes=lanes, cores=cores, **schedule)
+    tables = {"T": (data.draw(extents), used["k" if "T[I[i],k]" in text else "j"])} if "T[" in text else {}
+    given = {"precision": precision, "lanes": lanes, "cores": cores, "tensors": tables}
+    made = kernel("formula", used, formula=text, **given, **schedule)
     steps(made)
-    program = bind(parse_statements(text), sizes=used, padded=False)
-    inputs = {each: np.asarray(made.fmt.load(made.arrays[each]), np.float64) for each in program.inputs}
+    program = bind(parse_statements(text), sizes=used, shapes=tables, padded=False)
+    inputs = {each: np.asarray(made.formats[each].load(made.arrays[each]), np.float64) for each in program.inputs}
     expected = interpret(program, inputs)
     for output, found, _ in made.answers():
         scale = max(float(np.abs(expected[output]).max()), 1e-3)

@@ -142,13 +142,21 @@ def test_views_see_what_numpy_sees(shape, data):
             seen.reshape(-1)
 
 
-def test_tensors_get_ascending_page_aligned_addresses():
+def test_small_tensors_follow_each_other_with_a_header_between_them():
     space = AddressSpace()
     first = space.allocate("A", (3, 5), find_format("fp64"), ld=8)
     second = space.allocate("B", (10,), find_format("fp32"))
     assert first.base == FIRST_ADDRESS
-    assert second.base == FIRST_ADDRESS + 4096
+    assert second.base == FIRST_ADDRESS + 3 * 8 * 8 + 64
     assert space.live_bytes == 3 * 8 * 8 + 40
+
+
+def test_large_tensors_of_one_size_begin_in_pages_of_different_colours():
+    """As mmap places them: no two of five arrays of 4 MiB share a colour of a cache with ways of 32 KiB."""
+    space = AddressSpace()
+    bases = [space.allocate(name, (2**20,), find_format("fp32")).base for name in "ABCDE"]
+    assert all(base % 4096 == 0 for base in bases)
+    assert len({base // 4096 % 8 for base in bases}) == 5
 
 
 def test_peak_memory_remembers_what_was_freed():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
@@ -11,6 +11,7 @@ from typing import Any
 
 from hwsim.engine.attribution import BUSY, summed
 from hwsim.engine.outcome import FEMTOSECONDS, Span
+from hwsim.error_bar import ErrorBar
 from hwsim.record import finite
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.energy import energy_split
@@ -152,7 +153,7 @@ def run_page(result: RunResult, spans: Iterable[Span] = ()) -> Page:
     units = {name: "B" if name.startswith("bytes") else "" for name in names}
     columns = [Column("level", "level", kind="axis")]
     columns += [Column(name, name.replace("_", " "), units[name]) for name in names]
-    columns.append(Column("intensity", "operations per byte"))
+    columns.append(Column("intensity", "arithmetic intensity"))
     lines = [
         PageRow({"level": level, **counts.to_dict(), "intensity": result.intensity.levels.get(level)})
         for level, counts in result.memory.items()
@@ -174,17 +175,38 @@ def run_words(result: RunResult) -> Iterator[str]:
         value = metric.of(result)
         if metric.name == "time_s":
             speed = peak_words(result)
-            yield f"It takes {seconds(result.time_s)} ({result.cycles:,} cycles)" + (f": {speed}." if speed else ".")
+            yield f"It takes {_barred(result.time, seconds)} ({result.cycles:,} cycles)" + (
+                f": {speed}." if speed else "."
+            )
         elif metric.name == "energy_j" and result.energy_j is not None and result.power_w is not None:
             split = energy_split(result)
             most = next(iter(split), "")
             share = f"; most of it, {percent(split[most], result.energy_j)}, is {most}" if most else ""
-            yield f"It uses {joules(result.energy_j)}, {watts(result.power_w)} on average{share}."
+            energy, power = _barred(result.energy_bar, joules), _barred(result.power_bar, watts)
+            yield f"It uses {energy}, {power} on average{share}."
         elif value is not None:
             yield f"{metric.title[:1].upper()}{metric.title[1:]}: {write(metric.name, value)}."
+    yield from bar_sentences(result)
     yield explain(result).bound.words
     yield verdict(result)[:1].upper() + verdict(result)[1:] + "."
     yield from result.warnings
+
+
+def _barred(bar: ErrorBar | None, written: Callable[[float], str]) -> str:
+    """A number with its error bar, where it has one."""
+    assert bar is not None
+    return f"{written(bar.value)} {bar.words}" if bar.is_known else written(bar.value)
+
+
+def bar_sentences(result: RunResult) -> Iterator[str]:
+    """What the error bars rest on, and what is exact."""
+    for name, bar in (("Time", result.time_bar), ("Energy", result.energy_bar)):
+        if bar is not None and bar.ends is not None:
+            ends = " to ".join(write("time_s" if bar.unit == "s" else "energy_j", end) for end in bar.ends)
+            yield f"{name}: {bar.coverage:.0%} of such measurements lie from {ends} ({bar.source})."
+        elif bar is not None:
+            yield f"{name}: {bar.source}."
+    yield f"Exact: {result.bars.exact}."
 
 
 def run_sections(result: RunResult, spans: Iterable[Span]) -> Iterator[tuple[str, str]]:

@@ -134,6 +134,21 @@
     return found;
   }
 
+  // The error bar of a number, where it has one: time_s has time_low_s and time_high_s.
+  function ends(row, column) {
+    const cut = column.name.lastIndexOf("_");
+    if (cut < 0) return [];
+    const found = ["_low", "_high"].map((end) => row.values[column.name.slice(0, cut) + end + column.name.slice(cut)]);
+    return found.every((end) => typeof end === "number" && end > 0) ? found : [];
+  }
+
+  function whisker(into, x, heights, colour) {
+    if (heights.length < 2) return;
+    const [low, high] = heights.map((y) => y.toFixed(1));
+    const path = `M${x - 4},${low}h8M${x - 4},${high}h8M${x},${low}V${high}`;
+    into.append(make("path", { d: path, stroke: colour, fill: "none", "stroke-width": 1.2, opacity: 0.7, class: "whisker" }));
+  }
+
   function mark(shape, x, y, colour, size) {
     const paths = {
       circle: `M${x - size},${y}a${size},${size} 0 1,0 ${2 * size},0a${size},${size} 0 1,0 ${-2 * size},0`,
@@ -184,6 +199,7 @@
         inside.append(make("polyline", { points: path, fill: "none", stroke: colour, "stroke-width": 2, opacity: 0.75 }));
       }
       for (const row of own) {
+        whisker(inside, sx.at(xOf(row)), ends(row, cy).map((end) => sy.at(end)), colour);
         const dot = mark(shape, sx.at(xOf(row)), sy.at(row.values[cy.name]), colour, row.best ? 7 : 4.5);
         dot.addEventListener("mouseenter", (event) => tell(event, row, cy));
         dot.addEventListener("mouseleave", () => { tip.style.display = "none"; });

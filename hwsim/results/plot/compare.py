@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from hwsim.result import RunResult, bytes_moved
 from hwsim.results.energy import energy_split
-from hwsim.results.explanation import explain
+from hwsim.results.explanation import bar_of, explain
 from hwsim.results.metrics import BYTES, Metric, shown, write
 from hwsim.results.plot.stack import draw_dynamic
-from hwsim.results.plot.style import BAR, FAINT, TEXT, canvas, series_looks
+from hwsim.results.plot.style import BAR, FAINT, TEXT, canvas, log_title, series_looks
 from hwsim.text import joules, ratio, seconds
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class _Panel:
     title: str
     metric: str
     amounts: list[float | None]
+    ends: Sequence[tuple[float, float] | None] = ()
+    """Both ends of each error bar, for metrics that have one."""
 
     def written(self, amount: float) -> str:
         return write(self.metric, amount)
@@ -38,11 +40,14 @@ class _Panel:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run of a comparison: its group (a machine), and its name in the group (a workload)."""
+    """One run of a comparison: its group (a machine), its name in the group (a workload), and what it is compared
+    with."""
 
     group: str
     name: str
     result: RunResult
+    baseline: RunResult | None = None
+    """What its speed-up is against; the first run of all if none."""
 
 
 def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title: str = "") -> Figure:
@@ -52,7 +57,10 @@ def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title
         name: (look.colour, _HATCHES[i % len(_HATCHES)]) for i, (name, look) in enumerate(series_looks(names).items())
     }
     places, labels = _places(entries)
-    panels = [_Panel(metric.title.capitalize(), metric.name, _amounts(metric, entries)) for metric in shown("bars")]
+    panels = [
+        _Panel(metric.title.capitalize(), metric.name, _amounts(metric, entries), _ends(metric, entries))
+        for metric in shown("bars")
+    ]
     panels[0] = replace(panels[0], title=f"{panels[0].title}, and speed-up")
     panels.append(_Panel("Traffic to main memory", BYTES.ending, [_far_bytes(entry.result) for entry in entries]))
     panels = [panel for panel in panels if any(panel.amounts)]
@@ -62,7 +70,7 @@ def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title
             zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)
         ):
             _draw(axes, entries, places, looks, panel, speed_up=number == 0)
-            axes.set_title(panel.title)
+            axes.set_title(log_title(panel.title, True))
             axes.set_yticks(
                 [place for place, _ in labels], [name for _, name in labels] if number == 0 else [""] * len(labels)
             )
@@ -70,7 +78,12 @@ def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title
             axes.invert_yaxis()
         if len(names) > 1:
             _legend(figure, looks)
+        if any(ends for panel in panels for ends in panel.ends):
+            figure.supxlabel(WHISKERS, fontsize=8, color=FAINT, x=0.99, ha="right")
     return figure
+
+
+WHISKERS = "whiskers: 80 % of unseen measurements"
 
 
 def _draw(
@@ -82,19 +95,23 @@ def _draw(
     speed_up: bool,
 ) -> None:
     amounts = panel.amounts
-    found = [amount for amount in amounts if amount]
+    ends = list(panel.ends) or [None] * len(amounts)
+    reach = [pair[1] if pair else amount for amount, pair in zip(amounts, ends, strict=True)]
+    found = [amount for amount in (*amounts, *reach) if amount]
     start = 10.0 ** floor(log10(min(found) / 2.5))
-    baseline = amounts[0]
-    for entry, place, amount in zip(entries, places, amounts, strict=True):
+    for entry, place, amount, pair in zip(entries, places, amounts, ends, strict=True):
         beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8.5}
         if not amount:
             axes.annotate("–" if amount is None else panel.written(0), (start, place), (5, 0), color=FAINT, **beside)
             continue
         colour, hatch = looks[entry.name]
         axes.barh(place, amount - start, 0.82, left=start, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
-        words = axes.annotate(panel.written(amount), (amount, place), (4, 0), fontweight="bold", **beside)
-        if speed_up and baseline and entry is not entries[0]:
-            axes.annotate(ratio(baseline / amount), (1, 0.5), (5, 0), xycoords=words, color=FAINT, **beside)
+        draw_whisker(axes, pair, place)
+        end = amount if pair is None else max(amount, pair[1])
+        words = axes.annotate(panel.written(amount), (end, place), (4, 0), fontweight="bold", **beside)
+        first = entries[0].result if entry.baseline is None else entry.baseline
+        if speed_up and first is not entry.result:
+            axes.annotate(ratio(first.time_s / amount), (1, 0.5), (5, 0), xycoords=words, color=FAINT, **beside)
     axes.set_xscale("log")
     span = max(found) / start
     axes.set_xlim(start, max(found) * max(6.0, span ** (0.75 if speed_up else 0.45)))
@@ -102,6 +119,14 @@ def _draw(
     axes.set_xticks(ticks[:: max(1, -(-len(ticks) // 4))])
     axes.xaxis.set_major_formatter(lambda tick, _: panel.written(tick))
     axes.tick_params(axis="x", which="minor", bottom=False)
+
+
+def draw_whisker(axes: Axes, ends: tuple[float, float] | None, place: float) -> None:
+    """An error bar along a horizontal bar."""
+    if ends is not None:
+        axes.plot(
+            ends, (place, place), color=TEXT, linewidth=1.1, marker="|", markersize=6, markeredgewidth=1.1, zorder=4
+        )
 
 
 def _places(entries: Sequence[ComparedRun]) -> tuple[list[float], list[tuple[float, str]]]:
@@ -121,6 +146,11 @@ def _places(entries: Sequence[ComparedRun]) -> tuple[list[float], list[tuple[flo
 def _amounts(metric: Metric, entries: Sequence[ComparedRun]) -> list[float | None]:
     found = [metric.of(entry.result) for entry in entries]
     return [float(value) if isinstance(value, int | float) else None for value in found]
+
+
+def _ends(metric: Metric, entries: Sequence[ComparedRun]) -> list[tuple[float, float] | None]:
+    bars = [bar_of(metric.name, entry.result) for entry in entries]
+    return [None if bar is None else bar.ends for bar in bars]
 
 
 def _far_bytes(result: RunResult) -> float | None:
@@ -154,13 +184,15 @@ def _draw_time(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
     rows = range(len(results))
     axes.barh(rows, [r.time_s - start for r in results], _HEIGHT, left=start, color=BAR)
     axes.set_xscale("log")
+    slowest = max([slowest, *(r.time.high for r in results if r.time.high is not None)])
     axes.set_xlim(start, slowest * 8)
     for row, result in enumerate(results):
+        draw_whisker(axes, result.time.ends, row)
         speedup = ratio(results[0].time_s / result.time_s) if row else "1×"
         beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
-        axes.annotate(seconds(result.time_s), (result.time_s, row), (5, 0), **beside)
+        axes.annotate(seconds(result.time_s), (max(result.time_s, result.time.high or 0.0), row), (5, 0), **beside)
         axes.annotate(speedup, (start, row), (6, 0), color="white", **beside)
-    axes.set_title("Time, and speed-up")
+    axes.set_title(log_title("Time, and speed-up", True))
     axes.xaxis.set_major_formatter(lambda value, _: seconds(value))
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.set_yticks(list(rows), [""] * len(results))
@@ -214,11 +246,9 @@ def plot_steps(runs: Mapping[str, Mapping[str, RunResult]], path: Path | None = 
             times = [runs[machine][step].time_s for step in steps]
             for row, time in enumerate(times):
                 dark = abs(shades[row, column]) > 0.6
-                main = ratio(times[0] / time) if row else "1×"
                 gain = times[row - 1] / time if row else 1.0
-                small = seconds(time)
-                if row:
-                    small += f", {ratio(gain)} {'▲' if gain > 1.0005 else '▼' if gain < 0.9995 else '='}"
+                main = f"{ratio(gain)} {'▲' if gain > 1.0005 else '▼' if gain < 0.9995 else '='}" if row else "1×"
+                small = f"{seconds(time)}, {ratio(times[0] / time)} in all" if row > 1 else seconds(time)
                 ink = "white" if dark else "#222222"
                 axes.text(column, row - 0.12, main, ha="center", va="center", fontweight="bold", color=ink)
                 axes.text(
@@ -230,6 +260,6 @@ def plot_steps(runs: Mapping[str, Mapping[str, RunResult]], path: Path | None = 
         axes.tick_params(length=0, labelcolor="#222222")
         for spine in axes.spines.values():
             spine.set_visible(False)
-        words = "large: speed-up over the first step; small: time, and gain over the step before (▲ faster, ▼ slower)"
+        words = "large, colour: gain over the step before (▲ faster, ▼ slower); small: time, gain over the first"
         axes.set_xlabel(words, fontsize=8, color=FAINT)
     return figure

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from hwsim.result import RunResult
 from hwsim.results.explanation import explain
-from hwsim.results.plot.style import FAINT, TEXT, canvas, look_of, series_looks, spread
+from hwsim.results.plot.style import FAINT, TEXT, canvas, log_title, look_of, series_looks, spread
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import RegistersSpec, StorageSpec
-from hwsim.text import counted, digits, rate
+from hwsim.text import counted, rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,8 @@ class Spot:
     intensity: float
     """Operations per byte that the level moved."""
     flops_per_s: float
+    ends: tuple[float, float] | None = None
+    """Both ends of its error bar: operations over the ends of the time."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,18 @@ def make_roofline(machine: MachineSpec, runs: Mapping[str, RunResult], probes: M
     }
     roofs = level_bandwidths(machine, units)
     spots = tuple(
-        Spot(name, level, intensity, float(result.work.flops_per_s))
+        Spot(name, level, intensity, float(result.work.flops_per_s), speed_ends(result))
         for name, result in runs.items()
         for level, intensity in result.intensity.levels.items()
         if intensity and level in roofs
     )
     return Roofline(machine.name, units, roofs, dict(sorted(ceilings.items(), key=lambda item: item[1])), spots)
+
+
+def speed_ends(result: RunResult) -> tuple[float, float] | None:
+    """Operations per second at both ends of the time's error bar; None where it was never compared."""
+    ends = result.time.ends
+    return None if ends is None or not ends[0] else (result.work.flops / ends[1], result.work.flops / ends[0])
 
 
 def units_used(result: RunResult) -> int:
@@ -116,19 +124,18 @@ def plot_roofline(roofline: Roofline, path: Path | None = None, title: str = "")
         axes = figure.subplots()
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        bottom = (
-            min([*(spot.flops_per_s for spot in roofline.spots), low * min(roofline.roofs.values(), default=top)]) / 1.6
-        )
+        roof = low * min(roofline.roofs.values(), default=top)
+        bottom = min([*(spot.flops_per_s / 2 for spot in roofline.spots), max(roof, top / _DECADES)])
         axes.set_xlim(low, high)
-        axes.set_ylim(max(bottom, top / 1e6), top * 2.6)
+        axes.set_ylim(bottom, top * 2)
         _draw_ceilings(axes, roofline, low, high)
         _draw_roofs(axes, roofline, low, top)
         _draw_spots(axes, roofline.spots, names)
-        axes.xaxis.set_major_formatter(lambda value, _: digits(value) if value >= 0.01 else f"1/{round(1 / value)}")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"1/{round(1 / value):,}")
         axes.yaxis.set_major_formatter(lambda value, _: rate(value, "FLOP"))
         axes.yaxis.set_minor_formatter(lambda value, _: "")
-        axes.set_xlabel("operations per byte that the level moves")
-        axes.set_ylabel("speed")
+        axes.set_xlabel(log_title("arithmetic intensity: flop per byte that the level moves", True))
+        axes.set_ylabel(log_title("performance", True))
         axes.grid(color="#EEEEEE", linewidth=0.8)
         axes.set_axisbelow(True)
         units = counted(roofline.units, "compute unit")
@@ -143,34 +150,48 @@ def _range(roofline: Roofline) -> tuple[float, float]:
 
 
 def _draw_ceilings(axes: Axes, roofline: Roofline, low: float, high: float) -> None:
-    """Formats with the same peak share a line."""
+    """Formats with the same peak share a line; its name stands right of the axes, away from runs."""
     together: dict[float, list[str]] = {}
     for form, peak in roofline.ceilings.items():
         together.setdefault(peak, []).append(form)
     steepest = max(roofline.roofs.values(), default=None)
-    for peak, forms in together.items():
+    bottom, top = axes.get_ylim()
+    heights = spread([log10(peak / bottom) / log10(top / bottom) for peak in together], 0.075)
+    for (peak, forms), height in zip(together.items(), heights, strict=True):
         start = peak / steepest if steepest else low
         axes.plot([start, high], [peak, peak], color=look_of(forms[0]).colour, linewidth=1.8, zorder=2)
         axes.annotate(
-            f"{', '.join(forms)}: {rate(peak, 'FLOP')}", (high, peak), (-4, 3), textcoords="offset points",
-            ha="right", va="bottom", fontsize=8.5, color=TEXT,
+            f"{rate(peak, 'FLOP')}\n{', '.join(forms)}", (1, height), (5, 0), "axes fraction", "offset points",
+            ha="left", va="center", fontsize=8.5, color=TEXT,
         )  # fmt: skip
 
 
 def _draw_roofs(axes: Axes, roofline: Roofline, low: float, top: float) -> None:
-
+    """Levels with the same bandwidth share a line and a name."""
     looks = series_looks(roofline.roofs)
+    together: dict[float, list[str]] = {}
     for level, bandwidth in roofline.roofs.items():
-        colour = look_of(level).colour if look_of(level).colour != "#F0E442" else "#B8A800"
+        together.setdefault(bandwidth, []).append(level)
+    for number, (bandwidth, levels) in enumerate(sorted(together.items())):
+        look = look_of(levels[0])
+        colour = look.colour if look.colour != "#F0E442" else "#B8A800"
         end = top / bandwidth
         axes.plot(
-            [low, end], [low * bandwidth, top], color=colour, linestyle=looks[level].dash, linewidth=2.0, zorder=2
+            [low, end], [low * bandwidth, top], color=colour, linestyle=looks[levels[0]].dash, linewidth=2.0, zorder=2
         )
-        middle = 10 ** (log10(max(low, axes.get_ylim()[0] / bandwidth)) * 0.62 + log10(end) * 0.38)
+        along = _ALONG[number % len(_ALONG)]
+        middle = 10 ** (log10(max(low, axes.get_ylim()[0] / bandwidth)) * (1 - along) + log10(end) * along)
         axes.annotate(
-            f"{level}: {rate(bandwidth, 'B')}", (middle, middle * bandwidth), (0, 4), textcoords="offset points",
-            rotation=_slope(axes), rotation_mode="anchor", ha="center", va="bottom", fontsize=8.5, color=colour,
+            f"{', '.join(levels)}: {rate(bandwidth, 'B')}", (middle, middle * bandwidth), (0, 4),
+            textcoords="offset points", rotation=_slope(axes), rotation_mode="anchor", ha="center", va="bottom",
+            fontsize=8.5, color=colour,
         )  # fmt: skip
+
+
+_ALONG = (0.3, 0.4, 0.5, 0.6)
+"""Where on its line the name of a level stands: names of neighbours are not at the same height."""
+_DECADES = 1e6
+"""How far below the peak the picture goes, unless a run lies lower."""
 
 
 def _slope(axes: Axes) -> float:
@@ -183,6 +204,7 @@ def _slope(axes: Axes) -> float:
 
 
 def _draw_spots(axes: Axes, spots: Sequence[Spot], names: Sequence[str]) -> None:
+    """Each run at its own height, its name above its marks or beside the only one."""
     looks = series_looks(names)
     low, high = axes.get_ylim()
     ends = []
@@ -190,15 +212,21 @@ def _draw_spots(axes: Axes, spots: Sequence[Spot], names: Sequence[str]) -> None
         own = sorted((spot for spot in spots if spot.name == name), key=lambda spot: spot.intensity)
         axes.plot([s.intensity for s in own], [s.flops_per_s for s in own], color=FAINT, linewidth=0.8, zorder=3)
         for spot in own:
+            if spot.ends is not None:
+                axes.plot(
+                    [spot.intensity] * 2, spot.ends, color=TEXT, linewidth=1.1, marker="_", markersize=7, zorder=3.5
+                )
             axes.plot(
                 [spot.intensity], [spot.flops_per_s], marker=looks[name].marker, markersize=8,
                 color=look_of(spot.level).colour, markeredgecolor=TEXT, markeredgewidth=0.8, zorder=4,
             )  # fmt: skip
-        ends.append((name, own[-1]))
-    heights = spread([log10(spot.flops_per_s / low) / log10(high / low) for _, spot in ends], 0.042)
-    for (name, spot), height in zip(ends, heights, strict=True):
+        ends.append((name, own))
+    heights = spread([log10(own[-1].flops_per_s / low) / log10(high / low) for _, own in ends], 0.05)
+    for (name, own), height in zip(ends, heights, strict=True):
+        alone = len(own) == 1
+        middle = 10 ** (sum(log10(spot.intensity) for spot in own) / len(own))
         axes.annotate(
-            name, (spot.intensity, height), (10, 0), ("data", "axes fraction"), "offset points", va="center",
-            fontsize=9, fontweight="bold", color=TEXT, zorder=5, annotation_clip=False,
+            name, (middle, height), (10, 0) if alone else (0, 12), ("data", "axes fraction"), "offset points",
+            va="center", ha="left" if alone else "center", fontsize=9, fontweight="bold", color=TEXT, zorder=5,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
         )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hwsim.energy import STATIC
 from hwsim.engine.attribution import BUSY, summed
 from hwsim.memory.reuse_distance import ReuseHistogram
 from hwsim.memory.set_pressure import Pressure
@@ -87,10 +88,13 @@ def plot_split(result: RunResult, path: Path | None = None) -> Figure:
     together = summed(result.attribution)
     why = explain(result)
     cycles = {why.part(name): (float(count), _look(kind, name)) for (kind, name), count in together.items()}
-    energy = {name: (joule, look_of(name)) for name, joule in energy_split(result).items()}
+    split = energy_split(result)
+    static = split.pop(STATIC, 0.0)
+    energy = {name: (joule, look_of(name)) for name, joule in split.items()}
     panels = [(f"time  {seconds(result.time_s)}", cycles)]
     if energy and result.energy_j is not None:
-        panels.append((f"energy  {joules(result.energy_j)}", energy))
+        beside = f", beside {joules(static)} static" if static else ""
+        panels.append((f"dynamic energy  {joules(result.energy_j - static)}{beside}", energy))
     rows = max(len(_worth(shares)) for _, shares in panels)
     with canvas((4.8 * len(panels), 1.0 + 0.36 * rows), path, f"{result.workload} on {result.machine}") as figure:
         for axes, (title, shares) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -129,45 +133,36 @@ def _look(kind: str, name: str) -> Look:
 
 
 def plot_sets(pressure: Pressure, ways: int, path: Path | None = None, title: str = "") -> Figure:
-    """Left, misses by set, dark where many; right, distinct lines that want each set, against its ways."""
+    """Set by set: above, how often it misses; below, the distinct lines that want it, against its ways."""
     import numpy as np
 
     measured = pressure.measured
-    misses = np.asarray(measured.misses, float)
-    count = len(misses)
-    across = 16 if count <= 256 else 32 if count <= 1024 else 64
-    rows = -(-count // across)
-    field = np.full(rows * across, np.nan)
-    field[:count] = misses
-    with canvas((10.4, max(3.4, 1.6 + 0.16 * rows)), path, f"{title}   ") as figure:
-        left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
-        image = left.imshow(field.reshape(rows, across), cmap="cividis_r", aspect="auto", vmin=0)
-        left.set_title(f"misses of {measured.level} by set")
-        left.set_xlabel(f"set number: {across} in a row")
-        left.set_yticks(
-            range(0, rows, max(1, rows // 8)), [str(row * across) for row in range(0, rows, max(1, rows // 8))]
+    count = len(measured.misses)
+    crowded = set(pressure.column_sets)
+    colours = [_CROWDED if number in crowded else _BUSY_LOOK.colour for number in range(count)]
+    kinds = (("cold", measured.cold), ("capacity", measured.capacity), ("conflict", measured.conflict))
+    told = ", ".join(f"{short(amount)} {kind}" for kind, amount in kinds if amount)
+    with canvas((9.4, 5.0), path, title) as figure:
+        above, below = figure.subplots(2, 1, sharex=True)
+        above.bar(range(count), np.asarray(measured.misses, float), width=0.9, color=colours)
+        above.yaxis.set_major_formatter(lambda value, _: short(value))
+        above.set_title(f"misses of {measured.level} by set" + (f": {told}" if told else ""))
+        below.bar(range(count), np.asarray(measured.lines, float), width=0.9, color=colours)
+        below.axhline(ways, color="#222222", linewidth=1.2, linestyle="--")
+        below.annotate(
+            f"{ways} ways", (1, ways), (4, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=8.5
         )
-        left.set_xticks(range(0, across, max(1, across // 8)))
-        bar = figure.colorbar(image, ax=left, fraction=0.05, pad=0.02)
-        bar.ax.yaxis.set_major_formatter(lambda value, _: short(value))
-        bar.outline.set_visible(False)
-        crowded = set(pressure.column_sets)
-        colours = ["#D55E00" if number in crowded else "#0072B2" for number in range(count)]
-        right.bar(range(count), np.asarray(measured.lines, float), width=0.9, color=colours)
-        right.axhline(ways, color="#222222", linewidth=1.2, linestyle="--")
-        right.annotate(
-            f"{ways} ways", (1, ways), (0, 3), ("axes fraction", "data"), "offset points", ha="right", fontsize=8.5
-        )
-        right.set_title("distinct lines that want each set")
-        right.set_xlabel("set number")
+        below.set_title("distinct lines that want each set")
+        below.set_xlabel(f"set of {measured.level}")
+        below.set_xlim(-0.6, count - 0.4)
         if pressure.crowding is not None:
             crowding = pressure.crowding
             words = f"orange: a column of {crowding.tensor} falls into {crowding.used_sets} of {crowding.sets} sets"
-            right.annotate(words, (0, -0.2), xycoords="axes fraction", fontsize=8.5, color="#D55E00")
-        kinds = (("cold", measured.cold), ("capacity", measured.capacity), ("conflict", measured.conflict))
-        told = ", ".join(f"{short(amount)} {kind}" for kind, amount in kinds if amount)
-        left.annotate(told, (1, 1), (0, 4), "axes fraction", "offset points", ha="right", fontsize=8.5, color=FAINT)
+            figure.supxlabel(words, x=0.01, ha="left", fontsize=9, color=_CROWDED)
     return figure
+
+
+_CROWDED = "#D55E00"
 
 
 def plot_reuse(

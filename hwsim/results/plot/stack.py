@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hwsim.energy import STATIC
 from hwsim.result import RunResult, bytes_moved
 from hwsim.results.energy import energy_split
-from hwsim.results.plot.style import FAINT, TEXT, canvas, look_of
+from hwsim.results.plot.style import FAINT, TEXT, canvas, log_title, look_of
 from hwsim.text import data, joules
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def plot_traffic(runs: Mapping[str, RunResult], path: Path | None = None, title:
         axes.invert_yaxis()
         axes.xaxis.set_major_formatter(lambda value, _: data(value))
         axes.tick_params(axis="x", which="minor", bottom=False)
-        axes.set_title(title or "Bytes that each level moves")
+        axes.set_title(log_title(title or "Traffic of each level", True))
     return figure
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,10 +84,9 @@ def canvas(
 ) -> Iterator[Figure]:
     """A figure with quiet axes and readable type; when all is drawn it gets its title, and is written to the path."""
     import matplotlib
-    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=size, layout=layout)
+        figure = _figure_class()(figsize=size, layout=layout)
         yield figure
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
@@ -94,6 +95,21 @@ def canvas(
             save_plot(figure, path)
 
 
+@lru_cache(maxsize=1)
+def _figure_class() -> type[Figure]:
+    """A figure that a notebook shows by itself, whatever backend it has; made when Matplotlib is first needed."""
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            with BytesIO() as file:
+                self.savefig(file, format="png", dpi=_SCREEN_DPI, bbox_inches="tight", metadata=_NO_DATE[".png"])
+                return file.getvalue()
+
+    return ShownFigure
+
+
+_SCREEN_DPI = 100
 _OWN_MATH = "\\mathdefault"
 """What Matplotlib writes at logarithmic axes."""
 
@@ -161,6 +177,15 @@ def series_looks(names: Iterable[object]) -> dict[str, Series]:
             others += 1
         looks[name] = Series(colour, _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)])
     return looks
+
+
+LOG = "log scale"
+"""What a logarithmic axis says of itself."""
+
+
+def log_title(title: str, logarithmic: bool) -> str:
+    """The title of a panel or an axis, which says so where its scale is logarithmic."""
+    return f"{title} ({LOG})" if logarithmic else title
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import log10
+from dataclasses import dataclass, field, replace
+from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwsim.results.metrics import about, write
-from hwsim.results.plot.style import FAINT, TEXT, Series, canvas, series_looks, spread
+from hwsim.results.plot.style import BAR, FAINT, TEXT, Series, canvas, log_title, series_looks, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
+_NAMED_AT_ENDS, _SHORT_NAME = 6, 14
+"""So many lines with names of so many letters have them at their ends; others have a legend below."""
 _LOG_FROM = 8.0
 """An axis whose values differ by more than this factor is logarithmic."""
 
@@ -28,6 +30,8 @@ class Curve:
     places: tuple[Any, ...]
     numbers: tuple[float, ...]
     values: Mapping[str, tuple[float | None, ...]]
+    ends: Mapping[str, tuple[tuple[float, float] | None, ...]] = field(default_factory=dict)
+    """Both ends of the error bar at each place, for metrics that have one."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +67,37 @@ def plot_lines(
             if rows:
                 bottom = grid[1][column]
                 _draw_marks(axes, bottom, marks, rows, looks, labelled=column == 0)
-            _label_axis(bottom, lines, axis)
+            few = lines_are and _named_at_ends(lines)
+            _label_axis(bottom, lines, axis, f"; lines: {lines_are}" if few else "")
             if rows:
                 axes.tick_params(axis="x", which="both", bottom=False, labelbottom=False)
-        if lines_are:
-            grid[0][0].annotate(
-                f"lines: {lines_are}",
-                (1, 1),
-                (0, 4),
-                "axes fraction",
-                "offset points",
-                ha="right",
-                color=FAINT,
-                fontsize=9,
-            )
+        if not _named_at_ends(lines):
+            _legend_below(figure, lines, looks, lines_are)
     return figure
 
 
+def _named_at_ends(lines: Sequence[Curve]) -> bool:
+    return len(lines) <= _NAMED_AT_ENDS and max(len(line.name) for line in lines) <= _SHORT_NAME
+
+
+def _legend_below(figure: Figure, lines: Sequence[Curve], looks: Mapping[str, Series], title: str) -> None:
+    """Many lines are told apart below the panels, which keep their room."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.marker, markersize=5, label=line.name)
+        for line, look in ((line, looks[line.name]) for line in lines)
+    ]
+    longest = max(len(line.name) for line in lines)
+    columns = max(1, min(6, int(90 / (longest + 8))))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5, title=title or None,
+        title_fontsize=9, handlelength=3,
+    )  # fmt: skip
+
+
 def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, Series]) -> None:
-    drawn = []
+    drawn, banded = [], False
     for line in lines:
         pairs = [(x, y) for x, y in zip(line.numbers, line.values[metric], strict=True) if y is not None]
         if not pairs:
@@ -92,7 +108,9 @@ def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, S
             markersize=5, linewidth=1.8, markeredgecolor="white", markeredgewidth=0.6, clip_on=False, zorder=3,
         )  # fmt: skip
         drawn.append((line.name, pairs))
+        banded |= _draw_band(axes, line, metric, look.colour)
     values = [y for _, pairs in drawn for _, y in pairs]
+    values += [end for line in lines for ends in line.ends.get(metric, ()) if ends is not None for end in ends]
     positive = [y for y in values if y > 0]
     logarithmic = bool(positive) and len(positive) == len(values) and max(positive) / min(positive) > _LOG_FROM
     if logarithmic:
@@ -105,9 +123,30 @@ def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, S
         axes.set_ylim(0 if 0 <= low < 0.6 * high else low - room, high + room)
     axes.yaxis.set_major_formatter(lambda value, _: write(metric, value))
     axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
-    axes.set_title(about(metric).title)
-    _name_ends(axes, drawn, looks, logarithmic)
+    axes.set_title(log_title(about(metric).title, logarithmic))
+    if banded:
+        axes.annotate(
+            BAND_WORDS, (1, 0), (-3, 3), "axes fraction", "offset points", ha="right", color=FAINT, fontsize=7.5
+        )
+    if _named_at_ends(lines):
+        _name_ends(axes, drawn, looks, logarithmic)
     _mark_best(axes, drawn, metric, looks)
+
+
+BAND_WORDS = "bands: 80 % of unseen measurements"
+
+
+def _draw_band(axes: Axes, line: Curve, metric: str, colour: str) -> bool:
+    """The error bars of a line as a light band; whether there are any."""
+    found = [(x, ends) for x, ends in zip(line.numbers, line.ends.get(metric, ()), strict=False) if ends is not None]
+    if not found:
+        return False
+    places, lows, highs = [x for x, _ in found], [ends[0] for _, ends in found], [ends[1] for _, ends in found]
+    if len(found) == 1:
+        axes.vlines(places, lows, highs, color=colour, alpha=0.4, linewidth=4, zorder=2)
+    else:
+        axes.fill_between(places, lows, highs, color=colour, alpha=0.14, linewidth=0, zorder=1)
+    return True
 
 
 def _name_ends(axes: Axes, drawn: Sequence[tuple[str, Any]], looks: Mapping[str, Series], logarithmic: bool) -> None:
@@ -153,17 +192,53 @@ def _draw_marks(
         strip.axhline(number, color="#E5E5E5", linewidth=0.8, zorder=0)
 
 
-def _label_axis(axes: Axes, lines: Sequence[Curve], axis: str) -> None:
+def _label_axis(axes: Axes, lines: Sequence[Curve], axis: str, more: str = "") -> None:
     places = {number: place for line in lines for number, place in zip(line.numbers, line.places, strict=True)}
     numbers = sorted(places)
     words = any(isinstance(place, str) and place == str(place) and not place[:1].isdigit() for place in places.values())
-    if not words and numbers[0] > 0 and numbers[-1] / numbers[0] >= _LOG_FROM:
+    logarithmic = not words and numbers[0] > 0 and numbers[-1] / numbers[0] >= _LOG_FROM
+    if logarithmic:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_minor_locator(_no_ticks())
     step = -(-len(numbers) // 12)
     shown = numbers[::step]
     axes.set_xticks(shown, [str(places[number]) for number in shown])
-    axes.set_xlabel(axis)
+    axes.set_xlabel(log_title(axis, logarithmic) + more)
+
+
+def plot_bars(
+    values: Mapping[str, Mapping[str, float | None]], metrics: Sequence[str], path: Path | None = None, title: str = ""
+) -> Figure:
+    """Runs below each other, a panel of bars for each metric: `values` by name, then metric."""
+    names = list(values)
+    with canvas((4.4 * len(metrics) + 1.2, 1.3 + 0.36 * len(names)), path, title) as figure:
+        for number, metric in enumerate(metrics):
+            axes = figure.add_subplot(1, len(metrics), number + 1)
+            _draw_bars(axes, [values[name].get(metric) for name in names], metric)
+            axes.set_yticks(range(len(names)), names if number == 0 else [""] * len(names), color=TEXT)
+            axes.set_ylim(len(names) - 0.4, -0.6)
+    return figure
+
+
+def _draw_bars(axes: Axes, amounts: Sequence[float | None], metric: str) -> None:
+    found = [amount for amount in amounts if amount]
+    logarithmic = bool(found) and min(found) > 0 and max(found) / min(found) > _LOG_FROM
+    start = 10.0 ** floor(log10(min(found) / 2)) if logarithmic else 0.0
+    for row, amount in enumerate(amounts):
+        if amount:
+            axes.barh(row, amount - start, 0.7, left=start, color=BAR)
+        words = write(metric, amount)
+        axes.annotate(words, (amount or start, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(start, max(found) * (max(found) / start) ** 0.3)
+        axes.tick_params(axis="x", which="minor", bottom=False)
+    elif found:
+        axes.set_xlim(min(0.0, *found), max(found) * 1.3)
+    axes.xaxis.set_major_formatter(lambda value, _: write(metric, value))
+    most: dict[str, Any] = {"numticks": 5} if logarithmic else {"nbins": 4}
+    axes.locator_params(axis="x", **most)
+    axes.set_title(log_title(about(metric).title, logarithmic))
 
 
 def _no_ticks() -> Any:
@@ -266,6 +341,8 @@ def plot_pareto(
     dots: Sequence[Dot], metrics: Sequence[str], path: Path | None = None, title: str = "", groups_are: str = ""
 ) -> Figure:
     """The front as a line through its points, which are named; all others pale. `metrics`: x, y and perhaps a third."""
+    best = {dot.label for dot in front_of(dots, metrics)}
+    dots, logs = _on_axes(dots)
     groups = list(dict.fromkeys(dot.group for dot in dots))
     looks = series_looks(groups)
     with canvas((7.6, 5.0), path) as figure:
@@ -281,49 +358,90 @@ def plot_pareto(
                     edgecolors="white", linewidths=0.7, zorder=4 if front else 2,
                     label=group if chosen and (front or not any(dot.front for dot, _ in own)) else None,
                 )  # fmt: skip
-        for values, setter in (([d.x for d in dots], axes.set_xscale), ([d.y for d in dots], axes.set_yscale)):
-            if values and min(values) > 0 and max(values) / min(values) > 8:
+        for logarithmic, setter in zip(logs, (axes.set_xscale, axes.set_yscale), strict=True):
+            if logarithmic:
                 setter("log")
-        _draw_front(axes, [dot for dot in dots if dot.front])
+        ordered = sorted((dot for dot in dots if dot.label in best), key=lambda dot: (dot.x, dot.y))
+        _draw_front(axes, ordered, metrics)
         axes.xaxis.set_major_formatter(lambda value, _: write(metrics[0], value))
         axes.yaxis.set_major_formatter(lambda value, _: write(metrics[1], value))
         axes.xaxis.set_minor_formatter(lambda value, _: "")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
-        axes.set_xlabel(about(metrics[0]).title)
-        axes.set_ylabel(about(metrics[1]).title)
+        axes.set_xlabel(log_title(about(metrics[0]).title, logs[0]))
+        axes.set_ylabel(log_title(about(metrics[1]).title, logs[1]))
         axes.grid(color="#EEEEEE", linewidth=0.8)
         axes.set_axisbelow(True)
         if title:
             axes.set_title(title)
-        if len(groups) > 1:
-            legend = axes.legend(title=groups_are or None, frameon=False, fontsize=9, loc="best")
-            for handle in legend.legend_handles:
-                if handle is not None and hasattr(handle, "set_sizes"):
-                    handle.set_sizes([45])
+        shown = [
+            (handle, name)
+            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+            if len(groups) > 1 or name == FRONT
+        ]
+        legend = figure.legend(
+            [handle for handle, _ in shown], [name for _, name in shown], title=groups_are or None, frameon=False,
+            fontsize=9, loc="outside right upper",
+        )  # fmt: skip
+        for handle in legend.legend_handles:
+            if handle is not None and hasattr(handle, "set_sizes"):
+                handle.set_sizes([45])
         if len(metrics) > 2:
             words = f"size: {about(metrics[2]).title}, larger is worse"
             axes.annotate(words, (1, 0), (-4, 6), "axes fraction", "offset points", ha="right", color=FAINT, fontsize=9)
     return figure
 
 
-def _draw_front(axes: Axes, front: Sequence[Dot]) -> None:
-    ordered = sorted(front, key=lambda dot: (dot.x, dot.y))
-    axes.plot([dot.x for dot in ordered], [dot.y for dot in ordered], color=FAINT, linewidth=1.0, zorder=3)
+def _on_axes(dots: Sequence[Dot]) -> tuple[list[Dot], tuple[bool, bool]]:
+    """Which axes are logarithmic; on those, an error of exactly zero lies at the edge, a step below the least one."""
+    found, logs = list(dots), []
+    for name in ("x", "y"):
+        values = [getattr(dot, name) for dot in dots]
+        positive = [value for value in values if value > 0]
+        logs.append(len(positive) > 1 and min(values) >= 0 and max(positive) / min(positive) > _LOG_FROM)
+        if logs[-1]:
+            edge = min(positive) / 10
+            found = [replace(dot, **{name: edge}) if getattr(dot, name) == 0 else dot for dot in found]
+    return found, (logs[0], logs[1])
+
+
+FRONT = "Pareto front"
+
+
+def front_of(dots: Sequence[Dot], metrics: Sequence[str]) -> list[Dot]:
+    """The dots that no other beats in both metrics that are drawn, from left to right."""
+    signs = [-1 if about(name).higher_is_better else 1 for name in metrics[:2]]
+    places = [(signs[0] * dot.x, signs[1] * dot.y) for dot in dots]
+    kept = [
+        dot
+        for dot, (x, y) in zip(dots, places, strict=True)
+        if not any(a <= x and b <= y and (a < x or b < y) for a, b in places)
+    ]
+    return sorted(kept, key=lambda dot: (dot.x, dot.y))
+
+
+def _draw_front(axes: Axes, ordered: Sequence[Dot], metrics: Sequence[str]) -> None:
+    """Steps through the points of the front: all above or right of them is worse."""
+    steps: Any = "steps-pre" if about(metrics[0]).higher_is_better else "steps-post"
+    axes.plot(
+        [dot.x for dot in ordered], [dot.y for dot in ordered], color=TEXT, linewidth=1.3, zorder=3, drawstyle=steps,
+        label=FRONT,
+    )  # fmt: skip
     distinct: dict[tuple[float, float], list[str]] = {}
     for dot in ordered:
         distinct.setdefault((dot.x, dot.y), []).append(dot.label)
     for number, ((x, y), labels) in enumerate(list(distinct.items())[:_NAMED]):
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         above = number % 2 == 0
+        place = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))[0]
         axes.annotate(
-            labels[0] + more,
-            (x, y),
-            (7, 6 if above else -11),
-            textcoords="offset points",
-            fontsize=8,
-            color=TEXT,
-            zorder=5,
-        )
+            labels[0] + more, (x, y), (7 if place < _RIGHT_PART else -7, 8 if above else -14),
+            textcoords="offset points", ha="left" if place < _RIGHT_PART else "right", fontsize=8, color=TEXT, zorder=5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+        )  # fmt: skip
+
+
+_RIGHT_PART = 0.6
+"""Points right of this share of the axis have their names to their left."""
 
 
 def _sizes(dots: Sequence[Dot]) -> list[float]:

@@ -2,7 +2,8 @@
 
 Compute is bound by the units (operations over ports), by issue, by the load and store ports, and by chains of
 dependent operations, of which the window of an out-of-order core hides the beginning. Memory is bound, at every level,
-by bytes over bandwidth and by the latency of the next level over the number of misses that can be outstanding at once.
+by bytes over bandwidth and by the latency of the next level over the number of misses that can be outstanding at once;
+crowded sets, unknown pages and sums that come back from memory (`hazards.py`) take their time beside these.
 Which parts run at the same time is the machine's `overlap`; the engine adds them up.
 """
 
@@ -12,48 +13,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import ceil
+from math import ceil, prod, sqrt
 
 from hwsim.errors import InputError
+from hwsim.memory.footprint import estimate_page_misses
 from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
+from hwsim.targets.cpu.hazards import WindowLines, can_crowd, crowded, find_reload, is_stream, window_lines
 from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
-from hwsim.trace.nest import Access, Chain, Instructions, Nest, Work
+from hwsim.trace.nest import Chain, Instructions, Nest, Work
 from hwsim.units import Bandwidth
-
-STREAM_LINES = 2
-"""Neighbouring lines in a row from which a prefetcher runs ahead."""
-PAGE_BYTES = 4096
-"""No prefetcher steps over the border of a page."""
-
-
-def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
-    """Whether a prefetcher can follow an access: the innermost loop that leads to another line decides.
-
-    A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
-    Nobody can follow a loop whose places are looked up in a table.
-    """
-    line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
-    looked_up = access.table.strides if access.table is not None else (0,) * access.depth
-    loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
-    for trip, stride, entries in reversed(tuple(loops)):
-        if entries and trip > 1:
-            return False
-        if stride == 0 or trip == 1:
-            continue
-        if abs(stride) > line:
-            return abs(stride) < page
-        if trip * abs(stride) >= STREAM_LINES * line:
-            return True
-    return True
-
 
 Cycles = Fraction
 
 ZERO = Fraction(0)
+
+PARTS = 1 << 20
+"""Times that are estimated count in parts of a cycle."""
+MOST_KNOWN = 4096
+"""Shapes of nests about which hazards are remembered."""
+FEWEST_MSHRS = 16
+"""Misses that any cache is taken to have outstanding, if nothing is said."""
+TRANSLATION = "address translation"
 
 
 @dataclass(frozen=True)
@@ -174,6 +158,10 @@ def _total(parts: Sequence[CostPart]) -> Cycles:
     return sum((part.cycles for part in parts), ZERO)
 
 
+def _one_at_a_time(level: CacheSpec | DramSpec) -> bool:
+    return isinstance(level, DramSpec) or not level.dual_port
+
+
 def core_spec(machine: MachineSpec) -> CpuSpec:
     """The core of a machine, which has to have one."""
     unit = machine.compute[0]
@@ -202,6 +190,8 @@ class CpuCore:
         self._waits: dict[Work, tuple[CostPart, ...]] = {}
         self._rates: dict[tuple[str, int], Fraction | None] = {}
         self._latencies: dict[str, Cycles] = {}
+        self._windows: dict[object, tuple[WindowLines, ...]] = {}
+        self._pages: dict[object, float] = {}
 
     def cost(self, work: Work, chunk: Chunk) -> StepCost:
         """What a piece of a step takes, given the work of the whole step and what the piece moved."""
@@ -210,14 +200,16 @@ class CpuCore:
         share = chunk.share
         return StepCost(
             compute=self._compute(work, chunk),
-            chain=self._load_chain(work, chunk) if dependent else _shared(self._chain(work), share),
+            chain=self._load_chain(work, chunk)
+            if dependent
+            else (*_shared(self._chain(work), share), *self._reloads(work, chunk)),
             delays=(CostPart("loop start", start * work.loop_starts * share),),
             transfers=self._transfers(work, chunk, dependent),
         )
 
     def peak_flops_per_cycle(self, fmt: Format) -> Fraction:
         """Additions and multiplications that all ports together can start in a cycle."""
-        lanes = lanes_of(self.unit, fmt)
+        lanes = Fraction(lanes_of(self.unit, fmt), self.unit.simd.passes if self.unit.simd else 1)
         ports = self.unit.ports
         fused = 2 * ports.fma * (self.unit.matrix.macs if self.unit.matrix else 1)
         return lanes * self.format_rate(fmt.name) * (fused if ports.fma else ports.add + ports.mul)
@@ -270,13 +262,23 @@ class CpuCore:
             self._latencies[level.name] = known
         return known
 
+    def mshrs(self, cache: CacheSpec) -> int:
+        """Misses of a cache that may be outstanding at once; if not said, what the next level's bandwidth needs."""
+        if cache.mshrs is not None:
+            return cache.mshrs
+        further = self._levels[self.caches.index(cache) + 1]
+        rate = self.read_rate(further)
+        return (
+            FEWEST_MSHRS if rate is None else max(FEWEST_MSHRS, ceil(rate * self.latency_cycles(further) / cache.line))
+        )
+
     @cached_property
     def reach_cycles(self) -> Cycles:
         """How far the core runs ahead of itself at most: until all that can be in flight has arrived."""
         times = [ZERO]
         for inner, outer in zip(self._levels, self._levels[1:], strict=False):
             assert isinstance(inner, CacheSpec)
-            times += [self.latency_cycles(outer), self._over(inner.mshrs * inner.line, self.read_rate(outer))]
+            times += [self.latency_cycles(outer), self._over(self.mshrs(inner) * inner.line, self.read_rate(outer))]
         return max(times)
 
     # Compute ----------------------------------------------------------------------------------------------------------
@@ -295,6 +297,8 @@ class CpuCore:
         """Operations over ports, and instructions over issue slots."""
         count, ports = self.issued(work), self.unit.ports
         multipliers, rate = max(ports.fma, ports.mul), self.format_rate(work.fmt)
+        if work.lanes > 1 and self.unit.simd:
+            rate /= self.unit.simd.passes
         parts = [
             CostPart("fma", Fraction(count.fma + count.mul, multipliers) / rate, busy=True),
             CostPart("add", Fraction(count.add, ports.add) / rate, busy=True),
@@ -318,10 +322,49 @@ class CpuCore:
         sums = work.sums
         length = self._links(chain)
         per_link = Fraction(max(1, self.issued(work).total), sums * length)
-        hidden = min(Fraction(length), self.unit.window / per_link) if self.unit.window > 1 else ZERO
-        exposed = (length - hidden) * self._op_latency(chain)
         first = self._operand_latency(work, chain) * (sums if self.unit.window == 1 else 1)
-        return sums * (exposed + hidden * per_link / self.unit.issue_width) + first
+        return sums * self._waited(work, length, per_link, self._op_latency(chain, work.fmt)) + first
+
+    def _waited(self, work: Work, links: int, per_link: Fraction, latency: int) -> Cycles:
+        """How long links take that wait for each other, of which the window lets some overlap with other chains.
+
+        A chain much shorter than the window is hidden, and of a long one what the window holds. Where both are about as
+        long, the window ends inside a chain now and then: measured scalar sums follow the root of the squares.
+        """
+        window = self.in_flight(work)
+        hidden = ZERO
+        if window > 1:
+            shorter = 1 / sqrt(float(links) ** -2 + float(window / per_link) ** -2)
+            hidden = min(Fraction(links), Fraction(round(shorter * PARTS), PARTS))
+        return (links - hidden) * latency + hidden * per_link / self.unit.issue_width
+
+    def in_flight(self, work: Work) -> Fraction:
+        """Instructions in flight at once: what the reorder buffer holds, and no more loads than their queue does."""
+        issued, queue = self.issued(work), self.unit.load_queue
+        window = Fraction(self.unit.window)
+        return min(window, Fraction(queue * issued.total, issued.load)) if queue and issued.load else window
+
+    def _reloads(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
+        """Sums that go through memory: each addition waits for the store before it to be forwarded."""
+        if work.chain is not None or not (work.instructions.fma or work.instructions.add):
+            return ()
+        latency = self.unit.latency
+        summed = latency.fma if work.instructions.fma and self.unit.ports.fma else latency.add
+        spread = self._per_iteration(work, chunk)
+        cycles = ZERO
+        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+            reload = find_reload(nest) if nest.length else None
+            if reload is not None:
+                waited = self._waited(work, reload.links, spread * reload.inside, latency.forward + summed)
+                cycles += reload.sums * waited * Fraction(moved.accesses, nest.length)
+        return (CostPart("store forwarding", cycles),) if cycles else ()
+
+    def _per_iteration(self, work: Work, chunk: Chunk) -> Fraction:
+        """Instructions of one iteration of the innermost loop, on average."""
+        accesses = sum(nest.length for nest in chunk.nests)
+        iterations = sum(prod(nest.trips) for nest in chunk.nests)
+        total = Fraction(max(1, self.issued(work).total) * max(1, accesses), max(1, chunk.executions))
+        return total / max(1, iterations)
 
     def _operand_latency(self, work: Work, chain: Chain) -> int:
         """Cycles until the first operand of a sum is there: a product, an exponential."""
@@ -347,9 +390,10 @@ class CpuCore:
             parts.append(CostPart(f"latency of {outer.name}", misses * further))
         return tuple(part for part in parts if part.cycles)
 
-    def _op_latency(self, chain: Chain) -> int:
-        if chain.op == "fma" and not self.unit.ports.fma:
-            return self.unit.latency.add
+    def _op_latency(self, chain: Chain, fmt: str) -> int:
+        adds = chain.op == "add" or (chain.op == "fma" and not self.unit.ports.fma)
+        if adds:
+            return self.unit.latency.integer if fmt.startswith("int") else self.unit.latency.add
         return int(getattr(self.unit.latency, chain.op))
 
     # Memory -----------------------------------------------------------------------------------------------------------
@@ -362,12 +406,13 @@ class CpuCore:
             if level is self._near:
                 continue
             read, written = self._bytes(level, traffic)
-            rows = self._row_cycles(level, traffic) if isinstance(level, DramSpec) else ZERO
+            rows = self._row_cycles(traffic) if isinstance(level, DramSpec) else ZERO
             cycles = max(rows, self.bandwidth_cycles(level, read, written))
             ahead = ZERO
             if number > 0 and not dependent:
                 misses = self._misses(self.caches[number - 1], work, chunk)
                 cycles = max(cycles, misses.cycles(self.latency_cycles(level), first=not chunk.begin))
+                cycles = max(cycles, self._refill_cycles(number - 1, work, chunk))
                 ahead = misses.ahead
             shared = ZERO
             if level.shared_by != 1 or isinstance(level, DramSpec):
@@ -376,7 +421,63 @@ class CpuCore:
                 )
             if cycles or shared:
                 moved.append(Transfer(self._link(number), level.name, cycles, shared, cycles * ahead))
+        pages = self._page_cycles(chunk)
+        if pages:
+            moved.append(Transfer(TRANSLATION, "tlb", pages, 0))
         return tuple(moved)
+
+    def _page_cycles(self, chunk: Chunk) -> Cycles:
+        """Translations that the TLB does not hold, looked up one after the other."""
+        tlb = self.unit.tlb
+        if tlb is None:
+            return ZERO
+        missed = 0.0
+        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+            key = nest.trips, tuple(access.strides for access in nest.accesses)
+            if key not in self._pages:
+                if len(self._pages) >= MOST_KNOWN:
+                    self._pages.clear()
+                self._pages[key] = estimate_page_misses(nest, tlb.entries, tlb.page)
+            missed += self._pages[key] * moved.accesses / max(1, nest.length)
+        return Fraction(round(missed * tlb.miss * PARTS), PARTS)
+
+    def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> Cycles:
+        """How long the busiest set of a cache is being filled: its fills follow each other."""
+        cache, refill = self.caches[number], self._set_refill(number)
+        if not refill or not can_crowd(cache):
+            return ZERO
+        iterations = max(1, int(self.in_flight(work) / self._per_iteration(work, chunk)))
+        total = ZERO
+        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+            if not any(moved.misses[cache.name]):
+                continue
+            windows = self._windows_of(nest, iterations, cache)
+            share = Fraction(moved.accesses, nest.length)
+            followed = tuple(is_stream(nest, access, cache.line) for access in nest.accesses)
+            fills = crowded(nest, windows, moved.misses[cache.name], followed, share, cache.set_count)
+            total += Fraction(round(fills * PARTS), PARTS) * prod(nest.trips) * share / iterations
+        return total * refill
+
+    def _set_refill(self, number: int) -> Cycles:
+        cache = self.caches[number]
+        if cache.set_refill is not None:
+            return cache.set_refill.seconds(self._clock_of(cache)) * self.clock_hz
+        if number:
+            return ZERO
+        return max(ZERO, self.latency_cycles(self._levels[1]) - self.latency_cycles(cache))
+
+    def _windows_of(self, nest: Nest, iterations: int, cache: CacheSpec) -> tuple[WindowLines, ...]:
+        """The lines that each access touches in one window; of nests that lie alike in the sets, asked once."""
+        way = cache.set_count * cache.line * nest.per_byte
+        places = tuple((access.base % way, access.strides, id(access.table)) for access in nest.accesses)
+        key = cache.name, iterations, nest.trips, places
+        known = self._windows.get(key)
+        if known is None:
+            if len(self._windows) >= MOST_KNOWN:
+                self._windows.clear()
+            known = tuple(window_lines(nest, access, iterations, cache) for access in nest.accesses)
+            self._windows[key] = known
+        return known
 
     def _link(self, number: int) -> str:
         """The name of the link from a level to the one nearer the core."""
@@ -389,16 +490,16 @@ class CpuCore:
         return sum(each.bytes_read for each in counters), sum(each.bytes_written for each in counters)
 
     def bandwidth_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
-        """A cache reads and writes at the same time; DRAM has one bus for both."""
+        """A cache with two ports reads and writes at the same time; DRAM has one bus for both."""
         reading = self._over(read, self.read_rate(level))
         writing = self._over(written, self.write_rate(level))
-        return reading + writing if isinstance(level, DramSpec) else max(reading, writing)
+        return reading + writing if _one_at_a_time(level) else max(reading, writing)
 
     def instance_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
         """The same for the level itself, whatever a single core can draw from it."""
         reading = self._over(read, self._rate(level, level.bandwidth))
         writing = self._over(written, self._rate(level, level.write_bandwidth or level.bandwidth))
-        return reading + writing if isinstance(level, DramSpec) else max(reading, writing)
+        return reading + writing if _one_at_a_time(level) else max(reading, writing)
 
     def read_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
         """Bytes per core cycle that this core can draw from a level; None without a limit."""
@@ -422,19 +523,25 @@ class CpuCore:
     def _over(self, nbytes: int, rate: Fraction | None) -> Cycles:
         return nbytes / rate if rate and nbytes else ZERO
 
-    def _row_cycles(self, dram: DramSpec, traffic: Sequence[Traffic]) -> Cycles:
+    def _row_cycles(self, traffic: Sequence[Traffic]) -> Cycles:
         """Every activation holds its bank for a row cycle; all banks work side by side, but for their refreshes.
 
         A row stays open as long as the device demands, and at least until its column has been read.
         """
         activates = sum(each.dram.activates for each in traffic)
-        if dram.timing is None or not activates:
+        return activates * self._activate_cycles if activates else ZERO
+
+    @cached_property
+    def _activate_cycles(self) -> Cycles:
+        """One activation, with all banks at work."""
+        dram, timing = self.dram, self.dram.timing
+        if timing is None:
             return ZERO
-        hz, timing = self._machine.clock_hz(dram.clock), dram.timing
+        hz = self._machine.clock_hz(dram.clock)
         read = timing.trcd.seconds(hz) + timing.cl.seconds(hz)
         row_cycle = max(timing.tras.seconds(hz), read) + timing.trp.seconds(hz)
         available = 1 - timing.trfc.seconds(hz) / timing.trefi.seconds(hz)
-        return activates * row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
+        return row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
 
     def _misses(self, inner: CacheSpec, work: Work, chunk: Chunk) -> Misses:
         """The misses of a level that are waited for, in streams and in jumps, and how many are outstanding at once.
@@ -442,6 +549,7 @@ class CpuCore:
         A store that goes on to the next level without bringing its line in is sent off and not waited for.
         """
         spread = Fraction(max(work.instructions.total, 1), max(1, chunk.executions))
+        window = self.in_flight(work)
         found = []
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             waited = [
@@ -452,18 +560,30 @@ class CpuCore:
             streamed = sum(misses for misses, stream in waited if stream)
             jumping = sum(misses for misses, stream in waited if not stream)
             if streamed:
-                found.append((streamed, Fraction(inner.mshrs)))
+                found.append((streamed, self._followed(inner)))
             if jumping:
-                found.append((jumping, self._parallel(inner, spread * max(1, moved.accesses) / jumping)))
+                looked_up = any(access.table is not None for access in nest.accesses)
+                per_miss = spread * max(1, moved.accesses) / jumping
+                found.append((jumping, self._parallel(inner, window / per_miss, looked_up)))
         return Misses(tuple(found))
 
-    def _parallel(self, inner: CacheSpec, per_miss: Fraction) -> Fraction:
-        """How many jumps overlap, one in `per_miss` instructions: what the caches allow and the window reaches."""
+    def _followed(self, inner: CacheSpec) -> Fraction:
+        """How many misses of a stream overlap: what the caches on the way allow, but for the first, which prefetchers
+        pass by."""
+        nearer = self.caches[1 : self.caches.index(inner) + 1] or (inner,)
+        return Fraction(min(self.mshrs(level) for level in nearer))
+
+    def _parallel(self, inner: CacheSpec, reach: Fraction, looked_up: bool) -> Fraction:
+        """How many jumps overlap: what the caches allow, and as many as the window reaches.
+
+        Where the machine says how many of equal steps overlap, a prefetcher follows these as far as that.
+        """
         nearer = self.caches[: self.caches.index(inner) + 1]
-        outstanding = Fraction(min(level.mshrs for level in nearer))
-        if inner.strided_misses is not None:
-            outstanding = min(outstanding, Fraction(inner.strided_misses))
-        return max(Fraction(1), min(outstanding, self.unit.window / per_miss))
+        outstanding = Fraction(min(self.mshrs(level) for level in nearer))
+        if inner.strided_misses is not None and self.unit.window > 1:
+            strided = min(outstanding, Fraction(inner.strided_misses))
+            return max(Fraction(1), min(strided, reach)) if looked_up else strided
+        return max(Fraction(1), min(outstanding, reach))
 
     def _clock_of(self, level: CacheSpec | DramSpec) -> int:
         return self._machine.clock_hz(level.clock)

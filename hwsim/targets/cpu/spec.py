@@ -11,7 +11,7 @@ from hwsim.spec.base import Name, Spec, SumFormat
 from hwsim.spec.fields import Finding
 from hwsim.spec.limits import SMALLEST_SHARE, Bits, Cycles, Held, PerCycle, Products, Units
 from hwsim.spec.machine import MachineSpec, UnitSpec
-from hwsim.units import LatencyField
+from hwsim.units import Bytes, LatencyField
 
 CoreRate = Annotated[float, Field(ge=SMALLEST_SHARE, le=64)]
 
@@ -28,6 +28,14 @@ class SimdSpec(Spec):
     """The vector datapath of a core."""
 
     bits: Bits = Field(ge=8, description="Vector width; lanes follow from the precision.", examples=[256])
+    unit_bits: Bits | None = Field(
+        None, ge=8, description="Width of the units that it passes, several times if they are narrower; as `bits`."
+    )
+
+    @property
+    def passes(self) -> int:
+        """How often a vector passes a unit."""
+        return -(-self.bits // self.unit_bits) if self.unit_bits else 1
 
 
 class MatrixSpec(Spec):
@@ -65,6 +73,18 @@ class OpLatencySpec(Spec):
     add: Cycles = Field(3, ge=1, description="Addition.")
     mul: Cycles = Field(3, ge=1, description="Multiplication.")
     special: Cycles = Field(20, ge=1, description="Division, square root, exponential.")
+    integer: Cycles = Field(1, ge=1, description="Addition of integers.")
+    forward: Cycles = Field(5, ge=1, description="From a store to a load of the same place, which waits for it.")
+
+
+class TlbSpec(Spec):
+    """The first-level translation buffer of a core: pages whose address it knows."""
+
+    entries: Held = Field(description="Pages that it holds.", examples=[64])
+    page: Bytes = Field(4096, description="Size of a page.", examples=["4 KiB"])
+    miss: Annotated[float, Field(ge=0, le=10_000)] = Field(
+        2, description="Cycles that a page costs which it does not hold, where many such follow each other."
+    )
 
 
 class CpuSpec(UnitSpec):
@@ -80,6 +100,10 @@ class CpuSpec(UnitSpec):
         description="Instructions in flight at once (reorder buffer); 1 is an in-order core.",
         examples=[256],
     )
+    load_queue: Held | None = Field(
+        None, description="Loads in flight at once, where they limit the window; no limit if not given.", examples=[72]
+    )
+    tlb: TlbSpec | None = Field(None, description="First translation buffer; all pages are known if not given.")
     simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
     formats: dict[Name, CoreRate | CoreFormatSpec] = Field(
         {"fp64": 1, "fp32": 1, "fp16": 1, "bf16": 1, "int32": 1, "int8": 1},

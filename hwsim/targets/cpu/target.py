@@ -12,11 +12,14 @@ from hwsim.memory.footprint import FootprintHierarchy
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.program.build import build_kernel
+from hwsim.program.gemm import gemm_view
 from hwsim.program.kernel import Formula, Kernel
+from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loops import all_loops
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Rung, Why, tried
+from hwsim.target import ComparedPart, Knob, Rung, Starts, Why, tried
 from hwsim.targets.cpu.details import crowded_rows
 from hwsim.targets.cpu.knobs import broken_rule, in_own_names, knobs
 from hwsim.targets.cpu.lower import choose_format, lanes_of
@@ -173,6 +176,21 @@ def _fills_reason(
     return f"{level} does not keep everything until it is used again: too many lines come between two uses"
 
 
+# What was measured ----------------------------------------------------------------------------------------------------
+
+MEASURED_FORMATS = ("fp32", "fp64")
+_OTHER = ("loops other than products in fp32 and fp64", "work of several cores")
+
+
+def product_stages(kernel: Kernel) -> frozenset[str]:
+    """The stages of a kernel that are products of matrices and nothing else."""
+    if not isinstance(kernel, LoopKernel):
+        return frozenset()
+    phases = [(phase.name or kernel.name, list(all_loops(phase.items))) for phase in kernel.program]
+    others = {name for name, loops in phases if not all(gemm_view(loop) for loop in loops)}
+    return frozenset(name for name, _ in phases) - others
+
+
 # The target -----------------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +198,8 @@ class CpuTarget:
     """Cores that load and store through caches."""
 
     groups: ClassVar[frozenset[str]] = frozenset()
+    exact: ClassVar[str] = "operations, loads and stores; hits, misses and bytes of every level for its stated policy"
+    models: ClassVar[str] = ""
 
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
@@ -238,6 +258,19 @@ class CpuTarget:
         self, kernel: Kernel, outcome: Outcome, memory: Mapping[str, Counts], intensity: Intensity
     ) -> tuple[FormulaCheck, ...]:
         return compare_formulas(self.machine, kernel, outcome, memory, intensity)
+
+    def compared(self, kernel: Kernel, outcome: Outcome) -> tuple[ComparedPart, ...]:
+        """Products on one core were measured; other loops, and several cores, were not."""
+        products = product_stages(kernel) if len(outcome.agents) == 1 and kernel.fmt.name in MEASURED_FORMATS else ()
+        return tuple(
+            ComparedPart("cpu_matmul", "products on one core", each.elapsed_fs / FEMTOSECONDS)
+            if each.name in products
+            else ComparedPart("cpu_other", _OTHER[len(outcome.agents) > 1], each.elapsed_fs / FEMTOSECONDS)
+            for each in outcome.stages
+        )
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

@@ -87,7 +87,9 @@ NEARLY = 0.9
 ALIKE = 0.99
 """Parts this close to the longest are as long; of them, the one that more cycles went to is named."""
 ALWAYS = 0.95
-"""A unit that is at work for this share of the time never rests."""
+"""A unit that is at work for this share of the time always has work."""
+NEAR_PEAK = 0.95
+"""A unit that always has work, and reaches less of the peak than this, does something else than the peak counts."""
 COMPUTE = ("fma", "add", "special")
 PARTS = {
     "issue": "issues other instructions",
@@ -167,7 +169,7 @@ def _level_table(result: RunResult) -> Table:
                 per_byte(result, name),
             )
         )
-    columns = ("level", "accesses", "hit rate", "misses", "bytes to and from", "flop per byte")
+    columns = ("level", "accesses", "hit rate", "misses", "memory traffic", "flop/byte")
     return Table(columns, tuple(rows))
 
 
@@ -233,8 +235,10 @@ def _describe(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
 def _compute(part: str, result: RunResult, machine: MachineSpec) -> str:
     rate = percent(result.utilisation, 1)
     busy = _busy_share(part, result)
-    at_work = "never rests" if busy >= ALWAYS else f"is at work {percent(busy, 1)} of the time"
-    start = f"Bound by arithmetic: the {part} unit {at_work}, and {rate} of the peak is reached."
+    at_work = "always has work" if busy >= ALWAYS else f"is at work {percent(busy, 1)} of the time"
+    full = busy < ALWAYS or result.utilisation >= NEAR_PEAK
+    reason = "" if full else ", as not all it does is whole vectors of multiply-adds"
+    start = f"Bound by arithmetic: the {part} unit {at_work}, and {rate} of the peak is reached{reason}."
     simd = core_spec(machine).simd
     if simd is not None and not _vectorised(result):
         return f"{start} One value at a time is computed; vectors of {simd.bits} bits would hold several."

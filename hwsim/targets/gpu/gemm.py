@@ -42,7 +42,7 @@ SUM_BYTES = 4
 EQUAL = 0.03
 """Estimates that differ by less are taken as equal."""
 SEEN = 0.5
-"""Of the shorter of products and conversions, the part that does not run under the other (fitted on A100)."""
+"""Of the shorter of products and conversions, the part that the other does not hide: warps take turns with both."""
 CONVERTED_PARTS = 2
 """Parts of a sum at most, in kernels that turn weights into another format (fitted on such products on A100)."""
 LEAST_STEPS = 2

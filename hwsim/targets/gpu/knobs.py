@@ -42,6 +42,15 @@ def knobs(machine: MachineSpec, work: WorkloadSpec) -> Mapping[str, Knob]:
     return found
 
 
+def with_epilogues(work: WorkloadSpec, limit: int | None) -> WorkloadSpec:
+    """A chain in which no more is fused behind a product than the library does; less, where somebody asked for less."""
+    schedule = getattr(work, "schedule", None)
+    if work.op != "chain" or limit is None or schedule is None:
+        return work
+    asked = min(limit, schedule.epilogues or limit)
+    return work.model_copy(update={"schedule": schedule.model_copy(update={"epilogues": asked})})
+
+
 def choices_of(machine: MachineSpec, work: WorkloadSpec) -> dict[str, int]:
     """What was chosen, with the level of the machine called `shared`."""
     shared = shared_name(machine)

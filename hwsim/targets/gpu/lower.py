@@ -18,22 +18,51 @@ from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import CapacityError, InputError
+from hwsim.program.count import count_body
+from hwsim.program.fuse import FusedOperator
 from hwsim.program.gemm import GemmView, footprint, gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.loops import Item, Loop, Operand, Phase, Ranges, all_loops, summed, walk
-from hwsim.program.operator import Operator, is_named
+from hwsim.program.loops import Item, Loop, Operand, Phase, Ranges, all_loops, flops_of, summed, walk
+from hwsim.program.operator import Operator
 from hwsim.spec.choices import ThreadSchedule
 from hwsim.targets.gpu.attention import DECODE
 from hwsim.targets.gpu.device import KernelCost
 from hwsim.targets.gpu.gemm import GemmBytes
 from hwsim.targets.gpu.knobs import choose_split, choose_tiles
 from hwsim.targets.gpu.model import GpuModel, as_gemm
+from hwsim.text import data
+from hwsim.trace.nest import Instructions
 
 if TYPE_CHECKING:
     from hwsim.program.convolution import ConvView
     from hwsim.program.operation import StatementOperator
     from hwsim.targets.gpu.hand_written import MatmulProblem, ProgramCost
+
+
+OTHER = "memory_other"
+FAMILIES = {
+    "gemm_tensor": "products on tensor cores",
+    "gemm_8bit": "8-bit products",
+    "gemm_4bit": "4-bit products",
+    "gemm_fp32": "fp32 products",
+    "gemm_weight_only": "products with narrow weights",
+    "bmm": "batched products",
+    "conv_implicit": "convolutions as products",
+    "attention_fused": "fused attention",
+    "attention_decode": "attention of decoding",
+    "attention_unfused": "attention in three kernels",
+    "memory_bound": "element-wise kernels, softmax and norms",
+    "sgemm_ladder": "products written by hand",
+    "gemm_other": "products in other formats",
+    OTHER: "other passes over memory",
+}
+"""Families of measurements, as `hwsim validate gpu` names them, and what they are called."""
+MEASURED_FORMATS = {
+    "fp16": "gemm_tensor", "bf16": "gemm_tensor", "fp32": "gemm_fp32", "int8": "gemm_8bit", "fp8_e4m3": "gemm_8bit",
+    "fp8_e5m2": "gemm_8bit", "nvfp4": "gemm_4bit",
+}  # fmt: skip
+"""The family of a product by the format of its operands."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +97,12 @@ class Launch:
     """How it was found, for a hand-written kernel."""
     passes: Mapping[str, float] = field(default_factory=dict)
     """How often a tensor passes the L2 where that is more than once: A for each column of tiles."""
+    family: str = OTHER
+    """The family of measurements that tells how far off it is likely to be."""
+    note: str = ""
+    """What a user should know of the way it is computed."""
+    workspace_bytes: int = 0
+    """Memory that it needs beside the tensors of the program."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +124,12 @@ class OperatorLoops:
         loops: Sequence[Loop],
         tensors: dict[str, tuple[int, int]] | None = None,
         passes: Mapping[str, float] | None = None,
+        family: str = OTHER,
     ) -> Launch:
         """One kernel that computes some of the loops."""
         moved = tensors_of(self.kernel, loops) if tensors is None else tensors
         flops, macs = flops_of_loops(loops), macs_of_loops(loops)
-        return Launch(self.stage, name, cost, flops, macs, moved, passes=passes or {})
+        return Launch(self.stage, name, cost, flops, macs, moved, passes=passes or {}, family=family)
 
     def tensor(self, port: str) -> str:
         """The tensor in memory behind a port."""
@@ -156,13 +192,14 @@ def norm_launch(task: OperatorLoops, operator: Operator, items: Sequence[Item]) 
 def quantize_launch(task: OperatorLoops, operator: Operator, items: Sequence[Item]) -> Iterator[Launch]:
     *rows, columns = operator.inputs[0].shape
     to = operator.outputs[-1].fmt
-    yield _row_launch(task, operator, items, task.model.quantize(prod(rows), columns, task.kernel.fmt.name, to))
+    cost = task.model.quantize(prod(rows), columns, task.kernel.fmt.name, to)
+    yield replace(_row_launch(task, operator, items, cost), family=OTHER)
 
 
 def _row_launch(task: OperatorLoops, operator: Operator, items: Sequence[Item], cost: KernelCost) -> Launch:
     """One kernel over rows, which keeps on the SM what it has between its passes."""
     loops = list(all_loops(items))
-    return task.launch(operator.name, cost, loops, _ports(task, operator, loops))
+    return task.launch(operator.name, cost, loops, _ports(task, operator, loops), family="memory_bound")
 
 
 def _ports(task: OperatorLoops, operator: Operator, loops: Sequence[Loop]) -> dict[str, tuple[int, int]]:
@@ -187,7 +224,7 @@ def conv_launch(task: OperatorLoops, found: ConvView, view: GemmView, others: Se
         task.choices,
     )
     passes = {x: shape.depth * ceil(gemm.n / cost.tile[1]) / shape.ci, w: ceil(gemm.m / cost.tile[0])}
-    return task.launch(loop.name, cost, [loop, *others], passes=passes)
+    return task.launch(loop.name, cost, [loop, *others], passes=passes, family="conv_implicit")
 
 
 def conv_of(task: OperatorLoops, operator: Operator | None, view: GemmView) -> ConvView | None:
@@ -216,7 +253,15 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
     shape, model, fmt = shape_of(operator), task.model, task.kernel.fmt.name
     loops = list(all_loops(items))
     if not is_fused(operator) or not model.device.sm.library.attention:
-        yield from _unfused(task, items, model.attention_unfused(shape, fmt))
+        first, *others = _unfused(task, items, model.attention_unfused(shape, fmt))
+        if is_fused(operator):
+            scores = ceil(2 * shape.batch * shape.heads * shape.queries * shape.keys * task.kernel.fmt.element_bytes)
+            note = (
+                "the library of this GPU has no fused attention kernel (sm.library.attention): it runs as three "
+                f"kernels, with {data(scores)} of scores and weights in memory between them"
+            )
+            first = replace(first, note=note, workspace_bytes=scores)
+        yield from (first, *others)
         return
     asked = task.conditions.attention
     few = shape.queries * shape.repeat <= DECODE_QUERIES
@@ -227,8 +272,34 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
         else model.attention(shape, fmt, asked or None, task.choices)
     )
     flops, macs = summed(items, {}, Loop.flops), summed(items, {}, Loop.macs)
-    name = "decode" if decoding else "attention"
-    yield Launch(task.stage, name, cost, flops, macs, _ports(task, operator, loops))
+    name, moved = "decode" if decoding else "attention", _ports(task, operator, loops)
+    family = "attention_decode" if decoding else "attention_fused"
+    if not isinstance(operator, FusedOperator):
+        yield Launch(task.stage, name, cost, flops, macs, moved, family=family)
+        return
+    tail = _tail_launch(task, operator, moved)
+    head = {each: elements for each, elements in moved.items() if each not in tail.tensors or elements[1]}
+    yield Launch(task.stage, name, cost, flops - tail.flops, macs - tail.macs, head, family=family)
+    yield tail
+
+
+def _tail_launch(task: OperatorLoops, operator: FusedOperator, moved: Mapping[str, tuple[int, int]]) -> Launch:
+    """Element-wise operations behind a kernel of the library, which takes none in: one kernel for all of them."""
+    (port,) = operator.outputs
+    result, elements = task.tensor(port.name), prod(port.shape)
+    extras = [each for each in operator.inputs if each not in operator.head.inputs]
+    body = sum((count_body(member.program.statements) for member in operator.members[1:]), Instructions())
+    cost = task.model.elementwise(
+        elements,
+        task.kernel.fmt.name,
+        reads=1 + round(sum(prod(each.shape) for each in extras) / elements),
+        operations=body.total - body.special,
+        special=body.special,
+        name="+".join(member.name for member in operator.members[1:]),
+    )
+    own = {task.tensor(each.name): moved[task.tensor(each.name)] for each in extras} | {result: (elements, elements)}
+    flops = flops_of(body) * elements
+    return Launch(task.stage, cost.name, cost, flops, body.fma * elements, own, family="memory_bound")
 
 
 def _unfused(task: OperatorLoops, items: Sequence[Item], costs: Sequence[KernelCost]) -> Iterator[Launch]:
@@ -240,7 +311,7 @@ def _unfused(task: OperatorLoops, items: Sequence[Item], costs: Sequence[KernelC
     for name, cost, part in zip(("scores", "softmax", "weigh"), costs, own, strict=True):
         yield Launch(
             task.stage, name, cost, _of(items, part, Loop.flops), _of(items, part, Loop.macs),
-            tensors_of(task.kernel, part),
+            tensors_of(task.kernel, part), family="attention_unfused",
         )  # fmt: skip
 
 
@@ -321,6 +392,7 @@ def _hand_written(model: GpuModel, kernel: Kernel, threads: ThreadSchedule) -> L
         macs_of_loops(kernel.loops),
         tensors_of(kernel, kernel.loops),
         found,
+        family="sgemm_ladder" if fmt.name == "fp32" else "gemm_other",
     )
 
 
@@ -424,7 +496,9 @@ def _gemm(task: OperatorLoops, view: GemmView, others: Sequence[Loop]) -> Launch
     split = choose_split(task.choices, product.k, tiles)
     cost = task.model.gemm(replace(product, batch=batch), fmt, data, tiles, split)
     passes = {a: ceil(product.n / cost.tile[1]), b: ceil(product.m / cost.tile[0])}
-    return task.launch(loop.name, cost, [loop, *others], passes=passes)
+    family = "gemm_weight_only" if kernel.is_turned(b) else MEASURED_FORMATS.get(fmt, "gemm_other")
+    family = "bmm" if batch > 1 and family in ("gemm_tensor", "gemm_fp32") else family
+    return task.launch(loop.name, cost, [loop, *others], passes=passes, family=family)
 
 
 def _conversion(kernel: LoopKernel, weight: str) -> float:
@@ -447,12 +521,12 @@ def _pass(task: OperatorLoops, operator: Operator | None, items: Sequence[Item])
     special = sum(_instructions(loop, special=True) for loop in loops) / elements
     others = sum(_instructions(loop, special=False) for loop in loops) / elements
     name = loops[0].name if len(loops) == 1 else f"{task.stage}: {len(loops)} passes"
-    shown = "reduction" if is_named(operator, "ReduceOperator") else loops[0].name
     cost = task.model.elementwise(
-        elements, kernel.fmt.name, writes=0, operations=others, special=special, name=shown,
+        elements, kernel.fmt.name, writes=0, operations=others, special=special, name=loops[0].name,
         written=results,
     )  # fmt: skip
-    yield task.launch(name, cost, loops, tensors)
+    family = "memory_bound" if is_pointwise(operator, items) else OTHER
+    yield task.launch(name, cost, loops, tensors, family=family)
 
 
 def _instructions(loop: Loop, *, special: bool) -> int:

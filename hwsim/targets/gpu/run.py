@@ -307,6 +307,8 @@ class GpuCrew:
             reached={device.l2.name: moved.through(), device.dram.name: moved.far()},
             peak_flops_per_s=2 * macs_per_cycle * device.clock_hz,
             model=GPU,
+            warnings=tuple(dict.fromkeys(launch.note for launch in launches if launch.note)),
+            workspace_bytes=max((launch.workspace_bytes for launch in launches), default=0),
             use={"gpu": _gpu(device, self.kernel, launches, self.taken)},
             walk_seconds=self.map_seconds,
             math_seconds=self.math_seconds,
@@ -353,6 +355,7 @@ def _launch(launch: Launch, seconds: float) -> dict[str, object]:
     found: dict[str, object] = {
         "stage": launch.stage,
         "name": cost.name,
+        "family": launch.family,
         "seconds": seconds,
         "blocks": cost.blocks,
         "resident": cost.resident,

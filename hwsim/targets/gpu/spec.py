@@ -75,6 +75,11 @@ class LibrarySpec(Spec):
     tensor_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on tensor cores.")
     lane_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on the ordinary lanes.")
     attention: tuple[AttentionKernelSpec, ...] = Field((), description="Fused attention kernels, smallest head first.")
+    epilogues: Held | None = Field(
+        2,
+        description="Most operations on single elements that it fuses behind a product or a convolution; `null`: any "
+        "number. Two as in cuDNN, whose fused convolutions take two pointwise operators.",
+    )
     split_k: tuple[KernelTile, ...] = Field(
         (1,), description="Into how many parts the sum over k may be cut, each a block of its own."
     )

@@ -14,10 +14,10 @@ from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Rung, Why, tried
-from hwsim.targets.gpu.device import Device
-from hwsim.targets.gpu.knobs import choices_of, fuses_attention, knobs, ladder
-from hwsim.targets.gpu.lower import Conditions
+from hwsim.target import ComparedPart, Knob, Rung, Starts, Why, tried
+from hwsim.targets.gpu.device import LAUNCH, Device
+from hwsim.targets.gpu.knobs import choices_of, fuses_attention, knobs, ladder, with_epilogues
+from hwsim.targets.gpu.lower import FAMILIES, Conditions
 from hwsim.targets.gpu.run import GpuCrew
 from hwsim.targets.gpu.why import explain
 
@@ -26,6 +26,8 @@ class GpuTarget:
     """Streaming multiprocessors behind an L2, and the kernels of the vendor's library."""
 
     groups: ClassVar[frozenset[str]] = frozenset({"threads"})
+    exact: ClassVar[str] = "operations, blocks and waves"
+    models: ClassVar[str] = "gpu_model"
 
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
@@ -57,6 +59,7 @@ class GpuTarget:
     def prepare(self, work: WorkloadSpec, *, math: bool = True) -> Kernel:
         precision = find_datapath(work.precision).a.name
         self.device.unit_for(precision)  # refuses a format that it does not have
+        work = with_epilogues(work, self.device.sm.library.epilogues)
         return build_kernel(work, seed=work.seed, math=math, sums=self.sums(precision))
 
     def crew(
@@ -81,6 +84,21 @@ class GpuTarget:
     ) -> tuple[FormulaCheck, ...]:
         """The formulas of the course are for loops on a core."""
         return ()
+
+    def compared(self, kernel: Kernel, outcome: Outcome) -> tuple[ComparedPart, ...]:
+        """Each launch, in the family that its lowering names."""
+        return tuple(
+            ComparedPart(each["family"], FAMILIES[each["family"]], each["seconds"], power="gpu_power")
+            for each in outcome.use["gpu"]["launches"]
+        )
+
+    def starts(self, result: RunResult) -> Starts:
+        """The first from the host, those that follow it as parts of a graph."""
+        each, host = self.device.launch_seconds("graph"), self.device.launch_seconds("stream")
+        cycles = sum(parts["waiting"].get(LAUNCH, 0) for parts in result.attribution.values())
+        taken = cycles / self.device.clock_hz
+        kernels = 1 + round((taken - host) / each) if each else len(result.work.use["gpu"]["launches"])
+        return Starts(max(1, kernels), taken, each, host, LAUNCH)
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

@@ -35,7 +35,7 @@ PARTS = {
     "math": "multiply-adds on the SMs",
     "special": "special functions and lanes on the SMs",
     "load/store": "loads and stores on the SMs",
-    "launch": "starts kernels",
+    "launch": "launch overhead",
     "start": "starts and ends blocks",
     "step latency": "waits for operands of a step",
     "write": "writes results",
@@ -105,7 +105,7 @@ def find_bound(result: RunResult) -> Bound:
     share = cycles / whole if whole else 0.0
     much = f"{percent(share, 1)} of the time"
     if part == LAUNCH:
-        words = f"Bound by starting kernels: {much} goes by before they run. {HELP[LAUNCH]}"
+        words = f"Bound by launch overhead: {much} goes by before kernels run. {HELP[LAUNCH]}"
         return Bound(part, LAUNCH, share, words)
     beside = _longer_link(result, part)
     if beside is not None:
@@ -177,13 +177,13 @@ def _more_work(result: RunResult, unit: dict[str, Any]) -> Advice:
     schedule = result.resolved.workload.get("schedule", {})
     several = len(result.work.use["gpu"]["launches"]) > 1
     if several and schedule.get("fused") is False:
-        return Advice((("fused", "true"),), (), "fewer kernels to start")
+        return Advice((("fused", "true"),), (), "fewer kernels to launch")
     if several and schedule.get("variant") == "naive":
         return Advice((("variant", "fused"),), (), "one kernel instead of three")
     grown = larger(result.resolved.workload.get("sizes", {}))
     if grown is not None:
-        return Advice((grown,), (), "a larger problem: starting a kernel takes as long for much work as for little")
-    return Advice((), (f"{unit['name']}.launch.stream=0 us",), "what is left without starting kernels")
+        return Advice((grown,), (), "a larger problem: a launch takes as long for much work as for little")
+    return Advice((), (f"{unit['name']}.launch.stream=0 us",), "what is left without launch overhead")
 
 
 def _watts(text: object) -> int:
@@ -262,7 +262,7 @@ def _level_table(result: RunResult) -> Table:
         reads, misses = counts.reads, getattr(counts, "read_misses", None)
         hits = percent(reads - misses, reads) if misses is not None and reads else ""
         rows.append((name, data(bytes_moved(counts)), hits, per_byte(result, name)))
-    return Table(("level", "bytes to and from", "found there", "op per byte"), tuple(rows))
+    return Table(("level", "memory traffic", "hit rate", "flop/byte"), tuple(rows))
 
 
 def _program_words(result: RunResult) -> str:

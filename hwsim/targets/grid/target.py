@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from fractions import Fraction
 from time import perf_counter
+from typing import ClassVar
 
 from hwsim.engine.floor import Floor
 from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, Outcome, StageOutcome, TensorTraffic
@@ -21,7 +22,7 @@ from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Target, Why
+from hwsim.target import ComparedPart, Knob, Starts, Target, Why
 from hwsim.targets.grid.agent import ARRAY, ENTER, PlayedMapping, play_mapping
 from hwsim.targets.grid.lower import MEANINGS, ORDER, GridLayer, choices, find_mapping, knob_names, layers_of, names_of
 from hwsim.targets.grid.model import Actions, GridPass, PeGrid
@@ -268,6 +269,8 @@ def _tensors(layer: GridLayer, played: PlayedMapping) -> dict[str, TensorTraffic
 class GridTarget(Target):
     """Processing elements with memories of their own around a shared buffer."""
 
+    exact: ClassVar[str] = "operations; reads and writes of every memory for the stated mapping"
+
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
         self._read: dict[tuple[str, bool], Mapping[str, Knob]] = {}
@@ -304,6 +307,16 @@ class GridTarget(Target):
 
     def crew(self, kernel: Kernel, work: WorkloadSpec | None = None, *, seed: int = 0) -> Crew:
         return GridCrew(self.machine, kernel, None if work is None else work.choices)
+
+    def compared(self, kernel: Kernel, outcome: Outcome) -> tuple[ComparedPart, ...]:
+        """Layers of convolution were measured."""
+        return tuple(
+            ComparedPart("grid_layers", "layers of convolution", each.elapsed_fs / FEMTOSECONDS)
+            for each in outcome.stages
+        )
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

@@ -12,7 +12,7 @@ from hwsim.program.kernel import Kernel
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Knob, Target, Why
+from hwsim.target import Knob, Starts, Target, Why
 from hwsim.targets.knobs import algorithm_knobs, by_name, has_products, in_first_format
 from hwsim.targets.pim.lower import FIRST, SECOND
 from hwsim.targets.pim.model import Banks
@@ -34,6 +34,7 @@ class PimTarget(Target):
     """Vector units at DRAM banks."""
 
     groups: ClassVar[frozenset[str]] = frozenset({"mapping"})
+    exact: ClassVar[str] = "operations, commands to the banks and bytes"
 
     def __init__(self, machine: MachineSpec) -> None:
         self.machine = machine
@@ -56,6 +57,9 @@ class PimTarget(Target):
     def crew(self, kernel: Kernel, work: WorkloadSpec | None = None, *, seed: int = 0) -> Crew:
         flow = None if work is None else work.choices.get("dataflow")
         return BankCrew(self.machine, kernel, None if flow is None else str(flow))
+
+    def starts(self, result: RunResult) -> Starts:
+        return Starts()
 
     def why(self, result: RunResult) -> Why:
         return explain(self.machine, result)

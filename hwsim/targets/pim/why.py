@@ -120,7 +120,7 @@ def _level_table(result: RunResult) -> Table:
         (name, data(counts.bytes_read), data(counts.bytes_written), per_byte(result, name))
         for name, counts in result.memory.items()
     )
-    return Table(("level", "read", "written", "op per byte"), rows)
+    return Table(("level", "read", "written", "op/byte"), rows)
 
 
 def _pass_lines(result: RunResult) -> list[Line]:

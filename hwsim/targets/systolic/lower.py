@@ -9,8 +9,12 @@ from typing import Any
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.datapath import find_datapath
+from hwsim.ops.attention import shape_of
+from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.build import build_kernel
+from hwsim.program.chain_workload import ChainStep, ChainWorkload
 from hwsim.program.gemm import footprint, gemm_view
+from hwsim.program.graph import make_graph
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, Operand, TileLoop
@@ -209,7 +213,9 @@ def _map(
 
 
 def with_tiles(machine: MachineSpec, work: WorkloadSpec) -> WorkloadSpec:
-    """Fused attention that names no tiles, with tiles that fill the machine; any other workload as it is."""
+    """Fused attention that names no tiles, alone or in a chain, with tiles that fill the machine; all else as it is."""
+    if isinstance(work, ChainWorkload):
+        return _chain_with_tiles(machine, work)
     if not is_fused_attention(work):
         return work
     sizes: Any = getattr(work, "sizes", None)
@@ -225,6 +231,33 @@ def with_tiles(machine: MachineSpec, work: WorkloadSpec) -> WorkloadSpec:
     expected = {number: cycles for number, each in enumerate(tried) if (cycles := _expected(chip, each)) is not None}
     best = [tried[number] for number in sorted(expected, key=expected.__getitem__)[:TILES_PLAYED]]
     return min(best, key=lambda each: _played(chip, each)) if len(best) > 1 else (*best, tried[0])[0]
+
+
+def _chain_with_tiles(machine: MachineSpec, work: ChainWorkload) -> WorkloadSpec:
+    """Each attention of a chain in the tiles that it would have alone."""
+    open_steps = [step for step in work.operations if step.op == "attention" and _tiles_are_open(step)]
+    if not open_steps:
+        return work
+    operators = make_graph(work).operators()
+    chosen: dict[str, ChainStep] = {}
+    for step in open_steps:
+        alone = with_tiles(machine, _attention(shape_of(operators[step.name]), work))
+        tiles = {name: getattr(getattr(alone, "schedule", None), name) for name in ("br", "bc")}
+        chosen[step.name] = step.model_copy(update=tiles)
+    return work.model_copy(update={"operations": tuple(chosen.get(step.name, step) for step in work.operations)})
+
+
+def _attention(shape: AttentionShape, work: ChainWorkload) -> WorkloadSpec:
+    """One attention of a chain as a workload of its own."""
+    sizes = {"n": shape.keys, "queries": shape.queries, "d": shape.d, "heads": shape.heads, "kv_heads": shape.kv_heads}
+    data = {"format": 1, "name": work.name, "description": "", "op": "attention", "precision": work.precision}
+    return WorkloadSpec.model_validate(
+        {**data, "sizes": {**sizes, "batch": shape.batch, "causal": shape.causal}, "schedule": {"variant": "fused"}}
+    )
+
+
+def _tiles_are_open(step: ChainStep) -> bool:
+    return getattr(step, "variant", None) == "fused" and not {"br", "bc"} & step.model_fields_set
 
 
 def _sizes(side: int, extent: int) -> Iterator[int]:

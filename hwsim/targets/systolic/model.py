@@ -329,7 +329,11 @@ class Allocation:
 
 
 def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -> Allocation:
-    """Activations stay at home as long as they fit, weights in main memory, what lies between on the chip if asked."""
+    """Activations stay at home as long as they fit, weights in main memory, what lies between on the chip if asked.
+
+    A home on the chip is where one layer leaves what the next one reads. A kernel without a product is no layer: its
+    tensors come from main memory and go there.
+    """
     places = Allocation()
     uses = [_uses(item) for item in items]
     named = set(getattr(kernel, "results", ()))
@@ -349,6 +353,7 @@ def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -
         elif name not in places.written:
             places.lives[name] = (0, final)
     weights = _weights(items) - places.written.keys()
+    layered = any(gemm_view(loop) is not None for loop in all_loops(items))
     for name in sorted(places.lives, key=lambda name: places.lives[name]):
         if name in places.written and name not in results and chip.keeper is not None:
             writer = places.written[name][0]
@@ -360,7 +365,7 @@ def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -
             if keep:
                 _stay(places, name, chip.keeper)
                 continue
-        if name not in weights and chip.home != chip.dram.name:
+        if layered and name not in weights and chip.home != chip.dram.name:
             _stay(places, name, next(pad for pad in chip.scratchpads if pad.name == chip.home))
     return places
 
@@ -402,15 +407,15 @@ def _scratch(items: Sequence[Item], uses: Sequence[tuple[set[str], set[str]]]) -
 
 
 def _weights(items: Sequence[Item]) -> set[str]:
-    """Tensors that are nothing but the second operand of products."""
-    weights: set[str] = set()
-    others: set[str] = set()
+    """Tensors that are the second operand of products and never the first; a step of training also adds to them."""
+    first: set[str] = set()
+    second: set[str] = set()
     for loop in all_loops(items):
-        reads = [operand.tensor for operand in loop.operation.reads]
         if gemm_view(loop) is not None:
-            weights.add(reads.pop(1))
-        others.update(reads)
-    return weights - others
+            multiplied = [operand.tensor for operand in loop.operation.reads]
+            first.add(multiplied[0])
+            second.add(multiplied[1])
+    return second - first
 
 
 def room(chip: Chip, places: Allocation, number: int) -> Mapping[str, int]:

@@ -57,3 +57,30 @@ def test_clock_power_is_a_line_of_its_own() -> None:
 def test_a_limit_below_the_static_power_is_refused() -> None:
     with pytest.raises(SpecError, match="13 W is no more than the static power of 13 W"):
         load_machine("course_cpu", ["energy.tdp.power=13 W"])
+
+
+@pytest.mark.parametrize(
+    ("machine", "workload", "limit", "slower"),
+    [
+        # 44 W at the full clock, of which 28 W are static: half a watt less may cost no more than 1 - 15.5 / 16
+        ("tpu_v1", {"workload": "matmul", "n": 1024}, "43.5 W", 1.05),
+        # bound by DRAM: the clock falls far before power does, and the run still takes only a little longer
+        ("course_cpu", {"workload": "add", "n": 262144}, "17.4 W", 1.1),
+    ],
+)
+def test_a_limit_a_little_below_the_power_of_a_run_costs_a_little_time(
+    machine: str, workload: dict[str, object], limit: str, slower: float
+) -> None:
+    free = hwsim.run(machine, math=False, **workload)  # type: ignore[arg-type]
+    capped = hwsim.run(machine, math=False, set={"energy.tdp.power": limit}, **workload)  # type: ignore[arg-type]
+    assert free.power_w is not None
+    assert free.power_w > float(limit.split(maxsplit=1)[0]) >= (capped.power_w or 0.0)
+    assert free.time_s < capped.time_s <= slower * free.time_s
+
+
+def test_the_clock_falls_to_a_twentieth_and_no_further() -> None:
+    """A limit a hair above the static power cannot be kept: the run goes on at the lowest clock, 5 % of the full."""
+    capped = hwsim.run("course_cpu", "matmul", n=16, tile=16, math=False, set={"energy.tdp.power": "13.0001 W"})
+    assert capped.throttle is not None
+    assert capped.throttle.share == 0.05
+    assert capped.throttle.clock_hz == capped.throttle.full_clock_hz // 20

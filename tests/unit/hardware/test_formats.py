@@ -26,7 +26,8 @@ def machine(**formats: object) -> MachineSpec:
      ("e8m3", "bf16"), ("e8m9", "fp32"), ("e9m3", "fp64"), ("bf16", "bf16")],
 )  # fmt: skip
 def test_a_format_is_converted_to_the_narrowest_that_has_all_its_numbers(stored: str, computed: str) -> None:
-    assert choose_format(core_spec(load_machine("zen3").spec), find_format(stored), convert=True).name == computed
+    has = machine(fp64=1, fp32=1, fp16=1, bf16=1, int32=1, int8=1)
+    assert choose_format(core_spec(has), find_format(stored), convert=True).name == computed
 
 
 def test_every_number_of_a_format_is_in_what_it_is_converted_to() -> None:

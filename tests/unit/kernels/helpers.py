@@ -14,7 +14,11 @@ from tests.conventions import Matrix, Touch
 
 def workload(op: str, sizes: dict[str, Any], **fields: Any) -> WorkloadSpec:
     """A workload; fields that are not of the file itself belong to the schedule."""
-    top = {key: fields.pop(key) for key in ("precision", "formula", "kernel", "epilogue", "pool") if key in fields}
+    top = {
+        key: fields.pop(key)
+        for key in ("precision", "formula", "tensors", "kernel", "epilogue", "pool")
+        if key in fields
+    }
     data = {"format": 1, "name": op, "description": "", "op": op, "sizes": sizes, "schedule": fields}
     return WorkloadSpec.model_validate(data | top)
 

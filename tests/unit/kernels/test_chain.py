@@ -40,6 +40,51 @@ def test_what_is_fused_is_never_stored(fuse: Any) -> None:
     assert touched == {*LAYER_TENSORS, "up", "biased", "act", "y"} - inside
 
 
+ATTENDED = [
+    step("a", "attention", "x", "x", "x", heads=2, br=4, bc=3),
+    step("h", "add", "a", "b"),
+    step("z", "add", "h", "r"),
+    step("y", "relu", "z"),
+]
+
+
+def attended(x: np.ndarray, heads: int) -> np.ndarray:
+    """Attention of a matrix with itself whose heads lie side by side, by its definition."""
+    found = []
+    for part in np.split(x, heads, axis=-1):
+        scores = np.exp(part @ np.swapaxes(part, -1, -2) / np.sqrt(part.shape[-1]))
+        found.append(scores / scores.sum(axis=-1, keepdims=True) @ part)
+    return np.concatenate(found, axis=-1)
+
+
+@pytest.mark.parametrize("rows", [["n"], ["h", "n"]])
+@pytest.mark.parametrize("setting", [{}, {"lanes": 4}, {"lanes": 4, "cores": 3}])
+def test_elementwise_operations_run_where_fused_attention_finishes_a_row(rows: Any, setting: dict[str, int]) -> None:
+    """Heads are loops of attention and columns of what follows: c = 4 head + e."""
+    tensors = {"x": [*rows, "d"], "b": ["d"], "r": [*rows, "d"]}
+    schedule = {"fuse": (("a", "h", "z", "y"),), "parallel": "rows" if "cores" in setting else "none"}
+    made = run(chain(ATTENDED, tensors, schedule=schedule), **setting)
+    x, b, r = (made.arrays[name] for name in "xbr")
+    np.testing.assert_allclose(made.output, np.maximum(attended(x, 2) + b + r, 0), rtol=1e-12, atol=1e-13)
+    touched = [
+        (a.tensor, n.count(a) * a.nbytes // 8)
+        for bl in made.blocks()
+        for s in bl.steps()
+        for n in s.nests
+        for a in n.accesses
+    ]
+    assert not {"a", "h", "z"} & {name for name, _ in touched}
+    assert sum(count for name, count in touched if name in "ry") == 2 * x.size
+
+
+def test_attention_that_stores_all_scores_finishes_no_row_in_registers() -> None:
+    naive = [{**ATTENDED[0], "variant": "naive"}, *ATTENDED[1:]]
+    with pytest.raises(InputError, match="do not finish its results in registers, where add could go on"):
+        build_kernel(
+            chain(naive, {"x": ["n", "d"], "b": ["d"], "r": ["n", "d"]}, schedule={"fuse": (("a", "h", "z", "y"),)})
+        )
+
+
 def test_a_tensor_is_freed_after_its_last_reader() -> None:
     """x, w, b and scale stay: 48 + 80 + 10 + 60 elements. At most two of the 60-element results live at once."""
     made = build_kernel(chain(LAYER, LAYER_TENSORS))

@@ -11,9 +11,9 @@ import pytest
 
 from hwsim.errors import CapacityError, InputError, ShapeError
 from hwsim.numerics.format import find_format
+from hwsim.ops.conv import folded_weights
 from hwsim.ops.conv_operator import Conv2d
 from hwsim.ops.conv_schedule import ConvSchedule
-from hwsim.ops.fold import folded_weights
 from hwsim.program.convolution import ConvShape
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel

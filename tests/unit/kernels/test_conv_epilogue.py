@@ -10,8 +10,7 @@ import pytest
 
 from hwsim.errors import InputError
 from hwsim.ops.conv_operator import Conv2d
-from hwsim.ops.conv_schedule import ConvSchedule
-from hwsim.ops.epilogue import After
+from hwsim.ops.conv_schedule import After, ConvSchedule
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.convolution import ConvShape
 from tests.unit.kernels.helpers import counts, kernel, steps
@@ -132,7 +131,7 @@ def test_the_reference_of_an_epilogue_is_computed_by_another_formula(
     """A mistake in what runs is not in the reference, too."""
     rule = POINTWISE[name]
     broken = replace(rule, expression=f"0.9 * ({rule.expression})")
-    monkeypatch.setattr("hwsim.ops.epilogue.POINTWISE", {**POINTWISE, name: broken})
+    monkeypatch.setattr("hwsim.ops.conv_schedule.POINTWISE", {**POINTWISE, name: broken})
     done = ran(Conv2d(ConvShape(2, 3, (5, 5), (2, 2)), None, (name,)))
     assert np.abs(done.output - done.reference()).max() > 0.05
 

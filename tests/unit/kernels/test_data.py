@@ -151,7 +151,15 @@ def test_scales_keep_their_size_in_a_tiled_product_whatever_the_tiles() -> None:
 def test_random_integers_leave_room_for_one_product_and_its_sums(op: str) -> None:
     """(7 + 7) * 7 + 7 is 105, and an int8 goes to 127."""
     spec = WorkloadSpec.model_validate(
-        {"format": 1, "name": "a", "description": "room", "op": op, "sizes": {"n": 4096}, "precision": "int8"}
+        {
+            "format": 1,
+            "name": "a",
+            "description": "room",
+            "op": op,
+            "sizes": {"n": 4096},
+            "precision": "int8",
+            "scale": "none",
+        }
     )
     made = build_kernel(spec)
     for block in made.blocks():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from hwsim.errors import InputError
+from hwsim.errors import InputError, ShapeError
 from hwsim.program.bind import bind, statement_indices
 from hwsim.program.statement import Statement, parse_statements
 from tests.unit.kernels.helpers import counts, kernel, steps
@@ -136,6 +136,42 @@ def test_a_wrong_formula_is_pointed_at(formula, column, message):
 def test_sizes_and_schedule_must_fit_the_formula(sizes, schedule, message):
     with pytest.raises(ValueError, match=message):
         kernel("formula", sizes, formula="C[i] += A[i,k]", **schedule)
+
+
+def test_a_gather_takes_rows_by_number():
+    """Y = T[I], with NumPy's own indexing; each number is loaded once for its row, each row element by element."""
+    numbers = np.array([6, 0, 6, 3])
+    given = {"formula": "Y[i,j] = T[I[i],j] * b[j]", "tensors": {"T": (7, "j")}, "inputs": {"I": numbers}}
+    made = computed({"i": 4, "j": 3}, **given)
+    np.testing.assert_allclose(made.output, made.arrays["T"][numbers] * made.arrays["b"])
+    found = counts(made)
+    assert (found["loads.I"], found["loads.T"], found["stores.Y"]) == (4, 4 * 3, 4 * 3)
+    row = {touch[0] for nest in steps(made)[0].nests for touch in nest.addresses()}
+    base, row_bytes = made.tensors["T"].base, 3 * 8
+    assert {base + 6 * row_bytes, base, base + 3 * row_bytes} <= row
+    assert base + row_bytes not in row
+
+
+def test_a_product_of_gathered_rows_with_any_tiles():
+    text, shapes = "Y[i,k] += T[I[i],j] * W[j,k]", {"T": (9, 5)}
+    made = computed({"i": 4, "j": 5, "k": 6}, text, tensors=shapes, tile={"i": 3, "j": 2}, vector=True, lanes=4)
+    rows = made.arrays["T"][np.asarray(made.arrays["I"], int)]
+    np.testing.assert_allclose(made.output, rows @ made.arrays["W"])
+
+
+@pytest.mark.parametrize(
+    ("formula", "tensors", "inputs", "message"),
+    [
+        ("Y[i] = T[I[i]]", {}, {}, r"I\[i\] does not tell how long T is: give its shape, tensors: {T: \[1000\]}"),
+        ("Y[i] = T[I[i]]", {"T": ("q",)}, {}, "tensors.T: no size q"),
+        ("Y[i] = T[I[i]]", {"T": (5,), "Y": (3,)}, {}, "tensors.Y: the formula reads T, I"),
+        ("Y[i] = T[I[i]]", {"T": (5,)}, {"I": np.array([1, 5, 2])}, "positions from 1 to 5; they must lie from 0 to 4"),
+        ("Y[I[i]] = T[i]", {"Y": (5,)}, {}, "Y is written where it is looked up"),
+    ],
+)
+def test_a_gather_that_makes_no_sense_is_explained(formula, tensors, inputs, message):
+    with pytest.raises((ValueError, InputError, ShapeError), match=message):
+        kernel("formula", {"i": 3}, formula=formula, tensors=tensors, inputs=inputs)
 
 
 def test_reading_before_the_first_element_is_refused():

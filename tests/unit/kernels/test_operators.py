@@ -17,7 +17,7 @@ from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.operator import Operator
 from hwsim.spec.schedule import ParallelSchedule
-from hwsim.targets.cpu.model import is_stream
+from hwsim.targets.cpu.hazards import is_stream
 from tests.unit.kernels.helpers import counts, touches
 from tests.unit.kernels.operators import answers, applied, made, ran, staged
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hwsim.numerics.format import find_format
-from hwsim.ops.pool import ImageSchedule, Pool
+from hwsim.ops.pool import ImageSchedule, avg_pool
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand
@@ -20,7 +20,7 @@ from tests.unit.kernels.operators import applied, made, ran
 def test_a_pool_with_one_output_is_done_by_one_core(layout: str) -> None:
     """Its window is a sum (or a maximum), which no two cores share."""
     shape = (1, 1, 6, 6) if layout == "nchw" else (1, 6, 6, 1)
-    operator = Pool("avg_pool", shape, (6, 6), schedule=ImageSchedule(layout=layout))  # type: ignore[arg-type]
+    operator = avg_pool.apply([shape], {"window": 6}, ImageSchedule(layout=layout))  # type: ignore[arg-type]
     found = counts(made(operator, cores=2, math=False))
     assert (found["loads.x"], found["stores.y"], found["loads.y"]) == (36, 1, 0)
     np.testing.assert_allclose(ran(operator, cores=2).output, operator.reference(ran(operator).arrays)["y"])

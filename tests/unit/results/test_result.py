@@ -30,7 +30,7 @@ def test_the_json_begins_with_the_promised_keys() -> None:
     data = json.loads(small().to_json())
     assert list(data)[: len(FIRST_KEYS)] == FIRST_KEYS
     assert list(data)[len(FIRST_KEYS) :] == [
-        "bounds", "energy_by_cause", "energy_by_tensor", "throttle", "formulas", "tensors", "stages", "replay",
+        "bounds", "bars", "energy_by_cause", "energy_by_tensor", "throttle", "formulas", "tensors", "stages", "replay",
         "numeric",
     ]  # fmt: skip
     for level in ("l1", "l2", "dram"):
@@ -174,7 +174,7 @@ def test_a_notebook_gets_a_table_in_which_nothing_is_markup_by_accident() -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("{", "not JSON"), ("[]", "no object"), ('{"machine": "x"}', "attribution, bounds")]
+    ("text", "says"), [("{", "not JSON"), ("[]", "no object"), ('{"machine": "x"}', "attribution, bars, bounds")]
 )
 def test_what_is_no_result_is_refused(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):

@@ -1,0 +1,188 @@
+"""Screens of a model on several devices, for `hwsim model` and `hwsim tune` where they are given a system."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hwsim.cli.arguments import Output, pairs
+from hwsim.cli.console import make_table, screen, styled, wrapped
+from hwsim.errors import CapacityError, InputError
+from hwsim.text import counted, data, digits, joules, percent, seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hwsim.systems.model_on_system import Candidate, SystemRun
+    from hwsim.systems.parallel import ParallelStep
+
+PHASES = {"prefill": "prompt", "decode": "token", "forward": "pass", "train": "training step"}
+
+
+def show_on_system(
+    model: str, system: str, parameters: dict[str, str], output: Output, timeline: Path | None, plot: Path | None
+) -> None:
+    """`hwsim model MODEL SYSTEM`."""
+    from hwsim.cli.model import _progress
+    from hwsim.systems.model_on_system import run_on_system
+
+    if plot is not None:
+        raise InputError(
+            "--plot draws a model on one machine; on a system, --timeline FILE.png draws devices and links"
+        )
+    with _progress() as told:
+        run = run_on_system(model, system, parameters, timeline=timeline is not None, told=told)
+    if timeline is not None:
+        _write_timeline(timeline, run)
+    output.show(run.to_dict, lambda: _print_run(run))
+
+
+def _print_run(run: SystemRun) -> None:
+    console = screen()
+    used = run.layout.devices
+    console.print(
+        styled((run.model.name, "bold"), " on ", (f"{used} x {run.system.machine}", "bold"),
+               f" ({run.layout.words}), {run.formats}, collectives of {run.library}")
+    )  # fmt: skip
+    _print_memory(console, run.steps[0][0])
+    if run.system.host is not None:
+        from hwsim.systems.host import feed
+
+        loading = feed(run.system, run.steps[0][0].memory.weights, devices=run.layout.devices)
+        console.print(f"loading the weights from the host takes {seconds(loading.seconds)}", style="dim")
+    console.print()
+    speaks = run.speaks
+    table = make_table(
+        "phase", "time", "tokens/s" if speaks else "images/s", "compute", "exposed talk", "bubble", "energy"
+    )
+    for name, steps in run.named().items():
+        step, _ = steps[len(steps) // 2]
+        speed = step.phase.batch * (step.phase.tokens if speaks else 1) / step.seconds
+        table.add_row(
+            PHASES[name], seconds(step.seconds), digits(speed), percent(step.share("compute"), 1),
+            percent(step.share("exposed"), 1), percent(step.share("waiting"), 1),
+            joules(step.joules) if step.joules is not None else "–",
+        )  # fmt: skip
+    console.print(table)
+    if len(run.steps) > 1:
+        spent = f", {joules(run.joules)}" if run.joules is not None else ""
+        console.print(styled(("in all  ", "bold"), f"{seconds(run.seconds)}{spent}"))
+    for note in dict.fromkeys(note for step, _ in run.steps for note in step.notes):
+        wrapped(console, "note  ", note, "dim")
+    console.print()
+    wrapped(console, "", _why(run), "bold")
+    _print_check(console, run)
+
+
+def _print_memory(console: Console, step: ParallelStep) -> None:
+    use = step.memory
+    parts = [f"{name} {data(amount)}" for name, amount in
+             (("weights", use.weights), ("keys and values", use.kv_cache), ("activations", use.activations),
+              ("gradients", use.gradients), ("optimizer", use.optimizer)) if amount]  # fmt: skip
+    has = "" if step.has_bytes is None else f" of {data(step.has_bytes)}"
+    mark = ("fits", "green") if step.fits else ("does not fit", "bold red")
+    console.print(styled(f"a device needs {data(use.total)}{has}: ", mark, f" ({', '.join(parts)})"))
+
+
+def _why(run: SystemRun) -> str:
+    """One sentence about the longest phase."""
+    step, _ = max(run.steps, key=lambda each: each[0].seconds * each[1])
+    name = PHASES[step.phase.name]
+    if step.share("waiting") > max(0.15, step.share("exposed")):
+        more = f"more microbatches (micro={2 * run.layout.micro})"
+        room = step.phase.batch // (run.layout.dp * run.layout.ep) >= 2 * run.layout.micro
+        return (
+            f"{percent(step.share('waiting'), 1)} of the time of a {name} is the bubble of the pipeline; "
+            f"{more if room else 'a larger batch, cut into more microbatches,'} would make it smaller."
+        )
+    if step.share("exposed") > 0.15:
+        return f"{percent(step.share('exposed'), 1)} of the time of a {name} devices talk and nothing hides it."
+    return f"{percent(step.share('compute'), 1)} of the time of a {name} the devices compute."
+
+
+def _print_check(console: Console, run: SystemRun) -> None:
+    check = run.check
+    far = f"logits {check.logits:.1e}" + (f", gradients {check.gradients:.1e}" if check.gradients is not None else "")
+    verdict = "as the whole one" if check.passed else "NOT as the whole one"
+    text = f"a small transformer ({check.words}) computed shard by shard answers {verdict}: off by {far}"
+    console.print(text, style="dim" if check.passed else "bold red", soft_wrap=True)
+
+
+def _write_timeline(path: Path, run: SystemRun) -> None:
+    """The phases one after the other, each once."""
+    from hwsim.engine.outcome import Span
+    from hwsim.files import write_text
+    from hwsim.results.plot.style import is_plot_file
+    from hwsim.results.plot.timeline import plot_timeline, timeline_json
+
+    spans, now = [], 0
+    for steps in run.named().values():
+        step, _ = steps[0]
+        spans += [Span(each.lane, each.name, each.start_fs + now, each.end_fs + now) for each in step.spans]
+        now += step.elapsed_fs
+    title = f"{run.model.name} on {run.layout.devices} x {run.system.machine}, {run.layout.words}"
+    if is_plot_file(path):
+        plot_timeline(spans, path, title)
+    else:
+        write_text(path, timeline_json(spans, title, ()))
+
+
+def tune_on_system(words: Sequence[str], metric: str, output: Output) -> None:
+    """`hwsim tune SYSTEM MODEL`: all layouts, best first."""
+    from hwsim.cli.model import _progress
+    from hwsim.systems.model_on_system import search_layouts
+
+    names = [word for word in words if "=" not in word]
+    if len(names) != 2:
+        raise InputError("give a system and a model: hwsim tune 8xh100 llama3_70b batch=64")
+    if metric not in ("time", "energy"):
+        raise InputError(f"--for {metric}: layouts of a system are searched for time or energy")
+    given = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as batch=64")
+    with _progress() as told:
+        found = search_layouts(names[1], names[0], given, told)
+    usable = [each for each in found if not each.why]
+    if not usable:
+        shortest = min((each for each in found), key=lambda each: len(each.why))
+        raise CapacityError(f"no layout of {names[1]} fits {names[0]}: {shortest.layout.words}: {shortest.why}")
+    if metric == "energy":
+        usable.sort(key=lambda each: _energy(each))
+    output.show(lambda: [_entry(each) for each in [*usable, *(one for one in found if one.why)]],
+                lambda: _print_candidates(names, usable, len(found), metric))  # fmt: skip
+
+
+def _energy(each: Candidate) -> float:
+    assert each.run is not None
+    return each.run.joules if each.run.joules is not None else float("inf")
+
+
+def _entry(each: Candidate) -> dict[str, object]:
+    from dataclasses import asdict
+
+    run = each.run
+    costs = {"seconds": run.seconds, "joules": run.joules} if run is not None else {}
+    return {"layout": asdict(each.layout), "why_not": each.why, **costs}
+
+
+def _print_candidates(names: Sequence[str], usable: list[Candidate], tried: int, metric: str) -> None:
+    console = screen()
+    console.print(styled((names[1], "bold"), " on ", (names[0], "bold"), f": {tried} layouts, {len(usable)} fit"))
+    table = make_table("layout", "time", "energy", "memory of a device", "exposed talk", "bubble")
+    for each in usable[:10]:
+        run = each.run
+        assert run is not None
+        step = max(run.steps, key=lambda one: one[0].seconds * one[1])[0]
+        table.add_row(
+            each.layout.words, seconds(run.seconds), joules(run.joules) if run.joules is not None else "–",
+            data(step.memory.total), percent(step.share("exposed"), 1), percent(step.share("waiting"), 1),
+        )  # fmt: skip
+    console.print(table)
+    first, last = usable[0], usable[-1]
+    assert first.run is not None and last.run is not None
+    times = last.run.seconds / first.run.seconds
+    text = f"Best for {metric}: {first.layout.words}"
+    if len(usable) > 1:
+        text += f", {digits(times)} times as fast as {last.layout.words}, the last of {counted(len(usable), 'layout')}"
+    wrapped(console, "", f"{text}.", "bold")
+    command = f"hwsim model {names[1]} {names[0]} {first.layout.words}"
+    console.print(styled(("next: ", "dim"), (command, "cyan")))

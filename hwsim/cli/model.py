@@ -1,0 +1,258 @@
+"""`hwsim model`: a whole model on a machine; what it needs, what each phase costs, and why."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs
+from hwsim.cli.console import err, print_body, screen, styled, wrapped
+from hwsim.cli.run import remember
+from hwsim.errors import InputError
+from hwsim.text import counted, data, joules, percent, rate, seconds, short, watts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hwsim.result import RunResult
+
+MODEL_EXAMPLE = (
+    "Example: [cyan]hwsim model llama3_8b h100 prompt=1024 generate=512 batch=8[/cyan]   "
+    "[cyan]hwsim model config.json a100_80 weights=w4a16[/cyan]   "
+    "[cyan]hwsim model bert_large a100_80 phase=train batch=8[/cyan]   "
+    "[cyan]hwsim model llama3_70b 8xh100 tp=8 batch=64[/cyan]"
+)
+
+
+def model_command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] [MACHINE] [NAME=VALUE]...",
+            help="A model by name, or a file: a model file, a config.json, ONNX, a table of layers. Then a machine, "
+            "and prompt=, generate=, batch=, phase=, precision=, weights=, kv=, activations=, kernels=; without any, "
+            "the list of models.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Settings = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE", help="Weights of a small model: .npz or .safetensors; else random."),
+    ] = None,
+    no_math: Annotated[bool, typer.Option("--no-math", help="Do not compute the model, or a slice of it.")] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline", metavar="FILE", help="On a system: a lane for each device and link; JSON or a plot."
+        ),
+    ] = None,
+    plot: PlotFile = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Simulate a whole model on a machine: memory, prompt, tokens, training; what each costs, and why."""
+    if not words:
+        _print_models()
+        return
+    from hwsim.api import resolve_machine
+    from hwsim.models.load import load_model
+    from hwsim.models.run import run
+    from hwsim.models.weights import read_weights
+    from hwsim.ops.model import ModelWorkload
+    from hwsim.spec.parameters import with_parameters
+    from hwsim.systems.find import is_system
+
+    name, machine, parameters = _sorted(words)
+    output = check_output(json_file, plot, (*words, weights), timeline=timeline)
+    if is_system(machine):
+        from hwsim.cli.layout import show_on_system
+
+        if settings:
+            raise InputError("--set changes a machine; for a system, write a machine file and a system of it")
+        if weights is not None:
+            raise InputError("--weights is for a model on one machine; on a system nothing is computed")
+        show_on_system(name, machine, parameters, output, timeline, plot)
+        return
+    if timeline is not None:
+        raise InputError("--timeline is for systems, such as 8xh100; hwsim run has it for one operation")
+    computer = resolve_machine(machine, settings or ())
+    loaded = load_model(name)
+    model = with_parameters(loaded.model, parameters)
+    assert isinstance(model, ModelWorkload)
+    for note in loaded.notes:
+        err().print(f"{name}: {note}", style="dim", soft_wrap=True)
+    with _progress() as told:
+        result = run(computer, model, told, math=not no_math, given=None if weights is None else read_weights(weights))
+    remember(result)
+    output.show(result.to_dict, lambda: print_model(result, words, tuple(settings or ())))
+    if plot is not None:
+        from hwsim.results.plot.model import plot_model
+
+        plot_model(result, plot)
+
+
+def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:
+    """The model, the machine, and parameters; the two names in any order."""
+    from hwsim.catalog import machine_names
+    from hwsim.systems.find import is_system
+
+    names = [word for word in words if "=" not in word]
+    parameters = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as batch=8", "")
+    if len(names) > 2:
+        raise InputError(f"'{names[2]}': only a model and a machine are expected; parameters are key=value")
+    if len(names) == 2 and (names[0] in machine_names() or is_system(names[0])):
+        names.reverse()
+    if len(names) == 1:
+        raise InputError(f"'{names[0]}': a model and a machine are needed, as in: hwsim model {names[0]} h100")
+    if not names:
+        raise InputError("a model and a machine are needed, as in: hwsim model llama3_8b h100")
+    return names[0], names[1], parameters
+
+
+def _print_models() -> None:
+    from hwsim.cli.list import _entries, _print_table
+
+    _print_table("models", _entries("model"))
+    screen().print(styled("\n", ("hwsim model llama3_8b h100 prompt=1024 generate=128 batch=8", "cyan")))
+
+
+class _progress:  # noqa: N801 - used like a function
+    """A line that tells which kernel is simulated, where somebody looks and it takes a second."""
+
+    def __enter__(self) -> Any:
+        from time import monotonic
+
+        self._status = err().status("simulating") if err().is_terminal else None
+        self._began, self._shown = monotonic(), False
+        return self._tell
+
+    def _tell(self, what: str) -> None:
+        from time import monotonic
+
+        if self._status is None:
+            return
+        if not self._shown and monotonic() - self._began > 1.0:
+            self._status.start()
+            self._shown = True
+        if self._shown:
+            self._status.update(f"simulating {what}")
+
+    def __exit__(self, *error: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]) -> None:
+    """One screen."""
+    from hwsim.results.explanation import explain
+
+    console, about, why = screen(), result.work.use["model"], explain(result)
+    _print_head(console, result, about)
+    _print_memory(console, result, about)
+    console.print()
+    for phase in about["phases"]:
+        _print_phase(console, phase, about)
+    spent = f", {joules(result.energy_j)}" if result.energy_j is not None else ""
+    bar = f" {result.time.words}" if result.time.is_known else ""
+    console.print(styled(("in all   ", "bold"), f"{seconds(result.time_s)}{bar}{spent}"))
+    wrapped(console, "         ", f"time: {result.time.source}", style="dim")
+    if result.numeric is not None:
+        off = f"rms {result.numeric.rms_rel:.1e} off float64 ({about['computed']})"
+        console.print(styled(("accuracy ", "bold"), off), soft_wrap=True)
+    if result.power_w is None:
+        console.print("this machine has no energy prices", style="dim")
+    console.print()
+    print_body(console, why.body)
+    console.print()
+    wrapped(console, "", f"{why.bound.words}.", style="bold")
+    for warning in result.warnings[:-1]:
+        wrapped(console, "note  ", warning, style="yellow")
+    kept = [word for word in words if word.partition("=")[0] not in dict(why.advice.parameters)]
+    kept += [f"{name}={value}" for name, value in why.advice.parameters]
+    options = [word for setting in settings for word in ("--set", setting)]
+    command = shlex.join(["hwsim", "model", *kept, *options])
+    console.print(styled("\nnext  ", (command, "cyan")), soft_wrap=True)
+    wrapped(console, "      ", f"{why.advice.why}; or: hwsim explain", style="dim")
+
+
+def _print_head(console: Console, result: RunResult, about: Mapping[str, Any]) -> None:
+    formats = about["weights"]
+    if len({about["weights"], about["activations"], about["kv"]}) > 1:
+        formats = f"weights {about['weights']}, activations {about['activations']}, kv {about['kv']}"
+    lengths = f"prompt {about['prompt']:,}, generate {about['generate']:,}, " if about["kv_bytes_per_token"] else ""
+    head = f": {lengths}batch {about['batch']:,}, {formats}, {about['kernels']} kernels"
+    console.print(styled((result.workload, "bold"), " on ", (result.machine, "bold"), head), soft_wrap=True)
+    active = about["active_parameters"]
+    sparse = active < 0.9 * about["parameters"] and about["kv_bytes_per_token"]
+    met = f", {short(active)} of them met by a token" if sparse else ""
+    first = about["phases"][0]
+    macs = f"{short(about['macs'])} multiply-adds in one pass" if first["name"] != "decode" else ""
+    console.print(f"  {short(about['parameters'])} parameters{met}; {macs}", soft_wrap=True)
+
+
+def _print_memory(console: Console, result: RunResult, about: Mapping[str, Any]) -> None:
+    memory, fit = about["memory"], about["fit"]
+    listed = [f"{data(size)} {name.replace('_', ' ')}" for name, size in memory.items() if size and name != "total"]
+    each = about["kv_bytes_per_token"]
+    if each:
+        listed = [f"{text} ({data(each)} a token)" if "kv cache" in text else text for text in listed]
+    text = f"{data(memory['total'])}: {', '.join(listed)}"
+    wrapped(console, "memory   ", text, style="none")
+    if fit["has"] is None:
+        wrapped(console, "         ", f"{result.machine} does not say how much memory it has", style="dim")
+        return
+    share = percent(memory["total"], fit["has"])
+    if fit["fits"]:
+        words = f"fits: {share} of {data(fit['has'])}"
+        if fit["largest_batch"]:
+            words += f"; a batch of up to {fit['largest_batch']:,} would"
+        if each and fit["longest_context"]:
+            words += f", or texts of up to {fit['longest_context']:,} tokens"
+        wrapped(console, "         ", words, style="green")
+        return
+    words = f"does not fit: {share} of {data(fit['has'])}"
+    words += f"; with weights={fit['narrower']} it would" if fit["narrower"] else ""
+    if fit["largest_batch"]:
+        words += f"; a batch of {fit['largest_batch']:,} would"
+    elif not fit["narrower"]:
+        words += "; no batch and no format of weights would: it takes several devices"
+    wrapped(console, "         ", words, style="bold red")
+
+
+def _print_phase(console: Console, phase: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """A line for what it costs, and one for what bounds it."""
+    batch, steps = about["batch"], max(1.0, phase["steps"])
+    each = phase["seconds"] / steps
+    spent = phase["joules"]
+    tokens = batch * phase["tokens"] / each
+    words = f"{seconds(each):<8}"
+    match phase["name"]:
+        case "prefill":
+            more = f"{rate(tokens, 'token')} of prompt"
+        case "decode":
+            each_token = f", {joules(spent / steps / batch)} a token" if spent is not None else ""
+            more = f"a step at {phase['context']:,} tokens, {rate(batch / each, 'token')}{each_token}"
+        case "train":
+            more = f"{rate(batch / each, 'sequence')}, {_train_parts(phase)}"
+        case _:
+            more = rate(batch / each, "sequence" if about["kv_bytes_per_token"] else "input")
+    power = f", {watts(spent / phase['seconds'])}" if spent is not None and phase["seconds"] else ""
+    energy = f", {joules(spent / steps)}{power}" if spent is not None and phase["name"] != "decode" else power
+    title = f"{phase['name']:<8} "
+    console.print(styled((title, "bold"), (words, "bold cyan"), f" {more}{energy}"), soft_wrap=True)
+    whole = sum(phase["bounds"].values())
+    bound = ", ".join(f"{name} {percent(size, whole)}" for name, size in list(phase["bounds"].items())[:3])
+    kernels = counted(phase["kernels"], "kernel")
+    started = f"{kernels} started; " if phase["kernels"] else ""
+    wrapped(console, "         ", f"{started}bound by {bound}", style="dim")
+
+
+def _train_parts(phase: Mapping[str, Any]) -> str:
+    sums: dict[str, float] = {}
+    for row in phase["operations"]:
+        sums[row["part"]] = sums.get(row["part"], 0.0) + row["seconds"]
+    return ", ".join(f"{name} {seconds(amount)}" for name, amount in sums.items())

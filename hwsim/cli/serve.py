@@ -1,0 +1,227 @@
+"""`hwsim serve`: a model behind a serving engine; what users wait for, what limits, and where the knee is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwsim.cli.arguments import JsonFile, PlotFile, check_output, pairs
+from hwsim.cli.console import err, make_table, screen, styled, wrapped
+from hwsim.errors import InputError
+from hwsim.text import counted, data, digits, joules, percent, seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hwsim.systems.serve import Percentiles, ServeResult
+    from hwsim.systems.serve_model import Service
+
+SERVE_EXAMPLE = (
+    "Example: [cyan]hwsim serve llama3_8b h100 prompt=2048 generate=256 load=8..128:x2 --plot[/cyan]   "
+    "[cyan]hwsim serve llama3_70b 8xh100 weights=fp8 rate=2[/cyan]   "
+    "[cyan]hwsim serve llama3_8b h100 trace=requests.csv engine=sglang[/cyan]"
+)
+DEFAULT_SPREAD = 0.1
+"""Lengths up to a tenth above and below what is said: with equal ones, users who began together would stay in step."""
+_HOW = "write a parameter as name=value, such as load=32"
+
+
+def serve_command(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL SYSTEM [NAME=VALUE]...",
+            help="A model, a system (8xh100, dgx_h100, or a machine alone), and load= (users), rate= (requests per "
+            "second) or trace= (a file), prompt=, generate=, tp=, dp=, weights=, kv=, engine=, spread=, prefix=, "
+            "requests=, blocks=, budget=, seed=.",
+        ),
+    ],
+    timeline: Annotated[
+        Path | None,
+        typer.Option("--timeline", metavar="FILE", help="Every step of one load: JSON for Perfetto, or a plot."),
+    ] = None,
+    plot: PlotFile = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Serve a model to users: time to first token, time per token, throughput, tails, energy, and what limits."""
+    from hwsim.cli.model import _progress
+    from hwsim.systems.serve_model import make_service
+
+    output = check_output(json_file, plot, words, timeline=timeline)
+    names = [word for word in words if "=" not in word]
+    if len(names) != 2:
+        raise InputError("give a model and a system: hwsim serve llama3_8b h100 prompt=2048 generate=256 load=32")
+    given = pairs([word for word in words if "=" in word], _HOW)
+    kinds = [name for name in ("load", "rate", "trace") if name in given]
+    if len(kinds) > 1:
+        raise InputError(f"{' and '.join(kinds)}: requests come in one way; give load= (users), rate= or trace=")
+    kind = kinds[0] if kinds else "load"
+    spread = _spread(given.get("spread", str(DEFAULT_SPREAD)))
+    loads = [given[kind]] if kind == "trace" else _loads(kind, given.get(kind, "16"))
+    if len(loads) > 1 and timeline is not None:
+        raise InputError("--timeline shows one load; give load=32 or the like")
+    with _progress() as told:
+        service = make_service(names[0], names[1], given, told)
+        service.price.blocks_of(service.engine.block)
+        results = []
+        for value in loads:
+            stream = service.stream(kind, value, spread)
+            said = f"of {len(stream.requests)} requests, {kind}={value}"
+            results.append(service.run(stream, timeline=timeline is not None, told=partial(_tell, told, said)))
+    if timeline is not None:
+        _write_timeline(timeline, results[0], f"{names[0]} on {names[1]}")
+    if plot is not None:
+        _plot(plot, kind, loads, results, f"{names[0]} on {names[1]}, {service.engine.name}")
+    formulas = [service.closed_form(int(value)) if kind == "load" else None for value in loads]
+
+    def show() -> None:
+        console = screen()
+        _print_head(console, service, names[0])
+        if len(results) == 1:
+            _print_one(console, results[0], formulas[0], service)
+        else:
+            _print_many(console, kind, loads, results, formulas)
+
+    output.show(lambda: _data(results, formulas), show)
+
+
+def _tell(told: Callable[[str], None], words: str, done: int) -> None:
+    told(f"{done} {words}")
+
+
+def _spread(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"spread={text}: a share of the length is needed, such as 0.2") from None
+
+
+def _loads(kind: str, text: str) -> list[str]:
+    from hwsim.sweep.grid import make_axis
+
+    return [str(value) for value in make_axis(kind, text).values]
+
+
+def _print_head(console: Console, service: Service, model: str) -> None:
+    price, system = service.price, service.system
+    layout = f"tp={price.tp}" + (f" dp={service.replicas}" if service.replicas > 1 else "")
+    used = price.devices * service.replicas
+    console.print(
+        styled((model, "bold"), " on ", (f"{used} x {system.machine}", "bold"), f" ({layout}), ",
+               (service.engine.name, "bold"), f", {price.numbers.words()}")
+    )  # fmt: skip
+    blocks = price.blocks_of(service.engine.block)
+    room = blocks * service.engine.block
+    console.print(
+        f"room for {room:,} tokens of keys and values in each group ({data(price.token_bytes)} a token and device)",
+        style="dim",
+    )
+    console.print()
+
+
+def _print_one(console: Console, result: ServeResult, formula: float | None, service: Service) -> None:
+    from hwsim.systems.bars import FIRST_TOKEN, TOKEN, bar_words
+
+    console.print(
+        styled((result.words, "bold"), f": {counted(len(result.served), 'request')} in {seconds(result.seconds)}")
+    )
+    table = make_table("", "mean", "p50", "p90", "p99")
+    for name, found in (
+        ("to first token", result.ttft),
+        ("per output token", result.tpot),
+        ("whole request", result.latency),
+    ):
+        if found is not None:
+            table.add_row(name, *(seconds(value) for value in (found.mean, found.p50, found.p90, found.p99)))
+    console.print(table)
+    bars = [f"to first token {bar_words(FIRST_TOKEN, service.system, result.ttft.mean)}"]
+    if result.tpot is not None:
+        bars.append(f"per output token {bar_words(TOKEN, service.system, result.tpot.mean)}")
+    wrapped(console, "", "; ".join(bars), "dim")
+    if formula is not None and result.tpot is not None:
+        text = f"{seconds(formula)} per output token: a step of this batch, and a prompt of each other user meanwhile"
+        wrapped(console, "formula  ", text, "")
+    console.print(
+        f"output {digits(result.output_per_s)} tokens/s, {digits(result.requests_per_s)} requests/s; "
+        f"{result.batch_mean:.1f} requests in the batch, {result.steps:,} steps"
+    )
+    console.print(f"keys and values {percent(result.kv_mean, 1)} of the blocks, at most {percent(result.kv_most, 1)}")
+    spent = ", ".join(f"{name} {percent(share, 1)}" for name, share in result.shares().items() if share >= 0.0005)
+    console.print(f"time: {spent}")
+    if result.joules_per_token is not None:
+        console.print(
+            f"energy {joules(result.joules_per_token)} per output token, {joules(result.joules or 0.0)} in all"
+        )
+    console.print()
+    wrapped(console, "", f"Limit: {result.limit()}.", "bold")
+
+
+def _print_many(
+    console: Console, kind: str, loads: list[str], results: list[ServeResult], formulas: list[float | None]
+) -> None:
+    heads = ["users" if kind == "load" else "rate", "first token", "p99", "per token", "p99", "formula", "tokens/s"]
+    table = make_table(*heads, "kv", "J/token", "idle")
+    for value, result, formula in zip(loads, results, formulas, strict=True):
+        per = result.joules_per_token
+        table.add_row(
+            value, seconds(result.ttft.p50), seconds(result.ttft.p99), _of(result.tpot, "p50"), _of(result.tpot, "p99"),
+            seconds(formula) if formula is not None else "–", digits(result.output_per_s), percent(result.kv_mean, 1),
+            joules(per) if per is not None else "–", percent(result.shares()["idle"], 1),
+        )  # fmt: skip
+    console.print(table)
+    best = knee(results)
+    wrapped(
+        console, "", f"Knee at {'load' if kind == 'load' else 'rate'}={loads[best]}: beyond it, tokens per second grow "
+        f"less than the time per token does. Limit at the end: {results[-1].limit()}.", "bold",
+    )  # fmt: skip
+
+
+def _of(found: Percentiles | None, name: str) -> str:
+    return seconds(getattr(found, name)) if found is not None else "–"
+
+
+def knee(results: list[ServeResult]) -> int:
+    """The last load at which throughput grew by at least as much as the time per token, both as ratios."""
+    best = 0
+    for number in range(1, len(results)):
+        before, after = results[number - 1], results[number]
+        if before.tpot is None or after.tpot is None:
+            break
+        if after.output_per_s / before.output_per_s < after.tpot.p50 / before.tpot.p50:
+            break
+        best = number
+    return best
+
+
+def _data(results: list[ServeResult], formulas: list[float | None]) -> list[dict[str, Any]]:
+    return [{**result.to_dict(), "formula_tpot_s": formula} for result, formula in zip(results, formulas, strict=True)]
+
+
+def _plot(path: Path, kind: str, loads: list[str], results: list[ServeResult], title: str) -> None:
+    from hwsim.results.plot.system import plot_knee
+
+    points = [
+        (value if kind != "trace" else "trace", result.output_per_s, result.tpot.p50, result.tpot.p99)
+        for value, result in zip(loads, results, strict=True)
+        if result.tpot is not None
+    ]
+    if not points:
+        raise InputError("--plot draws time per output token, and every request has one token only")
+    plot_knee(points, path, title, loads[knee(results)] if len(loads) > 1 else "")
+
+
+def _write_timeline(path: Path, result: ServeResult, title: str) -> None:
+    from hwsim.files import write_text
+    from hwsim.results.plot.style import is_plot_file
+    from hwsim.results.plot.timeline import plot_timeline, timeline_json
+
+    if is_plot_file(path):
+        plot_timeline(result.spans, path, title)
+    else:
+        write_text(path, timeline_json(result.spans, title, ()))
+    if len(result.spans) >= 50_000:
+        err().print(f"{path} has the first {len(result.spans):,} steps", style="dim")

@@ -1,0 +1,687 @@
+"""Words of the field as the screens use them, with what they mean here: `hwsim explain TERM`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True)
+class Term:
+    """One word or phrase."""
+
+    name: str
+    meaning: str
+    also: tuple[str, ...] = ()
+    """Other words for it, among them the heads of columns."""
+    see: tuple[str, ...] = ()
+    """Terms that belong to it."""
+    lesson: str = ""
+    """The lesson that shows it."""
+
+
+def _term(name: str, meaning: str, also: str = "", see: str = "", lesson: str = "") -> Term:
+    def parts(text: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(";") if part.strip())
+
+    return Term(name, " ".join(meaning.split()), parts(also), parts(see), lesson)
+
+
+_TERMS = (
+    _term(
+        "time",
+        "Seconds that the simulated machine takes, from the first cycle to the last result in memory.",
+        also="latency of a run; longest part; sum of all parts",
+        see="cycles; bound",
+    ),
+    _term(
+        "error bar",
+        "The range in which a time or an energy is expected to lie, from how far the model was off on measurements "
+        "that it was not fitted on; a question mark where nothing was ever compared.",
+        also="bar; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar; "
+        "energy, high end of its bar; energy, low end of its bar; power, high end of its bar; "
+        "power, low end of its bar",
+    ),
+    _term(
+        "cycles",
+        "Ticks of the clock of the compute units. Time is cycles over clock frequency.",
+        also="values in the run",
+    ),
+    _term(
+        "bound",
+        "The part of the machine that decides how long a run takes: with a faster one of these the run would be "
+        "faster, with a faster anything else it would not.",
+        also="bound by; bottleneck; longest part",
+        see="stall; roofline",
+        lesson="roofline",
+    ),
+    _term(
+        "stall",
+        "Cycles in which a unit could work and does not, because it waits for something: operands from memory, "
+        "the result of the operation before, a port. The table 'why' names what it waits for.",
+        also="waits for; waiting; wait",
+        see="bound; dependency chain; latency",
+    ),
+    _term(
+        "busy",
+        "Cycles in which a unit works. Busy and waiting cycles of a unit add up to all its cycles.",
+        also="at work",
+    ),
+    _term(
+        "share",
+        "A part over the whole, in percent.",
+        also="of the time; of that; of",
+    ),
+    _term(
+        "dependency chain",
+        "Operations of which each needs the result of the one before, as the additions of one sum. They take "
+        "latency after latency, however many units there are; several sums at a time fill the gaps.",
+        also="chain; waits in a dependency chain",
+        see="latency; register tile",
+    ),
+    _term(
+        "latency",
+        "Time from the start of one operation or transfer to its result.",
+        also="step latency; first column; than the level before; than the first; waits for operands of a step; waits "
+        "for the first column of a command; latency of dram; latency of l2",
+        see="bandwidth; dependency chain",
+        lesson="hierarchy",
+    ),
+    _term(
+        "bandwidth",
+        "Bytes that a link moves in a second, once it is moving.",
+        also="bandwidth of dram; bandwidth of l2; bandwidth of inputs; bandwidth of weights; bandwidth of outputs; "
+        "dram→l2; l2→l1; waits for dram → l2; waits for l2 → l1; dram; l2; inputs; outputs; weights; write; waits"
+        " for results to leave; writes results; waits for finished sums to leave; waits for room for outputs; "
+        "waits for a scratchpad to deliver; waits for the buffer to deliver",
+        see="latency; roofline",
+        lesson="roofline",
+    ),
+    _term(
+        "overlap",
+        "Parts of a run at the same time: the next tile comes in while one is worked on. With full overlap a run "
+        "takes its longest part, with none the sum of all parts.",
+        also="bounds",
+        see="double buffering",
+        lesson="overlap",
+    ),
+    _term(
+        "double buffering",
+        "Two buffers for one operand: one is filled while the other is used.",
+        also="buffers; stages",
+        see="overlap",
+        lesson="overlap",
+    ),
+    _term(
+        "issue",
+        "A core starts a few instructions in each cycle; what is left when its units are not the limit.",
+        also="instruction issue; issues other instructions; issue width",
+    ),
+    _term(
+        "instruction",
+        "One command to a core: a load, a store, an arithmetic operation on one number or on a vector.",
+        also="instructions; other instructions",
+        see="SIMD; control",
+        lesson="simd",
+    ),
+    _term(
+        "load port",
+        "A core can start only so many loads, or stores, in a cycle.",
+        also="store port; waits for a load port; port",
+    ),
+    _term(
+        "loop start",
+        "A few cycles at the start of each innermost loop, before it runs at full speed.",
+        also="starts innermost loops",
+    ),
+    _term(
+        "spawn",
+        "Starting other cores for a parallel loop, and gathering them at its end.",
+        also="starts the cores; starting and gathering cores; barrier; waits for other cores",
+        lesson="parallel",
+    ),
+    _term(
+        "operations",
+        "Additions, multiplications and other arithmetic. A multiply-add counts two. FLOP where numbers have a "
+        "floating point, OP where they are whole.",
+        also="FLOP; OP; flops; work",
+    ),
+    _term(
+        "speed",
+        "Operations in a second.",
+        also="FLOP/s; OP/s",
+        see="peak",
+    ),
+    _term(
+        "peak",
+        "The most operations that the units at work could do in a second.",
+        also="share of the peak",
+        see="utilisation",
+    ),
+    _term(
+        "utilisation",
+        "Operations that were done over those that the units could have done in the time.",
+        also="of peak; utilization",
+        see="peak",
+    ),
+    _term(
+        "fma",
+        "A fused multiply-add: a * b + c in one instruction, with one rounding.",
+        also="multiply-add; fma unit at work; math; multiply-adds on the SMs; mac; add; add unit at work",
+    ),
+    _term(
+        "special function",
+        "Exponentials, divisions, roots: slower and fewer units than for additions.",
+        also="special; special functions and lanes on the SMs",
+    ),
+    _term(
+        "loads",
+        "Numbers that go from memory into registers.",
+        also="loaded",
+        see="stores",
+    ),
+    _term(
+        "stores",
+        "Numbers that go from registers to memory.",
+        also="stored",
+        see="loads",
+    ),
+    _term(
+        "verified",
+        "Whether the answer of the run, computed in its number format, agrees with NumPy in float64 within what "
+        "the format allows.",
+    ),
+    _term(
+        "level",
+        "One memory of the hierarchy: registers, caches, scratchpads, DRAM.",
+        also="lies in; memory level; unit",
+        see="cache; scratchpad; DRAM",
+        lesson="hierarchy",
+    ),
+    _term(
+        "cache",
+        "A small fast memory that keeps the lines used last and decides by itself what to throw out.",
+        see="line; hit rate; set; associativity",
+        lesson="hierarchy",
+    ),
+    _term(
+        "scratchpad",
+        "A small fast memory that the program fills and empties itself: shared memory of a GPU, buffers of an "
+        "accelerator.",
+        also="buffer; shared memory; unified_buffer; weight_fifo; accumulators; operands; sums; room used; holds; "
+        "stays",
+        see="tile",
+    ),
+    _term(
+        "DRAM",
+        "Main memory: large, and hundreds of cycles away.",
+        also="main memory; memory",
+        see="row hit",
+        lesson="hierarchy",
+    ),
+    _term(
+        "line",
+        "The piece in which caches move memory, usually 64 bytes. One touched byte brings all of it.",
+        also="cache line; lines filled; accesses per line; lines for each set",
+        see="cache; stride",
+        lesson="strides",
+    ),
+    _term(
+        "access",
+        "One load or store that reaches a level.",
+        also="accesses; read; written; commands",
+    ),
+    _term(
+        "hit rate",
+        "Accesses that find their line in a cache, over all accesses to it.",
+        also="hits; found there",
+        see="miss",
+    ),
+    _term(
+        "miss",
+        "An access whose line is not in the cache and has to come from the level behind it.",
+        also="misses; l1 misses; l2 misses; lines filled",
+        see="hit rate; conflict miss",
+        lesson="tiling",
+    ),
+    _term(
+        "conflict miss",
+        "A miss although the cache has room elsewhere: too many lines in use fall into the same set. Other misses"
+        " are cold (the first use of a line) or for want of capacity.",
+        also="conflicts; conflict; cold; capacity; kind",
+        see="set",
+        lesson="tiling",
+    ),
+    _term(
+        "set",
+        "A cache is divided into sets; the address decides in which one a line may lie.",
+        also="sets",
+        see="associativity",
+    ),
+    _term(
+        "associativity",
+        "How many lines a set holds: its ways.",
+        also="ways",
+        see="set",
+    ),
+    _term(
+        "replacement",
+        "Which line of a full set goes when another one comes: the least recently used one (LRU), or another rule.",
+        also="LRU; eviction",
+    ),
+    _term(
+        "memory traffic",
+        "Bytes that a level exchanges with its neighbours.",
+        also="traffic; traffic of the array; bytes to and from; moved in; moved out; to and from the array; "
+        "over the pins; at the banks; "
+        "bytes",
+        see="arithmetic intensity",
+    ),
+    _term(
+        "peak memory",
+        "The most bytes that the tensors of a run take at one time.",
+        also="memory footprint",
+    ),
+    _term(
+        "write-back",
+        "A changed line goes to the level behind only when it is thrown out.",
+        also="writebacks; writeback",
+    ),
+    _term(
+        "write-allocate",
+        "A store to a line that is not in the cache brings the line in first.",
+        lesson="fusion",
+    ),
+    _term(
+        "prefetch",
+        "Lines that the hardware fetches before they are asked for, because it sees a pattern.",
+        also="prefetcher",
+    ),
+    _term(
+        "outstanding misses",
+        "Misses that a cache can wait for at the same time; they hide each other's latency.",
+        also="mshrs",
+    ),
+    _term(
+        "row hit",
+        "DRAM opens a row to read from it; the next access to the same row is quicker.",
+        also="row hits; row activation; opens rows; refresh; refreshes its rows; activation",
+    ),
+    _term(
+        "reuse",
+        "How often a number is used for each time it is brought in.",
+        also="uses per load; reuse distance; reuse factor",
+        see="tile; locality",
+        lesson="strips",
+    ),
+    _term(
+        "locality",
+        "Data used together lies together (in space), and is used again soon (in time).",
+        see="reuse; line",
+    ),
+    _term(
+        "stride",
+        "How many elements further the next one along an axis lies. Row major: the last axis has stride 1. "
+        "Transposing swaps strides, slicing shifts the offset, broadcasting makes a stride 0: nothing is copied.",
+        also="strides; offset; row major; column major; view; broadcast; slice",
+        see="contiguous",
+        lesson="strides",
+    ),
+    _term(
+        "contiguous",
+        "Elements lie in memory in the order of their indices, without a gap.",
+        see="stride",
+        lesson="strides",
+    ),
+    _term(
+        "tile",
+        "A part of a tensor that is worked on while it lies in a fast memory.",
+        also="tiles; block; tiling; at a time; passes; passes played; layer; times",
+        see="reuse; register tile",
+        lesson="tiling",
+    ),
+    _term(
+        "register tile",
+        "Several sums that stay in registers together, so that each loaded number is used several times.",
+        also="v1; v2; unroll",
+        see="tile",
+        lesson="strips",
+    ),
+    _term(
+        "schedule",
+        "How something is computed: order of loops, tiles, vectors, cores. It changes the cost, never the answer.",
+        also="loop; order; mapping",
+        see="tile",
+    ),
+    _term(
+        "fusion",
+        "Operations in one pass, so that what lies between them never goes to memory.",
+        also="fused; epilogue; fuse",
+        see="memory traffic",
+        lesson="fusion",
+    ),
+    _term(
+        "epilogue",
+        "Operations on single elements behind a product, done before its result leaves the registers.",
+        see="fusion",
+        lesson="graph",
+    ),
+    _term(
+        "dataflow",
+        "What stays in the cells of an array while the rest streams past: weights (ws), outputs (os), inputs (is).",
+        also="weight stationary; output stationary; input stationary; ws; os; is",
+        see="fold",
+        lesson="mapping",
+    ),
+    _term(
+        "arithmetic intensity",
+        "Operations for each byte that is moved. Per level: bytes that this level exchanges. Per element it is "
+        "larger by the bytes of an element: count which one is meant.",
+        also="flop per byte; op per byte; flop/byte; op/byte; operations per byte; FLOP per element; intensity",
+        see="roofline",
+        lesson="roofline",
+    ),
+    _term(
+        "roofline",
+        "Attainable speed is the smaller of the peak, and arithmetic intensity times bandwidth.",
+        also="roof; ridge",
+        see="arithmetic intensity; peak; bandwidth",
+        lesson="roofline",
+    ),
+    _term(
+        "closed form",
+        "A formula for what is simulated, printed beside it with the reason for a difference.",
+        also="formula; predicted; estimated; why they differ; difference; least possible; simulated; says; ratio; "
+        "elements; tensor",
+    ),
+    _term(
+        "speed-up",
+        "Time of the first over time of this one.",
+        also="speedup; gain",
+    ),
+    _term(
+        "SIMD",
+        "One instruction for several numbers, side by side in a wide register.",
+        also="vector; vectors; lanes",
+        see="instruction",
+        lesson="simd",
+    ),
+    _term(
+        "Pareto front",
+        "Points that no other point beats in everything at once.",
+        also="front; pareto",
+        see="energy × time",
+    ),
+    _term(
+        "energy",
+        "Joules: what every counted action costs, priced by the machine's table, and static power times time.",
+        also="pJ; joules; action; cause",
+        see="static; control; operand supply; arithmetic",
+        lesson="energy",
+    ),
+    _term(
+        "power",
+        "Energy over time, in watts.",
+        see="power limit",
+    ),
+    _term(
+        "power limit",
+        "Watts that a machine may draw; above them the clock is lowered until it does not.",
+        also="TDP; throttle; slowed by the power limit; power cap",
+    ),
+    _term(
+        "energy × time",
+        "Energy-delay product: a slower, thriftier run has to be better in it.",
+        also="edp; energy × delay",
+    ),
+    _term(
+        "static",
+        "Energy that flows whether anything happens or not: leakage and clocks, as power times time. A faster run"
+        " pays less of it.",
+        also="static power; leakage",
+        see="energy",
+        lesson="energy",
+    ),
+    _term(
+        "arithmetic",
+        "The energy, or the time, of the operations themselves.",
+        see="energy",
+        lesson="energy",
+    ),
+    _term(
+        "control",
+        "The energy of fetching, decoding and ordering instructions. Vectors and larger instructions share it.",
+        also="instruction overhead",
+        see="SIMD; operand supply",
+        lesson="simd",
+    ),
+    _term(
+        "operand supply",
+        "The energy of bringing operands to the units: register files, and wires between cells.",
+        see="control",
+        lesson="specialisation",
+    ),
+    _term(
+        "Dennard scaling",
+        "Smaller transistors at lower voltage: per area, power stayed the same while everything became faster, "
+        "until about 2006. Voltage has hardly fallen since, so a chip can no longer switch all it has at once. "
+        "hwsim's energy tables from 45 to 5 nm show how much less an operation costs at each node.",
+        also="dennard",
+        see="energy; technology node",
+    ),
+    _term(
+        "technology node",
+        "A name for a generation of chips, such as 7 nm. It was a length once. From 70 to 3 nm that would be a factor "
+        "of 23 along a side and 544 in area; the notes say 20 times more cores. Names of nodes have long ceased to be "
+        "lengths of anything: hwsim scales energy between nodes by published prices of operations, never by names.",
+        also="node; nm",
+        see="Dennard scaling",
+    ),
+    _term(
+        "precision",
+        "The number format of tensors: fp32, bf16, fp16, fp8, int8 and others, with their rounding.",
+        also="number format; format",
+        see="rms error",
+        lesson="precision",
+    ),
+    _term(
+        "largest error",
+        "The largest difference of an element from float64, relative to the largest element.",
+        also="error; max rel err; largest error of the arithmetic, inputs taken as rounded; error of arithmetic",
+    ),
+    _term(
+        "rms error",
+        "The root of the mean squared difference from float64, relative to that of the answer.",
+        also="rms; rms error, rounding of the inputs counted in; error of format",
+        see="precision",
+        lesson="precision",
+    ),
+    _term(
+        "accumulator",
+        "The register that a sum is kept in; usually wider than what is added.",
+        also="accumulate",
+        see="precision",
+    ),
+    _term(
+        "quantisation",
+        "Numbers as small integers times a scale.",
+        also="quantization; scale",
+        see="precision",
+        lesson="precision",
+    ),
+    _term(
+        "SM",
+        "A streaming multiprocessor of a GPU: lanes, tensor cores, registers, shared memory.",
+        also="sm; multiprocessor",
+        see="warp; occupancy",
+        lesson="cuda",
+    ),
+    _term(
+        "warp",
+        "32 threads of a GPU that execute the same instruction.",
+        also="warps per SM",
+        see="occupancy; coalescing",
+        lesson="cuda",
+    ),
+    _term(
+        "thread block",
+        "Threads of a GPU that share an SM and its shared memory. A kernel is a grid of them.",
+        also="blocks; grid; kernel",
+        see="wave",
+    ),
+    _term(
+        "occupancy",
+        "Warps on an SM over those that it could hold; limited by registers, shared memory or blocks.",
+        also="limited by",
+    ),
+    _term(
+        "wave",
+        "As many thread blocks as a GPU holds at once. The last wave is often not full: the tail.",
+        also="waves; tail; waits for the last blocks; start; starts and ends blocks",
+    ),
+    _term(
+        "launch overhead",
+        "Microseconds between asking for a kernel and its first block.",
+        also="launch; starts kernels",
+        see="fusion",
+    ),
+    _term(
+        "coalescing",
+        "Loads of a warp that fall on the same 32-byte sectors become one transaction.",
+        also="coalesced; sector; load/store; loads and stores on the SMs",
+        see="warp",
+        lesson="cuda",
+    ),
+    _term(
+        "tensor core",
+        "A unit that multiplies small matrices in one instruction.",
+        also="matrix unit; mma",
+        see="SM",
+        lesson="cuda",
+    ),
+    _term(
+        "systolic array",
+        "A grid of multiply-add cells through which operands move in step.",
+        also="array; cell; values stream through the array; the vector unit works; weights enter the elements; columns"
+        " stream past the units; columns stream past the units, element by element",
+        see="fold; dataflow",
+        lesson="mapping",
+    ),
+    _term(
+        "fold",
+        "The part of a product that an array holds at one time. Each fold fills, streams and drains.",
+        also="folds; fill and drain; the array fills or drains",
+        see="systolic array",
+        lesson="mapping",
+    ),
+    _term(
+        "processing in memory",
+        "Arithmetic units at the banks of DRAM, where a matrix is read without passing the pins.",
+        also="bank; banks; waits for what the banks are told",
+    ),
+    _term(
+        "staging",
+        "Inputs that come from a disk or another computer before the run.",
+        also="staging from disk",
+        lesson="hierarchy",
+    ),
+    _term(
+        "KV cache",
+        "Keys and values of all tokens so far, kept for the next one.",
+        also="kv",
+        lesson="kv_cache",
+    ),
+    _term(
+        "online softmax",
+        "A softmax in one pass: largest value and sum so far, rescaled when a larger value comes.",
+        also="flash attention; flashattention",
+        see="fusion",
+        lesson="attention",
+    ),
+    _term(
+        "im2col",
+        "All windows of an image copied into a matrix, so that a convolution becomes a product.",
+        also="implicit gemm",
+        lesson="convolution",
+    ),
+    _term(
+        "reverse mode",
+        "Derivatives of one result by all inputs in one pass backwards through the graph. Forward mode takes a "
+        "pass for each input.",
+        also="autodiff; backpropagation; forward mode; adjoint; gradient",
+        lesson="autodiff",
+    ),
+    _term(
+        "stack",
+        "The layers of a machine-learning system: the model as a graph of operations, automatic differentiation, "
+        "graph optimisation, parallelisation over devices, the runtime that schedules and moves memory, and the "
+        "operators with their kernels. hwsim covers graph optimisation (hwsim rewrite), derivatives (hwsim "
+        "gradient), runtime and overlap, and operators on a machine.",
+        also="dataflow graph; runtime; ml system",
+    ),
+    _term(
+        "Anton",
+        "A supercomputer for molecular dynamics by D. E. Shaw Research: 512 special chips that compute forces "
+        "between pairs of particles, two orders of magnitude faster than general machines at that time, and good "
+        "for nothing else. The far end of the ladder of specialisation (Shaw et al., ISCA 2007).",
+        see="specialisation",
+    ),
+    _term(
+        "specialisation",
+        "Giving up what a machine can do in exchange for energy and speed at what it does.",
+        also="ASIC; FPGA; accelerator; fixed function",
+        see="control; operand supply; Anton",
+        lesson="specialisation",
+    ),
+    _term(
+        "vendor kernels",
+        "Products, convolutions and attention written by those who sell the hardware (oneDNN, MKL, cuBLAS, "
+        "cuDNN): what frameworks call. hwsim's GPU kernels stand for such a library; threads.kernel chooses hand-"
+        "written ones instead.",
+        also="library; cuDNN; MKL; OpenBLAS",
+    ),
+)
+
+
+_WAITS = "waits for "
+
+TERMS: Mapping[str, Term] = {term.name: term for term in _TERMS}
+"""By name, in the order of the page."""
+
+
+@lru_cache(maxsize=1)
+def _words() -> dict[str, str]:
+    """Every word under which a term can be found; a name goes before an alias."""
+    found: dict[str, str] = {}
+    for term in _TERMS:
+        for word in (term.name, *term.also):
+            found.setdefault(_folded(word), term.name)
+    found |= {_folded(name): name for name in TERMS}
+    return found
+
+
+def find_term(words: str) -> Term | None:
+    """A term by its name, by another word for it, or by its plural; None where there is none.
+
+    What a unit `waits for` is looked up as it is, and otherwise as what it waits for.
+    """
+    asked = _folded(words)
+    for form in (asked, asked.removesuffix("s"), asked.removesuffix("es"), f"{asked}s", asked.removeprefix(_WAITS)):
+        if form in _words():
+            return TERMS[_words()[form]]
+    return None
+
+
+def near_terms(words: str) -> list[str]:
+    """Terms that one may have meant."""
+    import difflib
+
+    close = difflib.get_close_matches(_folded(words), _words(), n=4, cutoff=0.6)
+    inside = [word for word in _words() if _folded(words) in word]
+    return list(dict.fromkeys(_words()[word] for word in (*close, *inside)))[:6]
+
+
+def _folded(text: str) -> str:
+    return re.sub(r"[\s_\-]+", " ", text).strip().casefold()

@@ -1,0 +1,1 @@
+"""Whole models: graphs with repeated blocks, what they hold, what they cost, and the files that people have."""

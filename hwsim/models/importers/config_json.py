@@ -1,0 +1,518 @@
+"""Hugging Face `config.json`: the numbers of an architecture become the blocks of a model file.
+
+What a config says is read by its own names, with the defaults that its family has; a field that is missing is named
+with the file. What changes no shape (dropout, initialisation, token ids) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hwsim.errors import InputError
+from hwsim.models.importers.layers import (
+    Data,
+    Layer,
+    decoder_layer,
+    deepseek_layer,
+    encoder_layer,
+    neox_layer,
+    op,
+    source_decoder_layer,
+)
+
+MOST = 10**9
+ACTIVATIONS = {
+    "gelu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu", "relu": "relu",
+    "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "gelu_10": "gelu", "gelu_python": "gelu",
+}  # fmt: skip
+SKIPPED = ("quantization_config", "attn_logit_softcapping", "final_logit_softcapping")
+"""Fields that change what is computed in ways that this importer leaves out: they are named in its report."""
+
+
+@dataclass
+class Config:
+    """A config with the file it is from: every field is asked for once, and checked."""
+
+    file: str
+    data: Mapping[str, Any]
+    used: set[str] = field(default_factory=set)
+
+    def wrong(self, name: str, message: str) -> InputError:
+        return InputError(f"{self.file}: {name}: {message}")
+
+    def number(self, *names: str, default: int | None = None) -> int:
+        """A whole number under the first of these names that is there."""
+        for name in names:
+            self.used.add(name)
+            value = self.data.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise self.wrong(name, f"must be a whole number, found {_shown(value)}")
+            if not 1 <= value <= MOST:
+                raise self.wrong(name, f"must be from 1 to {MOST:,}, found {_shown(value)}")
+            return value
+        if default is None:
+            raise self.wrong(names[0], f"missing; a {self.family} config has to say it")
+        return default
+
+    def optional(self, name: str) -> int | None:
+        """A number that may be missing, null or 0."""
+        self.used.add(name)
+        value = self.data.get(name)
+        if value in (None, 0, -1, False):
+            return None
+        return self.number(name)
+
+    def flag(self, name: str, default: bool) -> bool:
+        self.used.add(name)
+        value = self.data.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.wrong(name, f"must be true or false, found {_shown(value)}")
+        return value
+
+    def share(self, name: str, default: float) -> float:
+        self.used.add(name)
+        value = self.data.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+            raise self.wrong(name, f"must be a share from 0 to 1, found {_shown(value)}")
+        return float(value)
+
+    def activation(self, *names: str, default: str) -> str:
+        for name in names:
+            self.used.add(name)
+            value = self.data.get(name)
+            if value is None:
+                continue
+            if not isinstance(value, str) or value not in ACTIVATIONS:
+                raise self.wrong(name, f"{_shown(value)} is not one of {', '.join(ACTIVATIONS)}")
+            return ACTIVATIONS[value]
+        return default
+
+    @property
+    def family(self) -> str:
+        return str(self.data.get("model_type", ""))
+
+    def heads(self, width: int) -> tuple[int, int, int]:
+        """Heads of queries, of keys and values, and the width of one."""
+        heads = self.number("num_attention_heads")
+        kv_heads = self.number("num_key_value_heads", default=heads)
+        if heads % kv_heads:
+            raise self.wrong("num_key_value_heads", f"{heads} heads cannot share {kv_heads} evenly")
+        self.used.add("head_dim")
+        if self.data.get("head_dim") is None and width % heads:
+            raise self.wrong("num_attention_heads", f"{width} cannot be divided into {heads} heads")
+        return heads, kv_heads, self.number("head_dim", default=max(1, width // heads))
+
+    def precision(self) -> str:
+        for name in ("torch_dtype", "dtype"):
+            self.used.add(name)
+            value = self.data.get(name)
+            found = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(str(value))
+            if found:
+                return found
+        return "bf16"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def read_config(file: str, data: object, name: str) -> tuple[Data, list[str]]:
+    """The model file that a config describes, as plain data, and what was not understood of it."""
+    if not isinstance(data, dict):
+        raise InputError(f"{file}: a config.json is an object of fields, found {type(data).__name__}")
+    config = Config(file, data)
+    family = data.get("model_type")
+    if isinstance(data.get("text_config"), dict) and family not in FAMILIES:
+        inner = data["text_config"]
+        config = Config(f"{file}: text_config", inner)
+        family = inner.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES:
+        from hwsim.spec.fields import did_you_mean
+
+        known = ", ".join(sorted(FAMILIES))
+        if family is None:
+            raise InputError(f"{file}: model_type: missing; a config.json names its architecture; known: {known}")
+        raise InputError(
+            f"{file}: model_type: {_shown(family)} is not known{did_you_mean(str(family), FAMILIES)}; known: {known}; "
+            "write its blocks by hand, or import it as ONNX"
+        )
+    described = FAMILIES[family](config)
+    notes = [f"{name}: not understood, and left out" for name in SKIPPED if config.data.get(name)]
+    made = {
+        "format": 1,
+        "name": name,
+        "description": f"A {family} model, from its config.json.",
+        "op": "model",
+        "precision": config.precision(),
+        **described,
+    }
+    return made, notes
+
+
+# Families -------------------------------------------------------------------------------------------------------------
+
+
+def _llama(config: Config, *, qk_norm: bool = False, qkv_bias: bool = False, window: bool = False) -> Data:
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    heads, kv_heads, dim = config.heads(width)
+    bias = config.flag("attention_bias", qkv_bias)
+    layer = Layer(
+        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
+        qkv_bias=bias, out_bias=bias and not qkv_bias, mlp_bias=config.flag("mlp_bias", False), qk_norm=qk_norm,
+        gate={"silu": "swiglu"}.get(config.activation("hidden_act", "hidden_activation", default="silu"), "geglu"),
+        window=config.optional("sliding_window") if window else None,
+    )  # fmt: skip
+    return _decoder(config, layers, width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", False))
+
+
+def _decoder(
+    config: Config, layers: int, width: int, layer: list[Data], *, tied: bool, norm: str = "rmsnorm",
+    positions: int | None = None, extra: list[Data] | None = None, head_bias: bool = False,
+) -> Data:  # fmt: skip
+    """Embedding, layers, norm, head."""
+    vocabulary = config.number("vocab_size")
+    first = [op("words", "embedding", rows=vocabulary, width=width)]
+    if positions:
+        first.append(op("positions", "positions", rows=positions))
+    head = op("logits", "linear", out=vocabulary, split="out", rows_of="last")
+    if tied:
+        head["tied"] = True
+    if head_bias:
+        head["bias"] = True
+    blocks = [
+        {"name": "embedding", "operations": first},
+        {"name": "layer", "repeat": layers, "operations": layer},
+        *(extra or []),
+        {"name": "head", "operations": [op("norm", norm), head]},
+    ]
+    context = config.number("max_position_embeddings", "n_positions", "n_ctx", default=2048)
+    return {"context": context, "use": {"prompt": min(1024, context), "generate": 128}, "blocks": blocks}
+
+
+def _mistral(config: Config) -> Data:
+    return _llama(config, window=True)
+
+
+def _qwen2(config: Config) -> Data:
+    use = config.flag("use_sliding_window", False)
+    return _llama(config, qkv_bias=True, window=use)
+
+
+def _qwen3(config: Config) -> Data:
+    use = config.flag("use_sliding_window", False)
+    return _llama(config, qk_norm=True, window=use)
+
+
+def _gemma(config: Config) -> Data:
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    heads, kv_heads, dim = config.heads(width)
+    sandwich = config.family in ("gemma2", "gemma3", "gemma3_text")
+    layer = Layer(
+        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
+        gate="geglu", sandwich=sandwich, qk_norm=config.family.startswith("gemma3"),
+    )  # fmt: skip
+    window = config.optional("sliding_window") if sandwich else None
+    if window is None:
+        return _decoder(config, layers, width, decoder_layer(layer), tied=True)
+    every = config.number("sliding_window_pattern", default=6 if config.family.startswith("gemma3") else 2)
+    local = layer.with_window(window)
+    groups, rest = divmod(layers, every)
+    made = _decoder(config, 1, width, decoder_layer(layer), tied=True)
+    if not groups:
+        made["blocks"][1] = {"name": "layer", "repeat": layers, "operations": decoder_layer(local)}
+        return made
+    operations: list[Data] = []
+    for number in range(every):
+        operations += decoder_layer(layer if number == every - 1 else local, suffix=f"_{number + 1}")
+    blocks = [{"name": "layers", "repeat": groups, "operations": operations}]
+    if rest:
+        blocks.append({"name": "last_layers", "repeat": rest, "operations": decoder_layer(local)})
+    made["blocks"][1:2] = blocks
+    return made
+
+
+def _phi(config: Config) -> Data:
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    heads, kv_heads, dim = config.heads(width)
+    layer = Layer(
+        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
+        gate="", activation=config.activation("hidden_act", default="gelu_new"), qkv_bias=True, out_bias=True,
+        mlp_bias=True, norm="layernorm", rope_dim=_turned(config, dim, "partial_rotary_factor", 0.5),
+    )  # fmt: skip
+    return _decoder(config, layers, width, neox_layer(layer, one_norm=True), tied=False, norm="layernorm",
+                    head_bias=True)  # fmt: skip
+
+
+def _turned(config: Config, dim: int, name: str, default: float) -> int:
+    return max(2, int(dim * config.share(name, default)) // 2 * 2)
+
+
+def _neox(config: Config) -> Data:
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    heads, kv_heads, dim = config.heads(width)
+    layer = Layer(
+        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
+        gate="", activation=config.activation("hidden_act", default="gelu"), qkv_bias=True, out_bias=True,
+        mlp_bias=True, norm="layernorm", rope_dim=_turned(config, dim, "rotary_pct", 0.25),
+    )  # fmt: skip
+    made = neox_layer(layer) if config.flag("use_parallel_residual", True) else decoder_layer(layer)
+    return _decoder(config, layers, width, made, tied=config.flag("tie_word_embeddings", False), norm="layernorm")
+
+
+def _gpt2(config: Config) -> Data:
+    width, layers, heads = config.number("n_embd"), config.number("n_layer"), config.number("n_head")
+    if width % heads:
+        raise config.wrong("n_head", f"{width} cannot be divided into {heads} heads")
+    layer = Layer(
+        width=width, heads=heads, kv_heads=heads, head_dim=width // heads,
+        inner=config.number("n_inner", default=4 * width), gate="",
+        activation=config.activation("activation_function", default="gelu_new"), qkv_bias=True, out_bias=True,
+        mlp_bias=True, norm="layernorm", rope_dim=0,
+    )  # fmt: skip
+    return _decoder(config, layers, width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", True),
+                    norm="layernorm", positions=config.number("n_positions", "n_ctx", default=1024))  # fmt: skip
+
+
+def _opt(config: Config) -> Data:
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    heads, kv_heads, dim = config.heads(width)
+    layer = Layer(
+        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("ffn_dim"), gate="",
+        activation=config.activation("activation_function", default="relu"), qkv_bias=True, out_bias=True,
+        mlp_bias=True, norm="layernorm", rope_dim=0, separate=True,
+    )  # fmt: skip
+    positions = config.number("max_position_embeddings", default=2048) + 2
+    return _decoder(config, layers, width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", True),
+                    norm="layernorm", positions=positions)  # fmt: skip
+
+
+def _bert(config: Config) -> Data:
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    heads, _, dim = config.heads(width)
+    layer = Layer(
+        width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("intermediate_size"), gate="",
+        activation=config.activation("hidden_act", default="gelu"), qkv_bias=True, out_bias=True, mlp_bias=True,
+        norm="layernorm", rope_dim=0, causal=False, separate=True,
+    )  # fmt: skip
+    context = config.number("max_position_embeddings", default=512)
+    first = [
+        op("words", "embedding", rows=config.number("vocab_size"), width=width),
+        op("positions", "positions", rows=context),
+    ]
+    kinds = config.number("type_vocab_size", default=2)
+    first += [op("kinds", "positions", rows=kinds), op("norm", "layernorm")]
+    last = [
+        op("first", "first_token"),
+        op("pooled", "linear", out=width, bias=True),
+        op("act", "tanh"),
+    ]
+    blocks = [
+        {"name": "embedding", "operations": first},
+        {"name": "layer", "repeat": layers, "operations": encoder_layer(layer)},
+        {"name": "pooler", "operations": last},
+    ]
+    return {"context": context, "use": {"prompt": min(512, context), "phase": "forward"}, "blocks": blocks}
+
+
+def _vit(config: Config) -> Data:
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    heads, _, dim = config.heads(width)
+    side, patch = config.number("image_size", default=224), config.number("patch_size", default=16)
+    if side % patch:
+        raise config.wrong("patch_size", f"an image of {side} cannot be cut into patches of {patch}")
+    layer = Layer(
+        width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("intermediate_size"), gate="",
+        activation=config.activation("hidden_act", default="gelu"), qkv_bias=config.flag("qkv_bias", True),
+        out_bias=True, mlp_bias=True, norm="layernorm", rope_dim=0, causal=False,
+    )  # fmt: skip
+    tokens = (side // patch) ** 2 + 1
+    first = [
+        op("patches", "conv", channels=width, kernel=patch, stride=patch, bias=True),
+        op("tokens", "to_tokens"),
+        op("class", "class_token"),
+        op("positions", "positions", rows=tokens),
+    ]
+    config.used.add("id2label")
+    labels = config.data.get("id2label")
+    classes = len(labels) if isinstance(labels, dict) and labels else 1000
+    blocks = [
+        {"name": "embedding", "operations": first},
+        {"name": "layer", "repeat": layers, "operations": decoder_layer(layer)},
+        {"name": "head", "operations": [
+            op("norm", "layernorm"), op("first", "first_token"), op("classes", "linear", out=classes, bias=True)]},
+    ]  # fmt: skip
+    channels = config.number("num_channels", default=3)
+    return {"input": (channels, side, side), "use": {"phase": "forward"}, "blocks": blocks}
+
+
+def _t5(config: Config) -> Data:
+    width, dim, heads = config.number("d_model"), config.number("d_kv"), config.number("num_heads")
+    layers = config.number("num_layers")
+    config.used.add("feed_forward_proj")
+    gated = "gated" in str(config.data.get("feed_forward_proj", "relu"))
+    layer = Layer(
+        width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("d_ff"),
+        gate="geglu" if gated else "", activation="relu", causal=False, rope_dim=0, bias=True, separate=True,
+    )  # fmt: skip
+    decoders = config.number("num_decoder_layers", default=layers)
+    return _two_towers(config, layer, layers, decoders, sparse=None)
+
+
+def _switch(config: Config) -> Data:
+    width, dim, heads = config.number("d_model"), config.number("d_kv"), config.number("num_heads")
+    layer = Layer(
+        width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("d_ff"), gate="",
+        activation="relu", causal=False, rope_dim=0, bias=True, separate=True,
+    )  # fmt: skip
+    experts = {
+        "experts": config.number("num_experts"), "top_k": 1, "inner": config.number("d_ff"), "gated": False,
+        "capacity": config.number("expert_capacity", default=64),
+    }  # fmt: skip
+    layers = config.number("num_layers")
+    return _two_towers(config, layer, layers, config.number("num_decoder_layers", default=layers), sparse=experts)
+
+
+def _two_towers(config: Config, layer: Layer, layers: int, decoders: int, sparse: Data | None) -> Data:
+    """An encoder that reads the source, and a decoder that looks at it; with experts in every second layer."""
+    vocabulary, width = config.number("vocab_size"), layer.width
+    words = {"rows": vocabulary, "width": width}
+    tied = config.flag("tie_word_embeddings", True)
+
+    def tower(name: str, count: int, stream: str, make: Callable[..., list[Data]]) -> list[Data]:
+        place = {"stream": "source"} if stream == "source" else {}
+        if sparse is None:
+            return [{"name": name, "repeat": count, **place, "operations": make(layer)}]
+        pairs, rest = divmod(count, 2)
+        both = [*make(layer, suffix="_dense"), *make(layer, suffix="_sparse", experts=sparse)]
+        blocks = [{"name": name, "repeat": pairs, **place, "operations": both}] if pairs else []
+        return blocks + ([{"name": f"{name}_last", **place, "operations": make(layer)}] if rest else [])
+
+    own = layer.with_causal()
+    blocks = [
+        {"name": "source_words", "stream": "source", "operations": [op("words", "embedding", **words)]},
+        *tower("encoder", layers, "source", decoder_layer),
+        {"name": "source_norm", "stream": "source", "operations": [op("norm", "rmsnorm")]},
+        {"name": "words", "operations": [op("words", "embedding", **words)]},
+        *tower("decoder", decoders, "tokens", lambda _, **more: source_decoder_layer(own, **more)),
+    ]
+    head = op("logits", "linear", out=vocabulary, split="out", rows_of="last")
+    if tied:
+        head["tied"] = True
+    blocks.append({"name": "head", "operations": [op("norm", "rmsnorm"), head]})
+    return {"use": {"prompt": 512, "generate": 64, "source": 512}, "blocks": blocks, "sizes": {}}
+
+
+def _whisper(config: Config) -> Data:
+    width, heads = config.number("d_model"), config.number("encoder_attention_heads")
+    if width % heads:
+        raise config.wrong("encoder_attention_heads", f"{width} cannot be divided into {heads} heads")
+    activation = config.activation("activation_function", default="gelu")
+    layer = Layer(
+        width=width, heads=heads, kv_heads=heads, head_dim=width // heads, inner=config.number("encoder_ffn_dim"),
+        gate="", activation=activation, qkv_bias=True, out_bias=True, mlp_bias=True, norm="layernorm", rope_dim=0,
+        causal=False, key_bias=False,
+    )  # fmt: skip
+    frames = config.number("max_source_positions", default=1500)
+    positions = config.number("max_target_positions", default=448)
+    vocabulary = config.number("vocab_size")
+    sound = [
+        op("conv1", "conv", channels=width, kernel=(3, 1), padding=(1, 0), bias=True), op("act1", activation),
+        op("conv2", "conv", channels=width, kernel=(3, 1), stride=(2, 1), padding=(1, 0), bias=True),
+        op("act2", activation), op("frames", "to_tokens"), op("positions", "positions", rows=frames),
+    ]  # fmt: skip
+    blocks = [
+        {"name": "sound", "stream": "source", "operations": sound},
+        {"name": "encoder", "stream": "source", "repeat": config.number("encoder_layers"),
+         "operations": decoder_layer(layer)},
+        {"name": "source_norm", "stream": "source", "operations": [op("norm", "layernorm")]},
+        {"name": "words", "operations": [
+            op("words", "embedding", rows=vocabulary, width=width), op("positions", "positions", rows=positions)]},
+        {"name": "decoder", "repeat": config.number("decoder_layers"),
+         "operations": source_decoder_layer(layer.with_causal())},
+        {"name": "head", "operations": [
+            op("norm", "layernorm"),
+            op("logits", "linear", out=vocabulary, split="out", rows_of="last", tied=True)]},
+    ]  # fmt: skip
+    return {
+        "input": (config.number("num_mel_bins", default=80), 2 * frames, 1), "context": positions,
+        "use": {"prompt": 4, "generate": 64, "source": frames}, "blocks": blocks,
+    }  # fmt: skip
+
+
+def _mixture(config: Config) -> Data:
+    """Llama's attention with experts in place of the wide layer: Mixtral, Qwen's mixtures."""
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    heads, kv_heads, dim = config.heads(width)
+    inner = config.number("moe_intermediate_size", "intermediate_size")
+    experts: Data = {
+        "experts": config.number("num_local_experts", "num_experts"),
+        "top_k": config.number("num_experts_per_tok", default=2), "inner": inner,
+    }  # fmt: skip
+    shared = config.optional("shared_expert_intermediate_size")
+    if shared:
+        experts["shared"] = shared
+    step = config.number("decoder_sparse_step", default=1)
+    if step != 1 or config.data.get("mlp_only_layers"):
+        raise config.wrong("decoder_sparse_step", "only models with experts in every layer are read")
+    layer = Layer(
+        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=inner,
+        qkv_bias=config.flag("attention_bias", config.family == "qwen2_moe"), qk_norm=config.family == "qwen3_moe",
+        window=config.optional("sliding_window") if config.family == "mixtral" else None,
+    )  # fmt: skip
+    return _decoder(config, layers, width, decoder_layer(layer, experts=experts),
+                    tied=config.flag("tie_word_embeddings", False))  # fmt: skip
+
+
+def _deepseek(config: Config) -> Data:
+    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
+    dense = config.number("first_k_dense_replace", default=1)
+    shared = config.number("n_shared_experts", default=1) * config.number("moe_intermediate_size")
+    experts = {
+        "experts": config.number("n_routed_experts"), "top_k": config.number("num_experts_per_tok"),
+        "inner": config.number("moe_intermediate_size"), "shared": shared,
+    }  # fmt: skip
+    shape: Data = {
+        "width": width, "heads": config.number("num_attention_heads"), "rank": config.number("kv_lora_rank"),
+        "head_dim": config.number("qk_nope_head_dim"), "rope_dim": config.number("qk_rope_head_dim"),
+        "value_dim": config.number("v_head_dim"), "q_rank": config.optional("q_lora_rank"),
+    }  # fmt: skip
+    sparse = deepseek_layer(shape, experts=experts)
+    made = _decoder(config, layers - dense, width, sparse, tied=config.flag("tie_word_embeddings", False))
+    first = {"name": "dense_layer", "repeat": dense,
+             "operations": deepseek_layer(shape, inner=config.number("intermediate_size"))}  # fmt: skip
+    made["blocks"].insert(1, first)
+    return made
+
+
+FAMILIES: Mapping[str, Callable[[Config], Data]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma": _gemma,
+    "gemma2": _gemma,
+    "gemma3_text": _gemma,
+    "phi": _phi,
+    "phi3": _mistral,
+    "gpt2": _gpt2,
+    "gpt_neox": _neox,
+    "opt": _opt,
+    "bert": _bert,
+    "roberta": _bert,
+    "vit": _vit,
+    "t5": _t5,
+    "switch_transformers": _switch,
+    "whisper": _whisper,
+    "mixtral": _mixture,
+    "qwen2_moe": _mixture,
+    "qwen3_moe": _mixture,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+}

@@ -1,0 +1,489 @@
+"""From an operation of a model to the kernels that a framework starts for it, each a workload of hwsim.
+
+Three ways to run a model, told apart by `kernels=`:
+
+eager     every operation is a kernel of its own, as in PyTorch without compiling: scores of attention go to memory,
+          are scaled, masked and normalised in passes of their own, and heads are copied into rows and back
+compiled  passes over the same elements run together, with their norm or alone; attention is in one kernel where the
+          machine's library has one for the format
+serving   as compiled, with keys and values written to a cache, and all kernels of a step started as one graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hwsim.models.count import expected_experts, is_narrowed
+from hwsim.models.graph import Graph, GraphBlock, Node
+from hwsim.models.numbers import Numbers
+from hwsim.models.phase import DECODE, TRAIN, Phase
+from hwsim.ops.model import (
+    Attention,
+    Conv,
+    Embedding,
+    Experts,
+    HeadNorm,
+    LatentAttention,
+    Linear,
+    ModelOperation,
+    Move,
+    Norm,
+    Pointwise,
+    Pool,
+    Positions,
+    Product,
+    Reshape,
+    Rope,
+    View,
+)
+
+EAGER, COMPILED, SERVING = "eager", "compiled", "serving"
+
+Items = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One kernel, as a workload would say it, and how often it runs."""
+
+    op: str
+    precision: str
+    sizes: Items
+    more: Items = ()
+    count: float = 1.0
+    instead: tuple[KernelCall, ...] = field(default=(), compare=True)
+    """What runs where the machine has no such kernel."""
+    product: bool = False
+    """Whether the model cannot do without it: what is no product may be left to a host."""
+
+    @property
+    def key(self) -> str:
+        """Equal for equal kernels, however often they run."""
+        return repr((self.op, self.precision, self.sizes, self.more))
+
+    def data(self) -> dict[str, Any]:
+        """As a workload file would give it."""
+        about = {"format": 1, "name": self.op, "description": "A kernel of a model.", "op": self.op}
+        return {**about, "precision": self.precision, "sizes": dict(self.sizes), **dict(self.more)}
+
+    def times(self, count: float) -> KernelCall:
+        return replace(self, count=self.count * count)
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How operations become kernels: the formats, the framework, the phase."""
+
+    numbers: Numbers
+    kernels: str
+    phase: Phase
+    dropout: str = "none"
+    """none, layers or all: where numbers are dropped at random while a model is trained."""
+
+    @property
+    def fused(self) -> bool:
+        return self.kernels != EAGER
+
+    def calls(self, graph: Graph) -> Iterator[tuple[GraphBlock, Node, list[KernelCall]]]:
+        """Every operation that runs in this phase, with its kernels, each for one repetition of its block."""
+        for block in graph.blocks:
+            joined = joined_adds(block)
+            dropped = dropped_after(block) if self.drops else frozenset()
+            for node in block.nodes:
+                if self.phase.runs(block, node):
+                    calls = RULES[type(node.op)](self, node, joined)
+                    if node.name in dropped:
+                        calls = [*calls, self.drop(self.phase.elements(node.out))]
+                    yield block, node, calls
+
+    @property
+    def drops(self) -> bool:
+        return self.phase.name == TRAIN and self.dropout != "none" and not self.fused
+
+    def drop(self, elements: int) -> KernelCall:
+        """A pass that drops at random, and writes which ones in a byte each."""
+        return self.touch(elements * (1 + 1 / (2 * self.numbers.activation_bytes(1))))
+
+    # Building blocks --------------------------------------------------------------------------------------------------
+
+    def matmul(self, m: int, n: int, k: int, batch: int = 1, *, weights: bool = True) -> list[KernelCall]:
+        """A product with weights, or of two activations."""
+        precision = self.numbers.product if weights else self._wide
+        found = []
+        if weights and self.numbers.rounds:
+            found.append(self.rounding(batch * m * k))
+        if batch == 1:
+            found.append(_product("matmul", precision, m=m, n=n, k=k))
+        else:
+            plain = precision if precision not in ("w8a16", "w4a16") else self._wide
+            found.append(_product("matmul_batched", plain, m=m, n=n, k=k, batch=batch))
+        return found
+
+    def rounding(self, elements: int) -> KernelCall:
+        """Activations rounded to the format of the weights: read wide, written narrow."""
+        return self.touch(0.75 * elements)
+
+    def touch(self, elements: float, stage: str = "copy") -> KernelCall:
+        """A pass that reads and writes so many elements; binary stages read two."""
+        return touch(elements, self._wide, stage)
+
+    @property
+    def _wide(self) -> str:
+        return self.numbers.activations
+
+
+def touch(elements: float, precision: str, stage: str = "copy") -> KernelCall:
+    m, n = _matrix(max(1, round(elements)))
+    described: tuple[Any, ...] = (stage,)
+    if stage in BINARY:
+        described = ({"op": stage, "inputs": ("b",)},)
+    return KernelCall("pointwise", precision, (("m", m), ("n", n)), (("stages", described),))
+
+
+BINARY = ("add", "mul", "swiglu", "gelu_backward", "relu_backward", "silu_backward")
+
+
+def _matrix(elements: int) -> tuple[int, int]:
+    """A matrix of about so many elements, none of its sides too long."""
+    n = 1
+    while n < 4096 and elements % (2 * n) == 0:
+        n *= 2
+    if n < 64 and elements > 4096:
+        n = 1024
+    return max(1, -(-elements // n)), n
+
+
+def _product(op: str, precision: str, **sizes: int) -> KernelCall:
+    return KernelCall(op, precision, tuple(sizes.items()), product=True)
+
+
+def rows_call(op: str, precision: str, rows: int, width: int) -> KernelCall:
+    """A kernel over the rows of a matrix: norms and softmax."""
+    return KernelCall(op, precision, (("m", rows), ("n", width)))
+
+
+Joined = frozenset[str]
+"""Names of additions that run with the norm after them, and of those norms."""
+
+
+def dropped_after(block: GraphBlock) -> frozenset[str]:
+    """What a layer adds to the stream, and the last operation of an embedding."""
+    adds = {name for node in block.nodes if node.word == "add" and not node.flow.image for name in node.makers}
+    made = {node.name for node in block.nodes if isinstance(node.op, Linear | Experts)}
+    first = {block.nodes[-1].name} if any(isinstance(node.op, Embedding) for node in block.nodes) else set()
+    return frozenset(adds & made) | frozenset(first)
+
+
+def joined_adds(block: GraphBlock) -> Joined:
+    """Sums of a residual stream go into the kernel of the norm that reads them; also into that of the next block."""
+    found: set[str] = set()
+    adds = {node.name for node in block.nodes if node.word == "add" and not node.flow.image}
+    last = block.nodes[-1].name
+    for node in block.nodes:
+        if isinstance(node.op, Norm) and node.op.op in ("rmsnorm", "layernorm"):
+            maker = last if node.makers[0] == "input" and block.repeat > 1 else node.makers[0]
+            if maker in adds:
+                found |= {node.name, maker}
+    return frozenset(found)
+
+
+def _linear(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    assert isinstance(node.op, Linear)
+    m, n, k = low.phase.rows(node.out), node.size("out"), node.flow.width
+    if not is_narrowed(node):
+        return [_product("matmul", low.numbers.activations, m=m, n=n, k=k)]
+    found = low.matmul(m, n, k)
+    separate = low.numbers.rounds and node.op.bias
+    return [*found, low.touch(low.phase.elements(node.out))] if separate else found
+
+
+def _embedding(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    return [low.touch(low.phase.elements(node.out))]
+
+
+def _positions(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    elements = low.phase.elements(node.out)
+    if low.fused:
+        return []
+    each = low.phase.elements(node.out) // max(1, low.phase.batch)
+    return [low.touch(each), low.touch(elements, "add")]
+
+
+def _norm(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    assert isinstance(node.op, Norm)
+    rows, width = low.phase.rows(node.out), node.out.width
+    precision = low.numbers.activations
+    if node.op.op == "batch_norm":
+        return [] if low.fused else [low.touch(low.phase.elements(node.out))]
+    if node.op.op == "group_norm":
+        elements = low.phase.elements(node.out)
+        return [low.touch(elements)] if low.fused else [low.touch(elements / 2), low.touch(elements)]
+    if node.op.op == "rmsnorm" and not low.fused:
+        each = low.phase.elements(node.out)
+        return [low.touch(each), low.touch(each / 2), low.touch(each), low.touch(each)]
+    doubled = 2 if low.fused and node.name in joined else 1  # with the sum it reads two tensors and writes two
+    return [rows_call(node.op.op, precision, doubled * rows, width)]
+
+
+def _head_norm(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    z = node.sizes
+    elements = low.phase.rows(node.out) * z["heads"] * z["head_dim"]
+    return [low.touch(elements)] if low.fused else [low.touch(elements)] * 4
+
+
+def _rope(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    z = node.sizes
+    elements = low.phase.rows(node.out) * z["heads"] * z["head_dim"]
+    return [low.touch(elements)] if low.fused else [low.touch(elements, "mul")] * 2 + [low.touch(elements)] * 2
+
+
+def _pointwise(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    elements, name = low.phase.elements(node.out), node.word
+    if name == "softmax":
+        width = node.out.image[1] if node.out.image else node.out.width
+        return [rows_call("softmax", low.numbers.activations, elements // width, width)]
+    if low.fused and node.name in joined:
+        return []
+    if low.fused and node.flow.image and _joins_conv(node):
+        return [low.touch(elements / 2)] if len(node.inputs) > 1 else []
+    if name in ("swiglu", "geglu"):
+        one = [low.touch(elements, "swiglu")]
+        return one if low.fused else [low.touch(elements, "silu"), low.touch(elements, "mul")]
+    if not low.fused and name in STEPS:
+        return [low.touch(elements, stage) for stage in STEPS[name]]
+    return [low.touch(elements, STAGES.get(name, name))]
+
+
+def _joins_conv(node: Node) -> bool:
+    return bool(node.makers) and node.makers[0] not in ("input", "source")
+
+
+STAGES = {"gelu_new": "gelu", "quick_gelu": "silu", "swish": "silu", "hard_swish": "relu", "relu6": "relu",
+          "scale": "copy", "geglu": "swiglu"}  # fmt: skip
+"""The element-wise operation of hwsim that costs what this one does."""
+STEPS = {
+    "gelu_new": ("copy", "copy", "copy", "add", "copy", "tanh", "copy", "mul"),
+    "quick_gelu": ("copy", "sigmoid", "mul"),
+    "hard_swish": ("copy", "relu", "mul"),
+}
+"""Activations that are written in several operations: 0.5 x (1 + tanh(c (x + 0.044715 x³))) is eight of them."""
+
+
+def _conv(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    assert isinstance(node.op, Conv)
+    z, flow = node.sizes, node.flow
+    assert flow.image is not None and node.out.image is not None
+    kernel = z.get("kernel.0", z["kernel"]), z.get("kernel.1", z["kernel"])
+    stride = z.get("stride.0", z["stride"]), z.get("stride.1", z["stride"])
+    batch, groups = low.phase.rows(node.out), z["groups"]
+    if node.op.transposed:  # each place of the image gives a window: a product, and its sums put in place
+        m, n = batch * flow.image[0] * flow.image[1], z["channels"] * kernel[0] * kernel[1]
+        found = low.matmul(m, n, flow.width)
+        return found if stride == kernel else [*found, low.touch(low.phase.elements(node.out), "add")]
+    if kernel == (1, 1) and stride == (1, 1) and groups == 1:
+        found = low.matmul(batch * flow.image[0] * flow.image[1], z["channels"], flow.width)
+        return [*found[:-1], replace(found[-1], instead=(_window(low, node, kernel, stride),))]
+    if stride[0] != stride[1] or flow.image[1] == 1:  # over a line: windows as a product
+        places = node.out.image[0] * node.out.image[1]
+        return low.matmul(batch * places, z["channels"] // groups, flow.width // groups * kernel[0] * kernel[1], groups)
+    return [_window(low, node, kernel, stride)]
+
+
+def _window(low: Lowering, node: Node, kernel: tuple[int, int], stride: tuple[int, int]) -> KernelCall:
+    z, flow = node.sizes, node.flow
+    assert flow.image is not None
+    sizes: dict[str, int] = {
+        "batch": low.phase.rows(node.out), "ci": flow.width, "height": flow.image[0], "width": flow.image[1],
+        "co": z["channels"], "kernel": kernel[0], "kernel_w": kernel[1], "stride": stride[0], "padding": z["padding"],
+        "groups": z["groups"],
+    }  # fmt: skip
+    precision = low.numbers.product if low.numbers.product not in ("w8a16", "w4a16") else low.numbers.activations
+    return KernelCall("conv2d", precision, tuple(sizes.items()), product=True)
+
+
+def _pool(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    read, written = low.phase.elements(node.flow), low.phase.elements(node.out)
+    return [low.touch((read + written) / 2)]
+
+
+def _reshape(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    read = sum(low.phase.elements(flow) for flow in node.inputs)
+    written = low.phase.elements(node.out)
+    match node.word:
+        case "flatten" | "to_tokens":
+            return [low.touch(read)] if node.flow.image and not low.fused else []
+        case "first_token":
+            return []
+        case "global_avgpool" | "mean_tokens" | "upsample":
+            return [low.touch((read + written) / 2)]
+    return [low.touch(written)]
+
+
+def _move(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    z = node.sizes
+    return [low.touch(low.phase.batch * (z["read"] + z["write"]) / 2)]
+
+
+def _product_of(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    assert isinstance(node.op, Product)
+    z, batch = node.sizes, low.phase.batch
+    if node.op.weights:
+        return low.matmul(batch * z["m"], z["n"], z["k"], z["batch"])
+    return low.matmul(z["m"], z["n"], z["k"], batch * z["batch"], weights=False)
+
+
+def _experts(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    assert isinstance(node.op, Experts)
+    z, width, rows = node.sizes, node.flow.width, low.phase.rows(node.out)
+    up = z["inner"] * (2 if node.op.gated else 1)
+    activate = "swiglu" if node.op.gated else "relu"
+    found = low.matmul(rows, z["experts"], width)
+    found.append(low.touch(rows * z["experts"] * (1 if low.fused else 6)))
+    if z.get("capacity"):
+        each = low.phase.batch * z["capacity"]
+        one = [
+            *low.matmul(each, up, width),
+            low.touch(each * z["inner"], activate),
+            *low.matmul(each, width, z["inner"]),
+        ]
+        moves = [low.touch(each * width)] * 3
+        return [*found, *(call.times(z["experts"]) for call in (*one, *moves)), low.touch(rows * width, "mul")]
+    chosen = expected_experts(rows, z["experts"], z["top_k"])
+    sent = rows * min(z["top_k"], z["experts"])
+    found.append(low.touch(sent * width))
+    found += low.matmul(chosen.tokens, up, width, chosen.busy)
+    found.append(low.touch(sent * z["inner"], activate))
+    found += low.matmul(chosen.tokens, width, z["inner"], chosen.busy)
+    found.append(low.touch((sent * width + rows * width) / 2))
+    if z.get("shared"):
+        wide = z["shared"] * (2 if node.op.gated else 1)
+        found += low.matmul(rows, wide, width)
+        found.append(low.touch(rows * z["shared"], activate))
+        found += low.matmul(rows, width, z["shared"])
+        found.append(low.touch(rows * width, "add"))
+    return found
+
+
+# Attention ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The shape of attention for one kernel."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    value_dim: int
+    causal: bool
+
+    @property
+    def scores(self) -> int:
+        return self.batch * self.heads * self.queries * self.keys
+
+
+def _attention(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    assert isinstance(node.op, Attention)
+    z, phase = node.sizes, low.phase
+    causal = node.op.causal and not node.op.cross
+    keys = phase.keys(node, causal, z.get("window"))
+    shape = Heads(phase.batch, z["heads"], z["kv_heads"], phase.queries(node), keys, z["head_dim"],
+                  z.get("value_dim", z["head_dim"]), causal)  # fmt: skip
+    window = z.get("window")
+    found = []
+    if low.kernels == SERVING and causal:
+        found.append(_keep(low, phase.rows(node.out) * z["kv_heads"] * (z["head_dim"] + shape.value_dim)))
+    if not low.fused:
+        return found + _unfused(low, shape, biased=node.op.bias)
+    if window is not None and shape.queries > window:  # each stretch of queries looks at its window and itself
+        parts = shape.queries // window
+        cut = replace(shape, batch=shape.batch * parts, queries=window, keys=2 * window)
+        return [*found, _one_kernel(low, cut, node.op.bias)]
+    return [*found, _one_kernel(low, shape, node.op.bias)]
+
+
+def _keep(low: Lowering, elements: int) -> KernelCall:
+    """New keys and values are written to the cache."""
+    return low.touch(elements)
+
+
+def _one_kernel(low: Lowering, z: Heads, biased: bool) -> KernelCall:
+    """Attention whose scores never leave the chip; three kernels where the machine has none for the format."""
+    dim = max(z.dim, z.value_dim)
+    sizes = {"batch": z.batch, "heads": z.heads, "kv_heads": z.kv_heads, "queries": z.queries, "n": z.keys, "d": dim,
+             "causal": z.causal and z.queries > 1}  # fmt: skip
+    schedule = {"variant": "fused", "br": min(z.queries, 128), "bc": min(z.keys, 128)}
+    made = KernelCall("attention", low.numbers.activations, tuple(sizes.items()), (("schedule", schedule),))
+    instead = tuple(_unfused(low, z, biased=biased, eager=False))
+    found = replace(made, instead=instead, product=True)
+    if low.numbers.kv == low.numbers.activations or low.phase.name != DECODE:
+        return found
+    return replace(found, precision=low.numbers.kv, instead=(found,))
+
+
+def _unfused(low: Lowering, z: Heads, *, biased: bool, eager: bool = True) -> list[KernelCall]:
+    """Scores in memory: a product, passes over them, a softmax, a product; heads copied where sequences share rows."""
+    found: list[KernelCall] = []
+    own, kept = z.batch * z.queries * z.heads, z.batch * z.keys * z.kv_heads
+    several = eager and z.batch > 1
+    if several:
+        found += [low.touch(own * z.dim), low.touch(kept * z.dim)]
+    shared = z.heads // z.kv_heads if z.heads % z.kv_heads == 0 else 1
+    batch, rows = z.batch * z.heads // shared, z.queries * shared
+    found += low.matmul(rows, z.keys, z.dim, batch, weights=False)
+    if eager:  # scaled and masked, or a bias added that is as large as the scores of a sequence
+        found += [low.touch(z.scores, "add")] if biased else [low.touch(z.scores)] * 2
+    found.append(rows_call("softmax", low.numbers.activations, z.batch * z.heads * z.queries, z.keys))
+    if low.drops and low.dropout == "all":
+        found.append(low.drop(z.scores))
+    if several:
+        found.append(low.touch(kept * z.value_dim))
+    found += low.matmul(rows, z.value_dim, z.keys, batch, weights=False)
+    if eager:
+        found.append(low.touch(own * z.value_dim))
+    return found
+
+
+def _latent(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+    """Keys and values made from the latent vectors of a prompt; while text is generated, queries brought to them."""
+    z, phase = node.sizes, low.phase
+    heads, rank, rope = z["heads"], z["rank"], z["rope_dim"]
+    rows, found = phase.rows(node.out), [_keep(low, phase.rows(node.out) * (rank + rope))]
+    if phase.name == DECODE:
+        found += low.matmul(rows, rank, z["head_dim"], heads)
+        shape = Heads(phase.batch, heads, 1, 1, phase.context, rank, rank, False)
+        extra = rope / (2 * rank)
+        return [
+            *found,
+            _one_kernel(low, shape, False).times(1 + extra),
+            *low.matmul(rows, z["value_dim"], rank, heads),
+        ]
+    all_rows = phase.batch * phase.context
+    found += low.matmul(all_rows, heads * (z["head_dim"] + z["value_dim"]), rank)
+    shape = Heads(phase.batch, heads, heads, phase.tokens, phase.context, z["head_dim"] + rope, z["value_dim"], True)
+    return [*found, _one_kernel(low, shape, False)] if low.fused else [*found, *_unfused(low, shape, biased=False)]
+
+
+RULES: Mapping[type[ModelOperation], Callable[[Lowering, Node, Joined], list[KernelCall]]] = {
+    Linear: _linear,
+    Embedding: _embedding,
+    Positions: _positions,
+    Norm: _norm,
+    HeadNorm: _head_norm,
+    Rope: _rope,
+    Attention: _attention,
+    LatentAttention: _latent,
+    Experts: _experts,
+    Pointwise: _pointwise,
+    Conv: _conv,
+    Pool: _pool,
+    Reshape: _reshape,
+    Move: _move,
+    View: lambda low, node, joined: [],
+    Product: _product_of,
+}

@@ -1,0 +1,128 @@
+"""A model from a name, a model file, or any file that an importer reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hwsim.errors import InputError
+from hwsim.files import read_file
+from hwsim.ops.model import ModelWorkload
+
+
+def model_from_data(data: dict[str, Any], where: str) -> ModelWorkload:
+    """A model from plain data, checked; `where` is the file it came from."""
+    try:
+        return ModelWorkload.model_validate(frozen(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        text = str(first["ctx"]["error"]) if first["type"] == "value_error" else str(first["msg"])
+        raise InputError(f"{where}: {path}: {text}" if path else f"{where}: {text}") from error
+
+
+def frozen(data: Any) -> Any:
+    """Lists as tuples, as specs have them."""
+    if isinstance(data, dict):
+        return {name: frozen(each) for name, each in data.items()}
+    return tuple(frozen(each) for each in data) if isinstance(data, list | tuple) else data
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, and what an importer had to say about its file."""
+
+    model: ModelWorkload
+    notes: tuple[str, ...] = ()
+
+
+def load_model(name: str | Path) -> LoadedModel:
+    """A model by name, a model file, or a file that an importer reads: found out by its ending and its content."""
+    from hwsim.catalog import expand, is_path, load_workload
+
+    text = str(name)
+    if text.endswith(IMPORTED) and not text.endswith((".yaml", ".yml")):
+        return import_file(expand(text))
+    if text.lower().endswith(OTHERS) or (is_path(text) and not text.endswith((".yaml", ".yml"))):
+        raise InputError(f"{text}: no file of a model: its name ends in .yaml, {', '.join(IMPORTED)}")
+    spec = load_workload(name if isinstance(name, Path) else text).spec
+    if not isinstance(spec, ModelWorkload):
+        raise InputError(f"{text} is a workload of one operation (op: {spec.op}); hwsim run simulates it")
+    return LoadedModel(spec)
+
+
+IMPORTED = (".json", ".onnx", ".csv")
+"""Endings of files that importers read."""
+OTHERS = (".pt2", ".pt", ".pth", ".bin", ".safetensors", ".gguf", ".npz", ".tflite", ".pb", ".h5", ".xml", ".txt")
+"""Endings of files that hold a model, and that no importer reads."""
+MOST_CONFIG_BYTES = 4_000_000
+
+
+def import_file(path: Path, name: str | None = None) -> LoadedModel:
+    """Read a file of another program. Raises InputError that names the file, the field and what to do."""
+    from hwsim.files import note_input
+
+    note_input(path)
+    called = name or plain_name(path)
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    if path.suffix == ".json":
+        return _config(path, called)
+    if path.suffix == ".onnx":
+        from hwsim.models.importers.onnx_file import read_onnx
+
+        return _made(path, read_onnx(path, called))
+    if path.suffix == ".csv":
+        from hwsim.models.importers.layer_csv import read_layers
+
+        return _made(path, read_layers(str(path), _text(path), called))
+    raise InputError(
+        f"{path}: no importer reads files that end in {path.suffix or 'nothing'}; {', '.join(IMPORTED)} do"
+    )
+
+
+def _made(path: Path, read: tuple[dict[str, Any], list[str]]) -> LoadedModel:
+    """Checked as a model file is, with what does not fit said of the file it came from."""
+    from hwsim.errors import ShapeError
+    from hwsim.models.graph import Graph
+
+    model = model_from_data(read[0], str(path))
+    try:
+        Graph.of(model)
+    except ShapeError as error:
+        raise InputError(f"{path}: {error}") from error
+    return LoadedModel(model, tuple(read[1]))
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, MOST_CONFIG_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not text: {error}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _config(path: Path, name: str) -> LoadedModel:
+    from hwsim.models.importers.config_json import read_config
+
+    text = _text(path)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+    return _made(path, read_config(str(path), data, name))
+
+
+def plain_name(path: Path) -> str:
+    """A name for the model of a file: that of the file, or of its folder where the file is called config.json."""
+    stem = path.stem
+    if stem == "config" and path.resolve().parent.name:
+        stem = path.resolve().parent.name
+    text = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")[:60]
+    return text if text[:1].isalpha() else f"model_{text}".rstrip("_")

@@ -1,0 +1,174 @@
+"""A run of a whole model: its phases priced, and their sum as a result like that of any other run.
+
+`hwsim run`, `compare`, `sweep`, `report`, `explain` and `hwsim model` all come here: a model is a workload whose result
+is the sum of the results of its kernels, each as often as it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hwsim.errors import InputError
+from hwsim.models.accuracy import measure_accuracy
+from hwsim.models.evaluate import GivenWeights
+from hwsim.models.graph import Graph
+from hwsim.models.kernels import COMPILED, EAGER, SERVING
+from hwsim.models.memory import Fit, MemoryUse, find_fit, memory_use
+from hwsim.models.numbers import FORMATS, Numbers
+from hwsim.models.phase import Phase, decode, forward, prefill, train
+from hwsim.models.price import StepCost, StepPrice, simulated_on
+from hwsim.models.total import total_result
+from hwsim.models.why import explain as explain_model
+from hwsim.ops.model import ModelWorkload
+from hwsim.result import RunResult
+from hwsim.spec.machine import MachineSpec
+from hwsim.target import Why
+
+MOST_SAMPLES = 3
+"""Lengths at which a step of a long answer is priced; between them its time is close to a parabola."""
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """A step, and how often it runs."""
+
+    step: StepCost
+    times: float
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """A model on a machine: its phases, its memory."""
+
+    model: ModelWorkload
+    machine: MachineSpec
+    graph: Graph
+    numbers: Numbers
+    kernels: str
+    phases: tuple[PhaseRun, ...]
+    memory: MemoryUse
+    fit: Fit
+    swapped: str = ""
+    """What was taken in place of a format that the machine does not have."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(each.times * each.step.seconds for each in self.phases)
+
+    def phase(self, name: str) -> tuple[PhaseRun, ...]:
+        return tuple(each for each in self.phases if each.step.phase.name == name)
+
+
+def run(
+    machine: MachineSpec,
+    model: ModelWorkload,
+    told: Callable[[str], None] | None = None,
+    *,
+    math: bool = True,
+    given: GivenWeights | None = None,
+) -> RunResult:
+    """The result of a model as that of a run; see hwsim.api.run_all, which comes here for models.
+
+    ``math``: compute the model, or a slice of it, in its formats and in float64; ``given`` are weights of your own.
+    """
+    found = run_phases(machine, model, told)
+    accuracy = measure_accuracy(model, found.numbers, given, model.seed) if math else None
+    return total_result(found, accuracy)
+
+
+def explain(result: RunResult) -> Why:
+    """What decided the time of a model's run."""
+    return explain_model(result)
+
+
+def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str], None] | None = None) -> ModelRun:
+    """Price every phase that is asked for."""
+    graph, use = Graph.of(model), model.use
+    numbers, swapped = _computed(machine, Numbers.of(model))
+    wanted = list(phases_of(model, graph))
+    kernels = choose_kernels(model, graph, wanted[0][0])
+    prices = StepPrice(machine, graph, numbers, kernels, use.recompute, use.optimizer, use.dropout, told)
+    steps = tuple(PhaseRun(prices.step(phase), times) for phase, times in wanted)
+
+    def needs(batch: int, context: int, weights: str | None) -> MemoryUse:
+        own = numbers if weights is None else Numbers(FORMATS.get(weights, weights), numbers.activations, numbers.kv)
+        fullest = wanted[0][0]
+        length = max(1, context - made) if fullest.name == "prefill" else context
+        phase = Phase(fullest.name, batch, length if fullest.tokens > 1 else 1, 0, fullest.source)
+        return memory_use(graph, own, phase, kernels, context=context, recompute=use.recompute,
+                          optimizer=use.optimizer)  # fmt: skip
+
+    made = use.generate if use.phase == "all" else 0
+    context = use.prompt + made
+    memory = needs(use.batch, context, None)
+    return ModelRun(model, machine, graph, numbers, kernels, steps, memory,
+                    find_fit(machine, needs, use.batch, context, narrower(machine)), swapped)  # fmt: skip
+
+
+def narrower(machine: MachineSpec) -> list[str]:
+    """Formats of weights that the machine has, from wide to narrow."""
+    kernels = simulated_on(machine)
+    return [name for name in ("fp8", "w8a16", "w4a16") if kernels.multiplies(FORMATS.get(name, name))]
+
+
+HALVES = {"fp16": "bf16", "bf16": "fp16"}
+"""Formats of 16 bits, one of which nearly every machine has."""
+
+
+def _computed(machine: MachineSpec, numbers: Numbers) -> tuple[Numbers, str]:
+    """The other format of 16 bits where the machine has only that one, with a word about it."""
+    kernels = simulated_on(machine)
+    wrong = {each for each in (numbers.weights, numbers.activations, numbers.kv) if each in HALVES}
+    wrong = {each for each in wrong if not kernels.multiplies(each) and kernels.multiplies(HALVES[each])}
+    if not wrong:
+        return numbers, ""
+    swap = {each: HALVES[each] for each in wrong}
+    found = Numbers(*(swap.get(each, each) for each in (numbers.weights, numbers.activations, numbers.kv)))
+    one = next(iter(wrong))
+    return found, f"{machine.name} does not compute in {one}: {HALVES[one]}, which is as wide, is taken"
+
+
+def choose_kernels(model: ModelWorkload, graph: Graph, phase: Phase) -> str:
+    """serving where text is generated, compiled for what reads or sees, eager for training, where nobody chose."""
+    if model.use.kernels != "auto":
+        return model.use.kernels
+    if phase.name == "train":
+        return COMPILED if model.precision != "fp32" else EAGER
+    return SERVING if graph.is_generative else COMPILED
+
+
+def phases_of(model: ModelWorkload, graph: Graph) -> Iterator[tuple[Phase, float]]:
+    """The phases that are asked for, each with how often it runs."""
+    use = model.use
+    source = (use.source or use.prompt) if graph.sourced else 0
+    match use.phase:
+        case "train":
+            yield train(use.batch, use.prompt, source), 1
+        case "forward":
+            yield forward(use.batch, use.prompt, source), 1
+        case "decode":
+            if not graph.is_generative:
+                raise InputError(f"phase=decode: {model.name} generates nothing; phase=forward is one pass")
+            yield decode(use.batch, use.prompt, source), 1
+        case _:
+            if not graph.is_generative:
+                yield forward(use.batch, use.prompt, source), 1
+                return
+            yield prefill(use.batch, use.prompt, 0, source), 1
+            if use.phase == "all":
+                for context, times in decode_lengths(use.prompt, use.generate):
+                    yield decode(use.batch, context, source), times
+
+
+def decode_lengths(prompt: int, generate: int) -> list[tuple[int, float]]:
+    """Lengths of text at which a step is priced, with how many steps each stands for: Simpson's rule over them all.
+
+    The prompt itself gives the first token; each further one is a step.
+    """
+    steps = generate - 1
+    if steps < MOST_SAMPLES:
+        return [(prompt + number + 1, 1.0) for number in range(max(0, steps))]
+    first, last = prompt + 1, prompt + steps
+    middle = (first + last) // 2
+    return [(first, steps / 6), (middle, 4 * steps / 6), (last, steps / 6)]

@@ -1,0 +1,121 @@
+"""Where a machine's run replays every access, a kernel of a model is too large: a slice of it stands for the whole.
+
+A slice has the same inner sizes as far as they matter (rows of a tile, a stretch of the sum) and fewer of what repeats:
+rows, columns, heads. It starts with cold caches, as the whole does, so that weights come from memory once. Its time and
+energy are scaled by the multiply-adds, or the elements, of the whole. Schedules are what a good library does on cores:
+vectors, a register tile, packed cache tiles, all cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hwsim.models.kernels import KernelCall
+    from hwsim.target import Target
+
+FEW_ROWS = 8
+"""Products with fewer rows read weights once: they are shared out by columns."""
+MOST = {"m": 64, "n": 256, "k": 512}
+MOST_FEW = {"m": FEW_ROWS, "n": 2048, "k": 1024}
+MOST_ELEMENTS = 1 << 18
+MANY_ROWS = {"order": "ijk", "vector": True, "v1": 4, "tile": 64, "packed": True, "parallel": "rows"}
+FEW = {"order": "jik", "vector": True, "v1": 4, "v2": 8, "parallel": "rows", "b_layout": "jk"}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What is simulated, as a workload file would say it, and how often it fits into the whole."""
+
+    data: dict[str, Any]
+    scale: float = 1.0
+
+
+def cut(target: Target, call: KernelCall) -> Slice:
+    """The whole kernel where a run lays out tiles, a slice of it where a run walks through accesses."""
+    data = call.data()
+    if _needs_scale(call):
+        data["scale"] = "tensor"
+    if not walks(target):
+        return Slice(data)
+    data["convert"] = True  # a core without the format converts on the way to registers, and that is counted
+    sizes = data["sizes"]
+    match call.op:
+        case "matmul" | "matmul_batched":
+            return _product(data, sizes)
+        case "attention":
+            return _attention(data, sizes)
+        case "conv2d":
+            return _convolution(data, sizes)
+    return _rows(data, sizes)
+
+
+def _needs_scale(call: KernelCall) -> bool:
+    """Whole numbers stand for fractions wherever there is more to do than to multiply and add."""
+    plain = call.op in ("matmul", "matmul_batched", "conv2d")
+    return call.precision in ("int8", "int16") and not plain
+
+
+def walks(target: Target) -> bool:
+    """Whether a run on this machine goes through the accesses of a kernel one by one."""
+    found: bool | None = target.__dict__.get("_walks")
+    if found is None:
+        from hwsim.spec.workload import WorkloadSpec
+
+        about = {"format": 1, "name": "small", "description": "", "op": "copy", "sizes": {"n": 16}}
+        work = WorkloadSpec.model_validate(about)
+        try:
+            found = target.estimate(target.prepare(work, math=False), work) is not None
+        except Exception:  # noqa: BLE001 - a machine that cannot even copy walks through nothing
+            found = False
+        target.__dict__["_walks"] = found
+    return found
+
+
+def _product(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
+    few = sizes["m"] <= FEW_ROWS
+    most = MOST_FEW if few else MOST
+    cut_sizes = {name: min(size, most.get(name, 1)) for name, size in sizes.items()}
+    if data["op"] == "matmul":
+        schedule = FEW if few else MANY_ROWS
+    else:
+        schedule = FEW if few else {name: value for name, value in MANY_ROWS.items() if name != "packed"}
+    scale = prod(sizes.values()) / prod(cut_sizes.values())
+    return Slice({**data, "sizes": cut_sizes, "schedule": schedule}, scale)
+
+
+def _attention(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
+    groups = sizes["heads"] // sizes["kv_heads"]
+    kept = min(sizes["kv_heads"], 8)
+    queries, keys = min(sizes["queries"], 64), min(sizes["n"], 1024)
+    cut_sizes = {**sizes, "batch": 1, "heads": kept * groups, "kv_heads": kept, "queries": queries, "n": keys}
+    cut_sizes["causal"] = False
+    pairs = sizes["queries"] * sizes["n"]
+    if sizes.get("causal"):
+        pairs -= sizes["queries"] * (sizes["queries"] - 1) // 2
+    scale = sizes["batch"] * sizes["heads"] * pairs / (kept * groups * queries * keys)
+    schedule = {"variant": "fused", "br": min(queries, 16), "bc": min(keys, 64), "parallel": "rows"}
+    return Slice({**data, "sizes": cut_sizes, "schedule": schedule}, scale)
+
+
+def _convolution(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
+    groups = sizes.get("groups", 1)
+    co = sizes["co"] if groups > 1 else min(sizes["co"], 64)
+    height = min(sizes["height"], 16 * sizes["stride"] + sizes["kernel"])
+    cut_sizes = {**sizes, "batch": 1, "co": co, "height": height}
+    rows = (sizes["height"] + 2 * sizes["padding"] - sizes["kernel"]) // sizes["stride"] + 1
+    own = (height + 2 * sizes["padding"] - sizes["kernel"]) // sizes["stride"] + 1
+    scale = sizes["batch"] * sizes["co"] / co * rows / own
+    return Slice({**data, "sizes": cut_sizes, "schedule": {"vector": True, "parallel": "rows"}}, scale)
+
+
+def _rows(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
+    if "m" not in sizes:
+        length = min(sizes["n"], MOST_ELEMENTS)
+        cut_data = {**data, "sizes": {"n": length}, "schedule": {"vector": True, "parallel": "rows"}}
+        return Slice(cut_data, sizes["n"] / length)
+    m, n = sizes["m"], sizes["n"]
+    rows = max(1, min(m, MOST_ELEMENTS // n))
+    return Slice({**data, "sizes": {"m": rows, "n": n}, "schedule": {"vector": True, "parallel": "rows"}}, m / rows)

@@ -1,0 +1,239 @@
+"""The graph of an expression, and `gradient(out)`: another graph, which computes the derivatives.
+
+    graph = build_graph("(exp(v1) + 1) * exp(v1)")      # exp(v1) is one node that two others read
+    adjoints = graph.gradient()
+
+Reverse mode, as courses write it: go through the nodes from the last to the first; the adjoint of a node is the sum of
+what each of its readers sends back, and a reader sends its own adjoint times its derivative by the node. The result is
+symbolic: it is built once, and computed for any inputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hwsim.errors import InputError
+from hwsim.program.expression import (
+    FUNCTIONS,
+    ONE,
+    ZERO,
+    Apply,
+    Expr,
+    Number,
+    Symbol,
+    apply,
+    is_cast,
+    show,
+    walk,
+)
+from hwsim.program.statement import parse_expression
+
+_STEP = 1e-6
+_BAR = "d"
+"""Before the name of an adjoint: dv2 is the derivative of the result by v2."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One value of a graph: an input, a constant, or a function of other nodes."""
+
+    name: str
+    value: Expr
+    """In terms of the names of other nodes."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Nodes that it reads, each once."""
+        return tuple(dict.fromkeys(part.name for part in walk(self.value) if isinstance(part, Symbol)))
+
+
+@dataclass(frozen=True)
+class Adjoint:
+    """The derivative of the result by a node, as the sum of what its readers send back."""
+
+    node: str
+    sent: Mapping[str, Expr]
+    """By reader; for the result itself, one."""
+
+    @property
+    def name(self) -> str:
+        return f"{_BAR}{self.node}"
+
+    @property
+    def value(self) -> Expr:
+        total: Expr = ZERO
+        for part in self.sent.values():
+            total = apply("+", total, part)
+        return total
+
+
+@dataclass(frozen=True)
+class ExpressionGraph:
+    """Nodes in an order in which they can be computed; the last one is the result."""
+
+    inputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    text: str = field(compare=False, default="")
+
+    @property
+    def result(self) -> str:
+        return self.nodes[-1].name if self.nodes else self.inputs[-1]
+
+    def values(self, given: Mapping[str, float]) -> dict[str, float]:
+        """The value of every node."""
+        missing = [name for name in self.inputs if name not in given]
+        strange = [name for name in given if name not in self.inputs]
+        if missing or strange:
+            raise InputError(
+                f"give a value for each of {', '.join(self.inputs)}, such as {self.inputs[0]}=2"
+                if missing
+                else f"'{strange[0]}' is not in {self.text}; it has {', '.join(self.inputs)}"
+            )
+        found = {name: float(given[name]) for name in self.inputs}
+        for node in self.nodes:
+            found[node.name] = evaluate(node.value, found)
+        return found
+
+    def gradient(self) -> tuple[Adjoint, ...]:
+        """The adjoint of each node, from the result back to the inputs."""
+        sent: dict[str, dict[str, Expr]] = {name: {} for name in (*self.inputs, *(node.name for node in self.nodes))}
+        sent[self.result]["result"] = ONE
+        found: list[Adjoint] = []
+        for node in reversed(self.nodes):
+            adjoint = Adjoint(node.name, sent[node.name])
+            found.append(adjoint)
+            if adjoint.value == ZERO:
+                continue
+            for name, slope in self._slopes(node).items():
+                sent[name][node.name] = _times(Symbol(adjoint.name), slope)
+        return (*found, *(Adjoint(name, sent[name]) for name in self.inputs))
+
+    def derivatives(self, given: Mapping[str, float]) -> dict[str, float]:
+        """The derivative of the result by each node, at a point."""
+        known = self.values(given)
+        found: dict[str, float] = {}
+        for adjoint in self.gradient():
+            found[adjoint.node] = known[adjoint.name] = evaluate(adjoint.value, known)
+        return found
+
+    def differences(self, given: Mapping[str, float]) -> dict[str, float]:
+        """Central differences by each input: two evaluations each, and not exact."""
+        found = {}
+        for name in self.inputs:
+            ends = [self.values({**given, name: given[name] + step})[self.result] for step in (_STEP, -_STEP)]
+            found[name] = (ends[0] - ends[1]) / (2 * _STEP)
+        return found
+
+    def operations(self) -> int:
+        """Functions that one evaluation computes."""
+        return sum(_count(node.value) for node in self.nodes)
+
+    def reverse_operations(self) -> int:
+        """Functions that the adjoints of all nodes take, once the values are known."""
+        return sum(_count(adjoint.value) for adjoint in self.gradient())
+
+    def forward_operations(self) -> int:
+        """Functions that forward mode takes for all inputs: a pass for each."""
+        return sum(self._tangents(name) for name in self.inputs)
+
+    def _tangents(self, source: str) -> int:
+        """One pass of forward mode: the derivative of every node by one input."""
+        moving, count = {source}, 0
+        for node in self.nodes:
+            total: Expr = ZERO
+            for name, slope in self._slopes(node).items():
+                if name in moving:
+                    total = apply("+", total, _times(Symbol(f"t{name}"), slope))
+            if total != ZERO:
+                moving.add(node.name)
+                count += _count(total)
+        return count
+
+    def _slopes(self, node: Node) -> dict[str, Expr]:
+        """The derivative of a node by each node that it reads; one that it reads twice has a sum."""
+        found: dict[str, Expr] = {}
+        if not isinstance(node.value, Apply):
+            return {node.value.name: ONE} if isinstance(node.value, Symbol) else {}
+        rule = FUNCTIONS[node.value.function].slopes
+        if rule is None:
+            raise InputError(f"{node.value.function} has no derivative")
+        slopes = rule(*node.value.arguments, Symbol(node.name))
+        for argument, slope in zip(node.value.arguments, slopes, strict=True):
+            if isinstance(argument, Symbol) and slope != ZERO:
+                found[argument.name] = apply("+", found.get(argument.name, ZERO), slope)
+        return found
+
+
+def build_graph(text: str) -> ExpressionGraph:
+    """A node for each different part of an expression: what occurs twice is computed once."""
+    asked = parse_expression(re.sub(r"\bln\s*\(", "log(", text.replace("·", "*")))
+    inputs = tuple(dict.fromkeys(part.name for part in walk(asked) if isinstance(part, Symbol)))
+    if not inputs:
+        raise InputError(f"'{text}' has no variable to differentiate by")
+    nodes: dict[Expr, Node] = {}
+    start = _first_number(inputs)
+
+    def node_of(expr: Expr) -> Expr:
+        if isinstance(expr, Symbol | Number):
+            return expr
+        if not isinstance(expr, Apply) or is_cast(expr.function):
+            raise InputError(f"'{show(expr)}': an expression is made of numbers, names and functions of them")
+        value = Apply(expr.function, tuple(node_of(part) for part in expr.arguments))
+        if value not in nodes:
+            nodes[value] = Node(f"v{start + len(nodes)}", value)
+        return Symbol(nodes[value].name)
+
+    node_of(asked)
+    return ExpressionGraph(inputs, tuple(nodes.values()), text)
+
+
+def evaluate(expr: Expr, known: Mapping[str, float]) -> float:
+    """The value of an expression."""
+    if isinstance(expr, Number):
+        return expr.value
+    if isinstance(expr, Symbol):
+        return known[expr.name]
+    assert isinstance(expr, Apply)
+    arguments = [np.float64(evaluate(part, known)) for part in expr.arguments]
+    with np.errstate(all="ignore"):
+        return float(FUNCTIONS[expr.function].compute(*arguments))
+
+
+def written(expr: Expr) -> str:
+    """As people write it, without the outermost brackets."""
+    text = show(expr)
+    inner = text[1:-1]
+    balanced = text.startswith("(") and _closes_last(text)
+    return inner if balanced else text
+
+
+def _closes_last(text: str) -> bool:
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return place == len(text) - 1
+    return False
+
+
+def _first_number(inputs: tuple[str, ...]) -> int:
+    """Nodes go on counting where inputs named v1, v2, … end."""
+    numbers = [int(match[1]) for name in inputs if (match := re.fullmatch(r"v(\d+)", name))]
+    return max(numbers, default=0) + 1
+
+
+def _times(adjoint: Expr, slope: Expr) -> Expr:
+    if slope == Number(-1.0):
+        return apply("neg", adjoint)
+    if isinstance(slope, Apply) and slope.function == "/" and slope.arguments[0] == ONE:
+        return apply("/", adjoint, slope.arguments[1])
+    return apply("*", adjoint, slope)
+
+
+def _count(expr: Expr) -> int:
+    """Functions in an expression."""
+    return sum(isinstance(part, Apply) for part in walk(expr))

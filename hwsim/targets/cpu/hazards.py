@@ -1,0 +1,156 @@
+"""What a core waits for besides bandwidth and latency: crowded sets, pages, and sums that come back from memory.
+
+Crowded sets. A set takes one fill at a time, so misses that fall into the same set wait for each other, however many a
+cache can have outstanding. Within one window of an out-of-order core, loads of the same line share one miss; so what
+counts is the distinct lines that the window touches, set by set. A column of a matrix whose rows are 4 KiB apart puts
+all its lines into one set of a 32 KiB cache; padded by one line, it puts each into another.
+
+Pages. A translation that the TLB does not hold is looked up behind it. Which pages stay is estimated from footprints.
+
+Streams. Whether an access waits at all: a prefetcher follows neighbouring lines and short equal steps.
+
+Sums in memory. A loop that loads, adds and stores the same elements again in its next iteration waits until each store
+has been forwarded to the load: this is why short rows of C are slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwsim.spec.memory import CacheSpec
+from hwsim.trace.nest import Access, Nest
+
+MOST_EXECUTIONS = 4096
+"""Executions of one access that are looked at; no window holds as many."""
+
+
+SPREAD = 0.4
+"""Fills of k sets at the same time take k ** SPREAD as long as those of one, if no prefetcher spaces them: lines 4 and
+2 KiB apart take 10.4 and 7.6 cycles each on a Zen 4, and 5 to 7.5 instead of 10.5 on a Zen 3; those 1 KiB apart 3.2."""
+
+
+@dataclass(frozen=True, eq=False)
+class WindowLines:
+    """The lines that one access touches while a window passes, as the sets that they fall into: of loads each once."""
+
+    executions: int
+    sets: NDArray[np.int64]
+
+
+def can_crowd(cache: CacheSpec) -> bool:
+    """Whether lines can crowd into few sets: there are several, and a line's low bits choose its own."""
+    return not cache.infinite and cache.ways != "full" and cache.index == "modulo" and cache.set_count > 1
+
+
+def window_lines(nest: Nest, access: Access, iterations: int, cache: CacheSpec) -> WindowLines:
+    """What an access touches in so many iterations of the innermost loop, from the beginning of the nest."""
+    deeper = prod(nest.trips[access.depth :])
+    executions = max(1, min(iterations // deeper, MOST_EXECUTIONS, nest.count(access)))
+    number = np.arange(executions, dtype=np.int64)
+    addresses = np.full(executions, access.base, np.int64)
+    entries = np.zeros(executions, np.int64)
+    looked_up = access.table.strides if access.table is not None else (0,) * access.depth
+    loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
+    for trip, stride, step in reversed(tuple(loops)):
+        number, counter = np.divmod(number, trip)
+        addresses += counter * stride
+        entries += counter * step
+    if access.table is not None:
+        addresses += access.table.offsets[entries]
+    lines = addresses // (cache.line * access.per_byte)
+    # Stores are done one after the other, as the program has them: each needs its line, if it has left meanwhile.
+    return WindowLines(executions, (lines if access.write else np.unique(lines)) % cache.set_count)
+
+
+def crowded(
+    nest: Nest,
+    windows: tuple[WindowLines, ...],
+    misses: tuple[int, ...],
+    followed: tuple[bool, ...],
+    share: Fraction,
+    sets: int,
+) -> float:
+    """Fills in one window, as many as would take the same time in one set, the first one left out. A line that is
+    loaded and then written counts twice, since one like it has to leave first.
+
+    Given are the misses of each access in a share of a nest, and whether a prefetcher follows it.
+    """
+    loads = {True: np.zeros(sets), False: np.zeros(sets)}
+    written = {access.tensor for access in nest.accesses if access.write}
+    for access, window, missed, ahead in zip(nest.accesses, windows, misses, followed, strict=False):
+        if missed:
+            executed = max(1.0, float(nest.count(access) * share))
+            per_line = missed / executed * window.executions / len(window.sets)
+            changed = access.tensor in written and not access.write
+            loads[ahead] += (1 + changed) * min(1.0, per_line) * np.bincount(window.sets, minlength=sets)
+    jumps = float(loads[False].max())
+    spread = (float(loads[False].sum()) / jumps) ** SPREAD if jumps else 1.0
+    return max(0.0, jumps * spread + float(loads[True].max()) - 1)
+
+
+# Streams --------------------------------------------------------------------------------------------------------------
+
+STREAM_LINES = 2
+"""Neighbouring lines in a row from which a prefetcher runs ahead."""
+STREAM_STEPS = 4
+"""Equal steps within a page from which it follows jumps."""
+PAGE_BYTES = 4096
+"""No prefetcher steps over the border of a page."""
+
+
+def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
+    """Whether a prefetcher can follow an access: the innermost loop that leads to another line decides.
+
+    A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
+    An unrolled loop has several accesses to the same tensor that move alike: its step is the distance between them.
+    Nobody can follow a loop whose places are looked up in a table.
+    """
+    line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
+    apart = min((abs(other.base - access.base) for other in nest.accesses if _moves_alike(access, other)), default=page)
+    looked_up = access.table.strides if access.table is not None else (0,) * access.depth
+    loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
+    for trip, stride, entries in reversed(tuple(loops)):
+        if entries and trip > 1:
+            return False
+        if stride == 0 or trip == 1:
+            continue
+        if abs(stride) > line:
+            return min(abs(stride), max(apart, line)) * STREAM_STEPS <= page
+        if trip * abs(stride) >= STREAM_LINES * line:
+            return True
+    return True
+
+
+def _moves_alike(access: Access, other: Access) -> bool:
+    return other.tensor == access.tensor and other.strides == access.strides and other.base != access.base
+
+
+# Sums in memory -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reload:
+    """A sum that goes through memory: so many times, each of `links` additions with `inside` iterations between."""
+
+    sums: int
+    links: int
+    inside: int
+
+
+def find_reload(nest: Nest) -> Reload | None:
+    """The innermost loop whose every iteration loads what the one before has stored; None without such a loop."""
+    found = []
+    stored = {(a.tensor, a.base, a.strides) for a in nest.accesses if a.write and a.depth == nest.depth}
+    for access in nest.accesses:
+        if access.write or access.table is not None or (access.tensor, access.base, access.strides) not in stored:
+            continue
+        for loop in reversed(range(nest.depth)):
+            if access.strides[loop] == 0 and nest.trips[loop] > 1:
+                found.append(Reload(prod(nest.trips[:loop]), nest.trips[loop], prod(nest.trips[loop + 1 :])))
+                break
+    return min(found, key=lambda reload: reload.inside, default=None)

@@ -1,0 +1,98 @@
+"""`hwsim validate gemmini`: layers on a Gemmini of 16 x 16 cells, against its RTL on an FPGA.
+
+Each layer was run with a given loop nest, and with the tiling of Gemmini's own library. A nest is written level by
+level, outermost first: ``L3[WIO] K8 - L2[WI] K16X - L1[O] C4 P8 C16X - L0[W] P16``; factors below L3 make the tile that
+lies in the scratchpad, and those of L3 say in which order the tiles come. An X marks a factor along the cells.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from pathlib import Path
+from statistics import mean
+
+from hwsim.api import run_all
+from hwsim.errors import CapacityError
+from hwsim.result import RunResult
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import unfitted_half
+from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
+
+WHAT = "cycles of layers on gemmini16, against clocked RTL"
+
+MACHINE = "gemmini16"
+AXES = {"P": "m", "Q": "m", "N": "m", "K": "n", "C": "k", "R": "k", "S": "k"}
+"""What an index of a layer is in the matrix product."""
+INPUT_ROW, SUM_ROW = 16, 64
+"""Bytes of a row of the scratchpad and of the accumulators."""
+AIM = 0.15
+"""Of the mean error of given nests. Commands of few rows, strided reads and bank conflicts are not modelled."""
+_FACTOR = re.compile(r"([PQNKCRS])(\d+)X?")
+_LAYER = ("c", "k", "p", "q", "r", "s", "stride")
+_COLUMNS = (*_LAYER, "scratchpad_rows", "accumulator_rows", "mapping", "rtl_cycles", "rtl_auto_cycles", "source")
+
+
+def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
+    """The number of rows to come, then each row as it is done, then the report."""
+    (path,) = tables(data, "gemmini.csv", ())
+    records = sample(read_table(path, _COLUMNS), lambda record: record["r"], count, seed)
+    yield len(records)
+    rows: list[ComparisonRow] = []
+    slower = left_out = 0
+    for record in records:
+        own = simulate_layer(path, record, {}).cycles
+        slower += own > number(path, record, "rtl_auto_cycles")
+        try:
+            played = simulate_layer(path, record, nest_choices(path, record))
+        except CapacityError:  # the library keeps a halo of the input only once
+            left_out += 1
+            continue
+        found, measured = played.cycles, number(path, record, "rtl_cycles")
+        name = " ".join(f"{field}={record[field]}" for field in _LAYER)
+        words = f"{found:,} cycles simulated, {measured:,.0f} in RTL"
+        kind = f"{record['r']} x {record['s']} windows"
+        seconds = played.time_s * measured / played.cycles
+        residual = Residual("array_products", MACHINE, played.time_s, seconds, unfitted_half(MACHINE, name))
+        rows.append(ComparisonRow(name, kind, relative_error(found, measured), words, residual))
+        yield rows[-1]
+    best = Bar("layers where the mapper's choice is slower than Gemmini's own", "0", str(slower), slower == 0)
+    notes = [_given(mean(row.error for row in rows))] if rows else []
+    notes += [f"{left_out} nests need more scratchpad here than there: left out"] if left_out else []
+    yield report("gemmini", WHAT, rows, [best], notes)
+
+
+def _given(error: float) -> str:
+    return f"given nests: mean error {error:.0%}, where {AIM:.0%} is the aim: {'reached' if error <= AIM else 'missed'}"
+
+
+def nest_choices(path: Path, record: Record) -> dict[str, object]:
+    """The tile of the scratchpad and the order of tiles that a nest says."""
+    levels = [part.split("]", 1)[-1] for part in record["mapping"].split(" - ")]
+    if len(levels) != 4:
+        raise table_error(
+            path, int(record[LINE]), "mapping", "a nest has four levels, L3 to L0, with ' - ' between them"
+        )
+    factors = [[(AXES[axis], int(count)) for axis, count in _FACTOR.findall(level)] for level in levels]
+    tile = {axis: prod([n for level in factors[1:] for name, n in level if name == axis]) for axis in "mnk"}
+    outer = [axis for axis, count in factors[0] if count > 1]
+    order = "".join(dict.fromkeys([*outer, *"mnk"]))
+    return {**{f"mapping.tile_{axis}": size for axis, size in tile.items()}, "mapping.order": order}
+
+
+def simulate_layer(path: Path, record: Record, choices: dict[str, object]) -> RunResult:
+    """A layer as `hwsim run` plays it: 1 x 1 windows are a matrix product."""
+    c, k, p, q, r, s, stride = (integer(path, record, name) for name in _LAYER)
+    sizes = {
+        "scratchpad.size": f"{integer(path, record, 'scratchpad_rows') * INPUT_ROW} B",
+        "accumulator.size": f"{integer(path, record, 'accumulator_rows') * SUM_ROW} B",
+    }
+    if r == s == stride == 1:
+        layer, shape = "matmul", {"m": p * q, "n": k, "k": c}
+    else:
+        layer = "conv2d"
+        shape = {"ci": c, "co": k, "height": (p - 1) * stride + r, "width": (q - 1) * stride + s, "kernel": r}
+        shape |= {"stride": stride, "padding": 0}
+    parameters: dict[str, object] = {"precision": "int8", **shape, **choices}
+    return run_all(MACHINE, layer, set=sizes, math=False, parameters=parameters).result

@@ -1,0 +1,160 @@
+"""`hwsim collective`, `hwsim serve`, and models on systems: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import hwsim
+
+from hwsim.systems.communicate import communicate
+from hwsim.systems.find import load_system, system_names
+
+
+def test_every_shipped_system_says_where_its_numbers_come_from_and_can_talk() -> None:
+    assert {
+        "dgx_a100",
+        "dgx_h100",
+        "b200_8",
+        "gb200_4",
+        "l40s_8",
+        "two_nodes_h100",
+        "tpu_v4_2x2x1",
+        "four_phones",
+    } <= set(system_names())
+    for name in system_names():
+        system = load_system(name)
+        assert system.name == name
+        for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"):
+            assert communicate(system, op, 1 << 16, devices=min(4, system.count)).elapsed_fs > 0, (name, op)
+
+
+def test_a_collective_is_shown_with_its_kernels_and_its_formula() -> None:
+    outcome = hwsim("collective", "8xh100", "all_reduce", "bytes=64MB")
+    assert outcome.code == 0
+    assert "all_reduce of 64 MB on 8 x h100, nccl" in outcome.out
+    assert "ring, simple" in outcome.out and "switch" in outcome.out
+    found = json.loads(hwsim("collective", "8xh100", "bytes=64MB", "algorithm=ring", "--json", "-").out)
+    assert found[0]["algorithm"] == "ring"
+    assert found[0]["moved"]["h100[0] out"] == 2 * 7 * 8_000_000
+
+
+def test_collectives_over_size_are_drawn(tmp_path: Path) -> None:
+    plot, timeline = tmp_path / "c.png", tmp_path / "t.json"
+    assert hwsim("collective", "4xl40s", "bytes=1KiB..1MiB:x32", "--plot", str(plot)).code == 0
+    assert plot.stat().st_size > 10_000
+    assert hwsim("collective", "4xl40s", "bytes=1MiB", "--timeline", str(timeline)).code == 0
+    assert {event.get("ph") for event in json.loads(timeline.read_text())["traceEvents"]} == {"M", "X"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("collective", "9xh200"), "the largest system of h200 is dgx_h200, with 8 devices"),
+        (("collective", "8xcourse_cpu"), "no system joins course_cpu"),
+        (("collective", "8xh100", "all_reduces"), "did you mean 'all_reduce'?"),
+        (("collective", "8xh100", "bytes=64"), "has no unit"),
+        (("collective", "8xh100", "size=64MB"), "'size' is not one of bytes, library"),
+        (("collective", "8xh100", "library=gloo"), "dgx_h100 has nccl, sglang"),
+        (("collective", "8xh100", "algorithm=tree"), "has for all_reduce of bf16 on 8 devices: ring, switch"),
+        (("collective", "8xh100", "devices=9"), "from 2 to 8"),
+        (("serve", "llama3_8b"), "give a model and a system"),
+        (("serve", "llama3_8b", "h100", "load=0"), "nobody asks for anything"),
+        (("serve", "llama3_8b", "h100", "rate=0"), "no request ever comes"),
+        (("serve", "llama3_8b", "h100", "load=4", "rate=2"), "requests come in one way"),
+        (("serve", "llama3_8b", "h100", "users=4"), "'users' is not one of"),
+        (("serve", "llama3_8b", "h100", "trace=none.csv"), "cannot be read as a CSV table"),
+        (("serve", "llama3_8b", "h100", "prompt=600000"), "it would never be served"),
+        (("serve", "llama3_70b", "h100"), "more devices (tp=), weights=fp8"),
+        (("serve", "bert_base", "h100"), "makes no tokens one by one"),
+        (("serve", "llama3_8b", "8xh100", "tp=16"), "16 devices, and dgx_h100 has 8"),
+        (("serve", "llama3_8b", "3xh100"), "tp can be 1, 2, 4, 8, 16, 32"),
+        (("model", "gpt2", "4xl40s", "tp=4"), "hwsim collective needs none, but a model does"),
+        (("model", "gpt2", "8xh100", "tp=8"), "tp can be 1, 2, 3, 4, 6, 12"),
+        (("model", "llama3_8b", "8xh100", "tp=8", "dp=2"), "16 devices, and dgx_h100 has 8"),
+        (("model", "llama3_8b", "8xh100", "ep=2"), "has no experts to divide"),
+        (("model", "llama3_8b", "8xh100", "tp=1", "pp=1", "dp=x"), "dp=x: a whole number is needed"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_what_can(words: tuple[str, ...], said: str) -> None:
+    outcome = hwsim(*words)
+    assert outcome.code == 2, outcome
+    assert said in outcome.err
+
+
+def test_a_model_is_served(tmp_path: Path) -> None:
+    plot = tmp_path / "knee.png"
+    words = ("serve", "llama3_8b", "h100", "prompt=512", "generate=32", "load=2,8", "requests=48", "spread=0.3")
+    outcome = hwsim(*words, "--plot", str(plot))
+    assert outcome.code == 0, outcome.err
+    assert "Knee at load=8" in outcome.out
+    assert plot.stat().st_size > 10_000
+    first, second = (hwsim(*words, "--json", "-").out for _ in range(2))
+    assert first == second
+    for found in json.loads(first):
+        assert found["requests"] == 48
+        assert found["output_tokens"] == sum(each["output_tokens"] for each in found["counters"])
+        assert found["tpot_s"]["mean"] == pytest.approx(found["formula_tpot_s"], rel=0.2)
+
+
+def test_a_trace_is_served_and_bad_lines_are_named(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival,prompt,output\n0,100,5\n0.1,200,6\n", encoding="utf-8")
+    outcome = hwsim("serve", "llama3_8b", "h100", f"trace={trace}")
+    assert outcome.code == 0, outcome.err
+    assert "2 requests" in outcome.out
+    trace.write_text("arrival,prompt,output\n0,100,5\nsoon,200,6\n", encoding="utf-8")
+    outcome = hwsim("serve", "llama3_8b", "h100", f"trace={trace}")
+    assert outcome.code == 2
+    assert f"{trace}:3: arrival: 'soon' is not a time in seconds" in outcome.err.replace(": : ", ": ")
+
+
+def test_a_model_is_divided_over_a_system(tmp_path: Path) -> None:
+    timeline = tmp_path / "t.json"
+    words = ("model", "llama3_8b", "8xh100", "tp=2", "pp=2", "dp=2", "batch=8", "prompt=256", "phase=train")
+    outcome = hwsim(*words, "--timeline", str(timeline))
+    assert outcome.code == 0, outcome.err
+    assert "answers as the whole one" in outcome.out
+    assert "exposed talk" in outcome.out and "bubble" in outcome.out
+    lanes = {
+        event["args"]["name"]
+        for event in json.loads(timeline.read_text())["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert {"h100[0]", "h100[3]", "links of stage 0", "link 0 to 1"} <= lanes
+
+
+def test_layouts_are_searched() -> None:
+    outcome = hwsim("tune", "2xh100", "llama3_8b", "batch=4", "prompt=128", "generate=4")
+    assert outcome.code == 0, outcome.err
+    assert "Best for time: tp=2" in outcome.out
+
+
+def test_systems_and_engines_are_listed_shown_and_checked() -> None:
+    assert "dgx_h100" in hwsim("list", "systems").out
+    assert "sglang" in hwsim("list", "engines").out
+    assert "devices: 4 x h100" in hwsim("show", "4xh100").out
+    outcome = hwsim("check", "dgx_h100", "vllm")
+    assert (outcome.code, outcome.out) == (0, "dgx_h100: ok, a system\nvllm: ok, an engine\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("topology: switch", "topology: bus"), "a bus says with `shared`"),
+        (("devices: 8 x h100", "devices: eight"), "write it as '8 x h100'"),
+        (("devices: 8 x h100", "devices: 8 x h100\nnode: 4"), "`between` is for systems of several nodes"),
+        (("start: 5.29 us", "start: 5 cycles"), "a link has no clock"),
+        (("share: 0.301", "share: 3"), "must be at most 1.5, found 3"),
+    ],
+)  # fmt: skip
+def test_a_wrong_system_file_is_told_with_its_line(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    text = Path(__file__).resolve().parents[2].joinpath("systems", "dgx_h100.yaml").read_text(encoding="utf-8")
+    assert change[0] in text
+    file = tmp_path / "mine.yaml"
+    file.write_text(text.replace(*change, 1), encoding="utf-8")
+    outcome = hwsim("check", str(file))
+    assert outcome.code == 2
+    assert "mine.yaml:" in outcome.err
+    assert said in outcome.err

@@ -1,0 +1,338 @@
+"""What a user reads: commands of the first hour, and the lesson that their screens and pictures have to tell."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import hwsim
+from hwsim.catalog import load_machine
+from hwsim.errors import InputError
+from hwsim.sweep.ladder import LADDERS
+from tests.cli.command_line import hwsim as command
+
+
+def printed(*words: str) -> str:
+    done = command(*words)
+    assert done.code == 0, done.err
+    return done.out
+
+
+def rows(text: str, *, first: tuple[str, ...]) -> dict[str, list[str]]:
+    """Lines of a table by their first word."""
+    return {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(first)}
+
+
+def factors(text: str, first: tuple[str, ...]) -> list[float]:
+    """The speed-ups that a table prints, from top to bottom."""
+    lines = [line for line in text.splitlines() if line.startswith(first) and "×" in line]
+    return [float(word.rstrip("×").replace(",", "")) for line in lines for word in line.split() if word.endswith("×")]
+
+
+def test_l4_every_table_shows_the_error_that_rounding_of_the_inputs_makes(tmp_path: Path) -> None:
+    """L4: fewer bits are faster, and further from the truth; no format is free."""
+    formats = ("fp32", "bf16", "fp8_e4m3", "int8", "int4", "mxfp4")
+    data = json.loads(
+        printed(
+            "compare", "course_cpu", "matmul", "n=64", f"precision={','.join(formats)}", "convert=true", "--json", "-"
+        )
+    )
+    error = {row["precision"]: row["error_max_rel"] for row in data}
+    assert 0 < error["fp32"] < 1e-5 < error["int8"] < error["fp8_e4m3"] < error["int4"]
+    assert error["bf16"] > 1e-3 and error["mxfp4"] > 1e-2
+    assert {row["precision"]: row["error_of_arithmetic"] for row in data}["int8"] < 1e-6, "named apart"
+    table = printed("compare", "course_cpu", "matmul", "n=64", "precision=fp32,int8")
+    assert "0.00e+00" not in table and re.search(r"int8\b.*e-3", table)
+    swept = printed(
+        "sweep", "course_cpu", "matmul", "n=32", "precision=fp32,bf16,int8", "--out", str(tmp_path / "l4.db")
+    )
+    assert "0.00e+00" not in swept and "largest error" in swept
+
+
+def test_l4_the_ladder_of_precisions_gets_faster_with_every_step() -> None:
+    text = printed("ladder", "precision", "n=128")
+    gains = factors(text, ("fp64", "fp32", "bf16", "int8"))
+    assert gains == sorted(gains) and gains[-1] > 6
+    assert "0.00e+00" not in text
+
+
+def test_compare_sets_like_against_like() -> None:
+    """Machines whose own choices differ compute in one format and with all their units, and the screen says so."""
+    text = printed("compare", "course_cpu,a100_40,tpu_v1", "matmul", "n=128", "--no-math")
+    assert "precision=int8 everywhere: the narrowest format that all of these machines have" in text
+    assert "all cores of course_cpu take part" in text
+    for word in (r"course_cpu +\d of 4 cores", "a100_40 +108 sm", "tpu_v1 +1 array"):
+        assert re.search(word, text)
+    data = json.loads(printed("compare", "course_cpu,a100_40,tpu_v1", "softmax", "n=64", "--no-math", "--json", "-"))
+    assert {row["precision"] for row in data} == {"bf16"}, "softmax has no meaning in whole numbers"
+    chosen = printed("compare", "course_cpu,zen3", "matmul", "n=64", "--no-math", "parallel=none")
+    assert "1 of 4 cores" in chosen and "1 of 8 cores" in chosen and "fp32" in chosen
+
+
+def test_a_speed_up_is_against_a_run_that_does_the_same() -> None:
+    text = printed("compare", "a100_40,h100", "matmul,add", "n=512", "--no-math")
+    data = json.loads(printed("compare", "a100_40,h100", "matmul,add", "n=512", "--no-math", "--json", "-"))
+    time = {(row["machine"], row["workload"]): row["time_s"] for row in data}
+    for row in data:
+        assert row["speed_up"] == pytest.approx(time["a100_40", row["workload"]] / row["time_s"])
+    assert "speed-up is against the first row of the same workload" in text
+
+
+def test_a4_a5_three_kernels_on_a_gpu_move_nine_tensors_and_one_moves_five() -> None:
+    """A4, A5: 9 n against 5 n elements of 4 bytes; the time follows, 1.8 times."""
+    n = 2**24
+    three, one = (hwsim.run("a100_40", name, n=n, math=False) for name in ("unfused", "fused"))
+    moved = [run.memory["dram"].bytes_read + run.memory["dram"].bytes_written for run in (three, one)]
+    assert moved == [9 * 4 * n, 5 * 4 * n]
+    assert len(three.work["gpu"]["launches"]) == 3
+    assert three.time_s / one.time_s == pytest.approx(1.8, rel=0.03)
+    assert (three.work.flops, one.work.flops) == (3 * n, 3 * n)
+
+
+def test_n5_never_storing_the_scores_pays_on_gpus_and_arrays() -> None:
+    ladder = LADDERS["attention"]
+    assert ladder.common["precision"] == "bf16", "one precision everywhere"
+    text = printed("ladder", "attention", "--no-math")
+    gains = factors(text, ("naive", "fused"))
+    assert gains[0::2] == [1, 1, 1] and min(gains[1::2]) > 1.5
+    assert text.count("all rows: bf16") == 3
+
+
+def test_n5_scratch_of_fused_attention_stays_on_an_array() -> None:
+    """Q, K, V and O cross the pins once: 4 n d elements of 2 bytes, and nothing of S."""
+    n, d, heads = 1024, 64, 8
+    fused, naive = (
+        hwsim.run("tpu_v3", f"attention_{name}", n=n, d=d, heads=heads, precision="bf16", math=False)
+        for name in ("fused", "naive")
+    )
+    dram = [run.memory["dram"].bytes_read + run.memory["dram"].bytes_written for run in (fused, naive)]
+    assert dram[0] == pytest.approx(4 * n * d * heads * 2, rel=0.01)
+    assert dram[1] > 10 * dram[0]
+    assert fused.time_s < naive.time_s
+
+
+def test_e5_fixed_function_needs_less_energy_than_a_gpu_and_is_faster() -> None:
+    data = json.loads(printed("ladder", "specialisation", "n=128", "--no-math", "--json", "-"))
+    row = {each["step"]: each for each in data}
+    assert row["fixed function"]["energy_j"] < row["GPU"]["energy_j"] < row["vectors"]["energy_j"]
+    assert row["fixed function"]["time_s"] < row["GPU"]["time_s"]
+
+
+def test_the_cuda_ladder_climbs_to_the_library() -> None:
+    gains = factors(printed("ladder", "cuda"), tuple(rung.name for rung in LADDERS["cuda"].rungs))
+    assert len(gains) == 10
+    assert gains[1] > 10 and gains[3] > 2 * gains[1] and gains[7] == max(gains[:8]) and gains[8] > 10 * gains[7]
+
+
+def test_e1_a_cap_just_below_the_power_of_a_run_costs_little() -> None:
+    free = hwsim.run("tpu_v1", "matmul", n=1024, math=False)
+    text = printed("run", "tpu_v1", "matmul", "n=1024", "--no-math", "--set", "energy.tdp.power=43.5 W")
+    capped = re.search(r"^time\s+([\d.]+) µs", text, re.M)
+    assert capped is not None
+    assert 1 < float(capped[1]) / (free.time_s * 1e6) < 1.1
+    assert "the clock was lowered to" in " ".join(text.split())
+
+
+def test_more_bandwidth_is_not_slower_under_a_power_limit() -> None:
+    slow, fast = (
+        hwsim.run("phone_npu", "transpose", math=False, set={"dram.bandwidth": rate})
+        for rate in ("45 GB/s", "51.2 GB/s")
+    )
+    assert fast.time_s <= slow.time_s
+
+
+def test_tpu_v4_keeps_to_the_most_that_was_measured() -> None:
+    """Jouppi et al., ISCA 2023, table 4: 192 W."""
+    result = hwsim.run("tpu_v4", "matmul", n=2048, precision="bf16", math=False)
+    assert 170 < (result.power_w or 0) <= 192
+
+
+@pytest.mark.parametrize(
+    ("workload", "least"),
+    [
+        ("softmax", 2 * 512 * 512 * 2),
+        ("transpose", 2 * 512 * 512),
+        ("embedding", 2 * 480 * 128),  # 512 tokens of 8192 words: some 480 to 512 different rows, and the result
+        ("mlp_train_step", (64 * 128 + 128 * 32) * 2),
+    ],
+)
+def test_tpu_v1_moves_what_it_computes_with(workload: str, least: int) -> None:
+    """Inputs of a kernel that follows no layer, tables and weights come from DRAM."""
+    dram = hwsim.run("tpu_v1", workload, math=False).memory["dram"]
+    assert dram.bytes_read + dram.bytes_written >= least
+
+
+def test_a_gpu_without_a_fused_attention_kernel_says_so() -> None:
+    fused, naive = (hwsim.run("mali_g78", f"attention_{name}", math=False) for name in ("fused", "naive"))
+    assert any("has no fused attention kernel" in warning for warning in fused.warnings)
+    assert fused.peak_memory_bytes > 0.9 * naive.peak_memory_bytes
+    assert "has no fused attention kernel" in " ".join(
+        printed("run", "mali_g78", "attention_fused", "--no-math").split()
+    )
+
+
+def test_a_machine_of_integers_blames_no_precision_that_nobody_chose() -> None:
+    done = command("run", "eyeriss", "attention_naive")
+    assert done.code == 2
+    assert "int16" not in done.err and "multiply integers of 16 bits" in done.err
+
+
+def test_screens_use_the_words_of_the_field() -> None:
+    gpu = printed("run", "a100_40", "add", "--no-math")
+    core = printed("run", "course_cpu", "matmul", "n=64", "--no-math")
+    assert "hit rate" in gpu and "memory traffic" in gpu and "launch overhead" in gpu and "flop/byte" in gpu
+    assert "hit rate" in core and "arithmetic intensity" in core and "flop/byte" in core
+    tuned = printed("tune", "course_cpu", "matmul_tiled", "n=32", "tile=4,8")
+    assert "Pareto front of time and energy" in tuned
+    shown = printed("show", "attention_fused")
+    for word in ("shows:", "None", "N5"):
+        assert word not in shown
+    everything = gpu + core + tuned
+    for word in ("found there", "never rests", "do not fill", "starts kernels", "to and from", "nothing beats"):
+        assert word not in everything
+
+
+def test_energy_is_split_where_it_is_dynamic_with_static_power_beside_it(tmp_path: Path) -> None:
+    text = printed("run", "course_cpu", "matmul_tiled", "n=64", "tile=16", "--plot", str(tmp_path / "p.svg"))
+    shares = re.search(r"dynamic .*?:((.|\n)*?)static (\S+ \S+): 13 W of the whole machine", text)
+    assert shares is not None and "1 of 4 cores at work" in text
+    assert sum(float(each) for each in re.findall(r"([\d.]+) %", shares[1])) == pytest.approx(100, abs=1)
+    assert "static" not in shares[1]
+    figure = hwsim.run("course_cpu", "matmul_tiled", n=64, tile=16).plot.split()
+    title = figure.axes[1].get_title(loc="left")
+    assert title.startswith("dynamic energy") and title.endswith("static")
+    assert "static" not in [label.get_text() for label in figure.axes[1].get_yticklabels()]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "course_cpu,a100_40,tpu_v1", "attention_naive,attention_fused", "n=64", "--no-math"),
+        ("ladder", "matmul", "n=32"),
+        ("show", "a100_40"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_tables_fit_the_screen_and_lose_no_column(
+    words: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwsim.cli.console._WIDTH_IN_PIPES", width)
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = printed(*words)
+    lines = [line.rstrip() for line in text.splitlines() if not line.startswith(("from ", "Matrix product"))]
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+    flat = " ".join(text.split())
+    heads = (
+        ("speed-up", "bound by", "traffic", "memory", "of peak", "J·s") if words[0] != "show" else ("ridge at dram",)
+    )
+    for head in heads:
+        assert head in flat
+
+
+def test_show_tells_peak_ridge_and_levels_on_one_screen() -> None:
+    """312 Tflop/s of fp16 over 1.555 TB/s is a ridge of 201 flop per byte (NVIDIA A100 data sheet)."""
+    text = printed("show", "a100_40")
+    assert len(text.splitlines()) <= 45
+    assert "{'" not in text
+    assert re.search(r"fp16.*312 TFLOP/s\s+201 flop/byte", text)
+    for level in ("regs", "shared", "l1", "l2", "dram"):
+        assert re.search(rf"^{level}\b", text, re.M)
+
+
+def test_a8_a_roofline_prints_the_share_of_what_is_attainable() -> None:
+    """Triad is bound by DRAM: its speed over intensity × 25.6 GB/s."""
+    text = printed("roofline", "course_cpu", "triad:n=65536", "matmul_simd", "n=64")
+    row = rows(text, first=("triad",))["triad"]
+    result = hwsim.run("course_cpu", "triad", n=65536, math=False)
+    attainable = (result.intensity.levels["dram"] or 0) * 25.6e9
+    share = float(row[row.index("%") - 1])
+    assert row[-1] == "dram" and share == pytest.approx(100 * result.work.flops_per_s / attainable, abs=0.1)
+    assert 10 < share < 100
+
+
+def test_a8_every_mark_of_a_roofline_lies_inside_the_axes_and_levels_of_one_bandwidth_share_a_name() -> None:
+    from hwsim.cli.roofline import probes
+    from hwsim.results.plot.roofline import make_roofline, plot_roofline
+
+    machine = load_machine("a100_40").spec
+    runs = {name: hwsim.run("a100_40", name, n=4096, math=False) for name in ("add", "attention_fused")}
+    axes = plot_roofline(make_roofline(machine, runs, probes(machine))).axes[0]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    marks = [line for line in axes.lines if line.get_marker() not in ("None", None, "")]
+    assert len(marks) >= 3
+    for line in marks:
+        x, y = float(line.get_xdata()[0]), float(line.get_ydata()[0])  # type: ignore[index, arg-type]
+        assert left < x < right and bottom < y < top
+    texts = [text.get_text() for text in axes.texts]
+    assert sum("19.5 TB/s" in text for text in texts) == 1 and any(text.startswith("shared, l1:") for text in texts)
+    assert "log scale" in axes.get_xlabel() and "arithmetic intensity" in axes.get_xlabel()
+
+
+def test_a_plot_shows_the_metric_that_was_asked_for() -> None:
+    results = hwsim.sweep("course_cpu", "matmul", n=32, precision=["fp32", "int8"], executor="inprocess")
+    figure = results.plot("auto", metrics=["error"])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["largest error (log scale)"]
+    with pytest.raises(InputError, match="takes no --metric"):
+        results.plot("energy", metrics=["time"])
+
+
+def test_a_pareto_plot_has_its_front() -> None:
+    results = hwsim.sweep("course_cpu", "matmul", n=32, precision=["fp64", "fp32", "int8"], executor="inprocess")
+    figure = results.plot("pareto", metrics=["energy", "error"])
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("energy", "largest error")
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert "Pareto front" in labels
+    (front,) = [line for line in figure.axes[0].lines if line.get_label() == "Pareto front"]
+    assert len(front.get_xdata()) == 3  # type: ignore[arg-type]
+
+
+# Numbers that nothing else would notice -------------------------------------------------------------------------------
+
+
+def test_a3_a_multiplication_is_issued_as_one() -> None:
+    work = hwsim.run("course_cpu", "mul", n=1000, vector=False, math=False).work
+    assert (work.instructions["mul"], work.instructions["add"], work.flops) == (1000, 0, 1000)
+
+
+def test_e16_dram_energy_of_a_gpu_is_bits_times_the_price_of_a_bit() -> None:
+    """Two arrays of n fp32 are read and one is written; the price is that of the machine's file."""
+    n = 2**20
+    result = hwsim.run("a100_40", "add", n=n, math=False)
+    prices = load_machine("a100_40").spec.energy
+    assert prices is not None and result.energy_by_cause is not None
+    for action, arrays in (("dram.read", 2), ("dram.write", 1)):
+        bits = arrays * 32 * n
+        line = result.energy_by_cause["memory"][action]
+        assert line.count == bits
+        assert line.joules == pytest.approx(bits * line.price * 1e-12)
+        assert line.price == float(prices.actions[action].energy.picojoules)
+
+
+def test_h2_a_gpu_does_as_many_operations_as_the_mathematics_needs() -> None:
+    n = 256
+    assert hwsim.run("a100_40", "matmul", n=n, math=False).work.flops == 2 * n**3
+    assert hwsim.run("a100_40", "add", n=n, math=False).work.flops == n
+    assert hwsim.run("a100_40", "gpu_matmul_shared", n=n, math=False).work.flops == 2 * n**3
+
+
+def test_c1_the_formula_of_a_convolution_counts_outputs_not_inputs() -> None:
+    """3 x 3 without padding on 10 x 10 gives 8 x 8: 2·4·64·9 products."""
+    result = hwsim.run("course_cpu", "conv2d_direct", ci=2, co=4, height=10, width=10, padding=0, math=False)
+    (row,) = [row for row in result.formulas if row.compare == "macs"]
+    assert row.predicted == row.simulated == 2 * 4 * 8 * 8 * 9
+
+
+def test_t20_the_formula_of_a_tiled_product_counts_the_tiles_at_the_edge() -> None:
+    """10 columns in tiles of 4 and registers of 2 are 2 + 2 + 1 blocks that read A; so are 9 rows, which read B."""
+    m, k, n = 9, 6, 10
+    result = hwsim.run("course_cpu", "matmul_tiled", m=m, k=k, n=n, tile=4, v1=2, v2=2, math=False)
+    said = {row.compare: row.predicted for row in result.formulas}
+    assert said["loads.A"] == result.tensors["A"].loads
+    assert said["loads.B"] == result.tensors["B"].loads
+    whole = hwsim.run("course_cpu", "matmul_tiled", m=8, k=k, n=8, tile=4, v1=2, v2=2, math=False)
+    assert said["loads.A"] == m * k * 5 and whole.tensors["A"].loads == 8 * k * 4

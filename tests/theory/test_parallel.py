@@ -1,0 +1,103 @@
+"""A model on several devices against formulas of the textbooks: pipelines, overlap, and one device that is a system."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwsim.catalog import load_machine
+from hwsim.errors import CapacityError
+from hwsim.models.graph import Graph
+from hwsim.models.load import load_model
+from hwsim.models.numbers import Numbers
+from hwsim.models.phase import Phase
+from hwsim.models.price import StepPrice
+from hwsim.ops.model import ModelWorkload
+from hwsim.systems.communicate import Network
+from hwsim.systems.find import load_system
+from hwsim.systems.layout import Layout
+from hwsim.systems.parallel import Parallel
+from hwsim.systems.spec import SystemSpec
+
+H100 = load_machine("h100").spec
+FORWARD, TRAIN = Phase("forward", 8, 64), Phase("train", 8, 64)
+
+
+def gpt2() -> ModelWorkload:
+    return load_model("gpt2").model
+
+
+def system(bandwidth: str = "inf", start: str = "0 s") -> SystemSpec:
+    """Eight devices with one ring, and a constant for everything."""
+    ops = (("ring", ("all_reduce", "all_gather", "reduce_scatter")), ("direct", ("all_to_all", "send")))
+    kernels: Any = tuple({"algorithm": a, "ops": done, "start": start, "step": "0 s", "share": 1.0} for a, done in ops)
+    inside = {"topology": "switch", "bandwidth": bandwidth, "source": "made up"}
+    libraries = {"lib": {"kernels": kernels, "source": "made up"}}
+    fields = {"format": 1, "name": "made_up", "description": "", "devices": "8 x h100", "inside": inside}
+    return SystemSpec.model_validate({**fields, "libraries": libraries})
+
+
+def parallel(layout: Layout, **links: str) -> Parallel:
+    return Parallel(H100, gpt2(), Network(system(**links)), layout)
+
+
+def test_one_device_takes_what_the_model_takes_on_its_machine() -> None:
+    model = gpt2()
+    alone = StepPrice(H100, Graph.of(model), Numbers.of(model)).step(FORWARD)
+    found = parallel(Layout()).step(FORWARD)
+    assert found.seconds == pytest.approx(alone.seconds, rel=1e-9)
+    assert (found.share("exposed"), found.share("waiting")) == (0, 0)
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4, 8])
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_pipeline_is_as_slow_as_its_slowest_stage(stages: int, micro: int) -> None:
+    """Equal jobs through a line: the sum of all stages once, and the slowest for every further job (Johnson, 1954)."""
+    found = parallel(Layout(pp=stages, micro=micro))
+    step = found.step(FORWARD)
+    times = [stage.compute_fs // micro for stage in step.stages]
+    assert step.elapsed_fs == sum(times) + (micro - 1) * max(times)
+
+
+@pytest.mark.parametrize("micro", [4, 8])
+def test_one_forward_one_backward_loses_no_more_than_the_formula_of_the_bubble(micro: int) -> None:
+    """(m+p-1) / m times the slowest stage if all were as slow; less here, where the head makes one stage slower."""
+    step = parallel(Layout(pp=4, micro=micro)).step(Phase("train", 8, 512))
+    longest = max(stage.compute_fs for stage in step.stages)
+    assert longest < step.elapsed_fs <= longest * (micro + 3) / micro
+    assert step.share("waiting") > 3 / (micro + 3)
+
+
+def test_sums_inside_a_layer_are_never_hidden() -> None:
+    free, paid = (parallel(Layout(tp=4), start=start).step(FORWARD) for start in ("0 s", "10 us"))
+    assert free.share("exposed") == 0
+    exchanges = sum(2 for _ in range(12)) + 2  # two in each layer, one behind the table of words, one of the logits
+    assert paid.elapsed_fs - free.elapsed_fs == exchanges * 10 * 10**9
+
+
+def test_gradients_hide_behind_the_way_back() -> None:
+    """Neither the sum of both nor less than the longer one (mission row P8)."""
+    free = parallel(Layout(dp=8)).step(TRAIN)
+    paid = parallel(Layout(dp=8), bandwidth="20 GB/s").step(TRAIN)
+    (stage,) = paid.stages
+    assert free.stages[0].gradients_fs == 0
+    assert stage.gradients_fs > 0
+    assert max(stage.gradients_fs, free.elapsed_fs) < paid.elapsed_fs < stage.gradients_fs + free.elapsed_fs
+
+
+def test_two_copies_take_as_long_as_one_with_half_the_batch() -> None:
+    one, two = parallel(Layout()).step(Phase("forward", 4, 64)), parallel(Layout(dp=2)).step(FORWARD)
+    assert one.elapsed_fs == two.elapsed_fs
+
+
+def test_memory_of_a_device_is_divided_and_checked() -> None:
+    model = load_model("llama3_70b").model
+    network = Network(load_system("8xh100"))
+    whole, half, quarter = (
+        Parallel(H100, model, network, Layout(tp=tp)).step(Phase("prefill", 1, 128)) for tp in (1, 2, 4)
+    )
+    assert not whole.fits and half.fits and quarter.fits
+    assert quarter.memory.weights == pytest.approx(whole.memory.weights / 4, rel=0.01)
+    with pytest.raises(CapacityError, match="divide it further"):
+        Parallel(H100, model, network, Layout()).require_room(whole)

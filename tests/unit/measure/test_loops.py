@@ -1,0 +1,104 @@
+"""Loops as source: the same places in the same order as the simulator walks, run in plain Python on small sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwsim.api import resolve_machine, resolve_workload
+from hwsim.catalog import load_machine
+from hwsim.errors import InputError
+from hwsim.measure.calibrate import Calibration, machine_file
+from hwsim.measure.here import Computer, this_computer
+from hwsim.measure.loops import Bench, make_job
+from hwsim.target import find_target
+
+
+class Watched:
+    """A tensor that remembers which of its bytes were touched."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, start: int, seen: list[int]) -> None:
+        self.start, self.seen = start, seen
+
+    def __getitem__(self, place: Any) -> float:
+        self.seen.append(self.start + int(place) * 4)
+        return 1.0
+
+    def __setitem__(self, place: Any, value: float) -> None:
+        self.seen.append(self.start + int(place) * 4)
+
+
+def touched(workload: str, **settings: object) -> list[int]:
+    """Addresses in the order of the written source."""
+    job, _ = make_job(resolve_machine("course_cpu"), resolve_workload(workload, settings))
+    seen: list[int] = []
+    for stage in job["stages"]:
+        for share in stage:
+            for number, bounds in share:
+                function = job["functions"][number]
+                room: dict[str, Any] = {"U": int}
+                exec(function["text"], room)
+                tensors = [Watched(job["tensors"][name][0], seen) for name in function["tensors"]]
+                room[function["name"]](*tensors, *bounds)
+    return seen
+
+
+def walked(workload: str, **settings: object) -> list[int]:
+    """Addresses in the order of the simulator."""
+    target = find_target(resolve_machine("course_cpu"))
+    kernel = target.prepare(resolve_workload(workload, settings), math=False)
+    steps = [step for block in kernel.blocks() for step in block.steps()]
+    return [address for step in steps for nest in step.nests for address, _, _ in nest.addresses()]
+
+
+@pytest.mark.parametrize(
+    ("workload", "settings"),
+    [
+        ("matmul_naive", {"n": 6}),
+        ("transpose_tiled", {"m": 8, "n": 12, "tile": 4}),
+        ("copy", {"n": 50, "vector": False}),
+        ("matmul_bt", {"n": 5}),
+    ],
+)
+def test_source_touches_what_the_simulator_walks_in_its_order(workload: str, settings: dict[str, object]) -> None:
+    assert touched(workload, **settings) == walked(workload, **settings)
+
+
+def test_tiles_and_orders_touch_the_same_places_as_often() -> None:
+    """A compiler keeps what does not move in a register, which source cannot say; so as a set."""
+    for settings in ({"order": "ikj"}, {"tile": 4, "order": "ijk"}, {"v1": 2, "v2": 2}):
+        assert set(touched("matmul_naive", n=8, **settings)) == set(walked("matmul_naive", n=8, **settings))
+
+
+def test_what_numba_cannot_do_is_refused() -> None:
+    with pytest.raises(InputError, match="looked up"):
+        make_job(resolve_machine("zen4"), resolve_workload("embedding", {}))
+    with pytest.raises(InputError, match="fp64, fp32, int32"):
+        make_job(resolve_machine("zen4"), resolve_workload("copy", {"precision": "bf16"}))
+
+
+def test_a_copy_is_measured() -> None:
+    with Bench() as bench:
+        found = bench.measure("copy", {"n": 1 << 16, "vector": False}, repeats=3, cold=False)
+    assert 1e-7 < found.seconds <= found.median < 1
+
+
+def test_a_calibrated_file_is_a_machine(tmp_path: Path) -> None:
+    """With the fields that calibrate writes, it loads without complaint and says what was measured."""
+    computer = Computer("Some CPU", 4, this_computer().caches, 256, "zen3")
+    found = Calibration(computer, 3e9, clock=("3 GHz", "measured, median of the faster half of 9, spread 1%"))
+    found.core["latency.add"] = ("3", "measured, median of the faster half of 9, spread 1%")
+    found.core["tlb"] = ("{entries: 64, page: 4 KiB, miss: 2}", "measured")
+    found.levels["l1"] = {"latency": ("5 cycles", "measured"), "set_refill": ("9.5 cycles", "measured")}
+    found.left_out.append("dram.latency: spread 40%, too noisy; left to zen3")
+    text = machine_file(found, "here")
+    assert "# Left out: dram.latency" in text
+    file = tmp_path / "here.yaml"
+    file.write_text(text)
+    machine = load_machine(file).spec
+    assert machine.caches[0].latency is not None and machine.clocks[0].frequency == 3_000_000_000

@@ -1,0 +1,173 @@
+"""The math of a model is real: float64 equals an independent formula, narrow formats are as far off as they should."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwsim.errors import InputError
+from hwsim.models.accuracy import measure_accuracy
+from hwsim.models.evaluate import Exact, GivenWeights, RandomWeights, evaluate, tensor_names
+from hwsim.models.graph import Graph
+from hwsim.models.load import load_model, model_from_data
+from hwsim.models.numbers import Numbers
+from hwsim.models.weights import read_weights
+from tests.unit.models.test_importers import LLAMA
+from tests.unit.models.test_price import small
+
+
+def test_a_small_transformer_equals_the_formulas_written_out() -> None:
+    """Two layers of attention over four heads that share two heads of keys, token by token, in plain loops."""
+    graph = Graph.of(small(sizes={"layers": 2}))
+    weights = RandomWeights(3)
+    tokens = np.array([[5.0, 17.0, 400.0]])
+    found = evaluate(graph, weights, tokens, Exact())
+    shapes = dict(tensor_names(graph))
+    w = {name: weights.tensor(name, shape) for name, shape in shapes.items()}
+    x = w["words.0.words.table"][tokens[0].astype(int)]
+    for layer in range(2):
+        gamma = w[f"layer.{layer}.norm.gamma"]
+        h = np.stack([row / np.sqrt(np.mean(row**2) + 1e-5) * gamma for row in x])
+        qkv = h @ w[f"layer.{layer}.qkv.weight"]
+        mixed = np.zeros((3, 256))
+        for head in range(4):
+            q = qkv[:, 64 * head : 64 * head + 64]
+            k = qkv[:, 256 + 64 * (head // 2) : 320 + 64 * (head // 2)]
+            v = qkv[:, 384 + 64 * (head // 2) : 448 + 64 * (head // 2)]
+            for token in range(3):
+                scores = np.array([q[token] @ k[other] / 8 for other in range(token + 1)])
+                share = np.exp(scores) / np.exp(scores).sum()
+                mixed[token, 64 * head : 64 * head + 64] = share @ v[: token + 1]
+        x = x + mixed @ w[f"layer.{layer}.out.weight"]
+    np.testing.assert_allclose(found[0], x @ w["head.0.logits.weight"], rtol=1e-10)
+
+
+def test_a_convolution_equals_the_sum_written_out() -> None:
+    conv = {"name": "conv", "op": "conv", "channels": 4, "kernel": 3, "stride": 2, "padding": 1, "groups": 2}
+    blocks = [{"name": "net", "operations": [conv]}]
+    graph = Graph.of(small(blocks=blocks, input=[2, 5, 5], sizes={}))
+    weights, image = RandomWeights(1), np.random.default_rng(0).standard_normal((1, 2, 5, 5))
+    kernel = weights.tensor("net.0.conv.weight", (4, 1, 3, 3))
+    padded = np.pad(image[0], ((0, 0), (1, 1), (1, 1)))
+    wanted = np.zeros((4, 3, 3))
+    for c in range(4):
+        for i in range(3):
+            for j in range(3):
+                wanted[c, i, j] = (padded[c // 2, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] * kernel[c, 0]).sum()
+    np.testing.assert_allclose(evaluate(graph, weights, image, Exact())[0], wanted, rtol=1e-10)
+
+
+def test_a_narrower_format_is_further_off_and_by_about_its_roundoff() -> None:
+    """bf16 has 8 bits of mantissa, fp16 11, fp32 24: errors of a few roundoffs (2^-9, 2^-12, 2^-25)."""
+    model = model_from_data({**small().model_dump(exclude_unset=True)}, "small")
+    found = {}
+    for name in ("fp32", "fp16", "bf16", "fp8_e4m3"):
+        others = name if name != "fp8_e4m3" else "bf16"
+        accuracy = measure_accuracy(model, Numbers(name, others, others))
+        assert accuracy is not None
+        assert accuracy.whole
+        found[name] = accuracy.report.rms_rel
+    assert 1 < found["fp32"] * 2**25 < 30
+    assert 1 < found["bf16"] * 2**9 < 30
+    assert found["fp32"] < found["fp16"] < found["bf16"] < found["fp8_e4m3"] < 0.2
+
+
+def test_a_cache_in_eight_bits_costs_accuracy_of_its_own() -> None:
+    wide, narrow = (measure_accuracy(small(), Numbers("bf16", "bf16", kv)) for kv in ("bf16", "fp8_e4m3"))
+    assert wide is not None
+    assert narrow is not None
+    assert narrow.report.rms_rel > 1.3 * wide.report.rms_rel
+
+
+@pytest.mark.parametrize("name", ["llama3_70b", "resnet18"])
+def test_a_large_model_is_computed_on_a_slice_that_says_so(name: str) -> None:
+    model = load_model(name).model
+    accuracy = measure_accuracy(model, Numbers.of(model))
+    assert accuracy is not None
+    assert not accuracy.whole
+    assert accuracy.words.startswith("a slice: ")
+    assert 0 < accuracy.report.rms_rel < 0.05
+
+
+def test_given_weights_are_used_and_checked(tmp_path: Path) -> None:
+    model = small(sizes={"layers": 1})
+    graph, numbers = Graph.of(model), Numbers.of(model)
+    tensors = {name: RandomWeights(7).tensor(name, shape) for name, shape in tensor_names(graph)}
+    np.savez(tmp_path / "w.npz", **tensors)
+    own = measure_accuracy(model, numbers, read_weights(tmp_path / "w.npz"))
+    other = measure_accuracy(model, numbers)
+    assert own is not None
+    assert other is not None
+    assert own.report.rms_rel != other.report.rms_rel
+    with pytest.raises(InputError, match=r"there is no tensor 'words.0.words.table'"):
+        measure_accuracy(model, numbers, GivenWeights({}, "w.npz"))
+    wrong = {**tensors, "words.0.words.table": np.zeros((3, 3))}
+    with pytest.raises(InputError, match="its shape is 3 x 3, and has to be 512 x 256"):
+        measure_accuracy(model, numbers, GivenWeights(wrong, "w.npz"))
+
+
+def safetensors(path: Path, header: object, body: bytes) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+    return path
+
+
+def test_safetensors_are_read_as_their_header_says(tmp_path: Path) -> None:
+    values = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)
+    upper = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    header = {
+        "a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+        "b": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [16, 24]},
+        "__metadata__": {"format": "pt"},
+    }
+    found = read_weights(safetensors(tmp_path / "w.safetensors", header, values.tobytes() + upper)).tensors
+    np.testing.assert_array_equal(found["a"], values)
+    np.testing.assert_array_equal(found["b"], values)  # all of them fit the upper half
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{",
+        [1],
+        {"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 99]}},
+        {"a": {"dtype": "F32", "shape": [-2, 2], "data_offsets": [0, 16]}},
+        {"a": {"dtype": "Q9", "shape": [2], "data_offsets": [0, 8]}},
+        {"a": 7},
+    ],
+)
+def test_damaged_safetensors_are_refused(tmp_path: Path, header: object) -> None:
+    with pytest.raises(InputError, match=r"w\.safetensors"):
+        read_weights(safetensors(tmp_path / "w.safetensors", header, bytes(16)))
+
+
+def test_pickles_are_not_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", a=np.array([{"x": 1}], dtype=object))
+    with pytest.raises(InputError, match=r"not a \.npz of numbers"):
+        read_weights(tmp_path / "w.npz")
+
+
+def test_a_config_runs_end_to_end() -> None:
+    from hwsim.models.importers.config_json import read_config
+
+    graph = Graph.of(model_from_data(read_config("c", LLAMA, "tiny")[0], "c"))
+    out = evaluate(graph, RandomWeights(), np.array([[1.0, 2.0, 3.0]]), Exact())
+    assert out.shape == (1, 3, 500)
+    assert np.isfinite(out).all()
+
+
+def test_the_notebook_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    """All of its cells but the plot, whose numbers come from the cell before it."""
+    path = Path(__file__).parents[3] / "examples" / "models.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, object] = {}
+    for text in cells:
+        if "pyplot" not in text:
+            exec(compile(text, str(path), "exec"), names)
+    steps = names["steps"]
+    assert isinstance(steps, dict)
+    assert steps["w4a16"][0] < 0.6 * steps["bf16"][0]
+    assert "a slice" in capsys.readouterr().out

@@ -1,0 +1,124 @@
+"""What a step costs: kernels are simulated once, layers are counted, phases behave as their bytes and products say."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwsim.catalog import load_machine
+from hwsim.errors import InputError
+from hwsim.models.graph import Graph
+from hwsim.models.load import load_model, model_from_data
+from hwsim.models.numbers import Numbers
+from hwsim.models.price import StepPrice
+from hwsim.ops.model import ModelWorkload
+
+
+def small(**changes: object) -> ModelWorkload:
+    data = {
+        "format": 1, "name": "small", "description": "", "op": "model", "precision": "bf16", "sizes": {"layers": 4},
+        "blocks": [
+            {"name": "words", "operations": [{"name": "words", "op": "embedding", "rows": 512, "width": 256}]},
+            {"name": "layer", "repeat": "layers", "operations": [
+                {"name": "norm", "op": "rmsnorm"},
+                {"name": "qkv", "op": "linear", "out": [256, 128, 128], "split": "out"},
+                {"name": "mixed", "op": "attention", "heads": 4, "kv_heads": 2, "head_dim": 64},
+                {"name": "out", "op": "linear", "out": 256, "split": "in"},
+                {"name": "sum", "op": "add", "inputs": ["out", "input"]}]},
+            {"name": "head", "operations": [{"name": "logits", "op": "linear", "out": 512, "rows_of": "last"}]},
+        ],
+    }  # fmt: skip
+    return model_from_data({**data, **changes}, "small")
+
+
+def prices(model: ModelWorkload, machine: str = "h100", **more: object) -> StepPrice:
+    return StepPrice(load_machine(machine).spec, Graph.of(model), Numbers.of(model), **more)  # type: ignore[arg-type]
+
+
+def test_eighty_layers_take_the_kernels_of_one_and_twenty_times_the_time_of_four() -> None:
+    told: list[str] = []
+    four = prices(small(), told=told.append).decode(batch=2, context=64)
+    first = len(told)
+    eighty = prices(small(sizes={"layers": 80}), told=told.append).decode(batch=2, context=64)
+    assert len(told) == 2 * first
+    layers = [sum(each.seconds for each in step.operations if each.block == "layer") for step in (four, eighty)]
+    assert layers[1] == pytest.approx(20 * layers[0])
+
+
+def test_a_step_of_generating_takes_at_least_as_long_as_memory_needs_for_the_weights() -> None:
+    """Llama-3.1-8B: 8.03 G parameters but the table of the embedding, 2 bytes each, at 3.35 TB/s."""
+    step = prices(load_model("llama3_8b").model).decode(batch=1, context=1)
+    least = 2 * 7_504_924_672 / 3.35e12
+    assert least < step.seconds < 1.45 * least
+    assert step.joules is not None
+    assert 100 < step.joules / step.seconds < 700
+
+
+def test_a_prompt_takes_at_least_as_long_as_its_products() -> None:
+    """2 x 58.3e12 multiply-adds at 989 TFLOP/s, the peak of an H100 in bf16."""
+    step = prices(load_model("llama3_8b").model).prefill(tokens=1024, batch=8)
+    least = 2 * 58.3e12 / 989e12
+    assert least < step.seconds < 1.7 * least
+
+
+def test_tokens_that_were_read_before_cost_only_their_keys() -> None:
+    cost = prices(small())
+    assert cost.prefill(64, cached=0).seconds < cost.prefill(64, cached=4096).seconds < cost.prefill(4160).seconds
+
+
+def test_eager_kernels_are_more_and_their_scores_go_through_memory() -> None:
+    model = small(precision="fp32")
+    eager = prices(model, "a100_80", kernels="eager").forward(512, 4)
+    fused = prices(model, "a100_80", kernels="compiled").forward(512, 4)
+    assert eager.starts > fused.starts
+    assert eager.seconds > fused.seconds
+    mixed = next(each for each in eager.operations if each.name == "mixed")
+    assert [call.op for call, _, _ in mixed.kernels].count("softmax") == 1
+
+
+def test_a_backward_pass_has_two_products_for_each_of_the_forward_pass() -> None:
+    step = prices(small(), optimizer="adam").train(128, 2)
+    parts = {each.part for each in step.operations}
+    assert parts == {"forward", "backward", "update"}
+    products = {
+        part: sum(count for each in step.operations if each.part == part and each.word == "linear"
+                  for call, _, count in each.kernels if call.product)
+        for part in ("forward", "backward")
+    }  # fmt: skip
+    assert products["backward"] == 2 * products["forward"] == 2 * (2 * 4 + 1)
+    again = prices(small(), recompute=True).train(128, 2)
+    assert again.part("backward") > step.part("backward")
+
+
+def test_narrow_weights_are_read_sooner_and_the_head_stays_wide() -> None:
+    model = load_model("llama3_8b").model
+    wide, narrow = (
+        StepPrice(load_machine("h100").spec, Graph.of(model), Numbers(weights, "bf16", "bf16")).decode(1, 128)
+        for weights in ("bf16", "w4a16")
+    )
+    assert 1.8 < wide.seconds / narrow.seconds < 4
+    heads = [next(each.seconds for each in step.operations if each.name == "logits") for step in (wide, narrow)]
+    assert heads[0] == heads[1]
+
+
+@pytest.mark.parametrize("machine", ["cortex_a78", "tpu_v4", "h100"])
+def test_every_class_of_machines_prices_a_model(machine: str) -> None:
+    step = prices(small(), machine).decode(batch=1, context=32)
+    assert step.seconds > 0
+    assert {each.name for each in step.operations} >= {"qkv", "out", "mixed", "logits"}
+
+
+def test_what_an_array_without_a_vector_unit_leaves_to_a_host_is_said() -> None:
+    blocks = [{"name": "net", "operations": [
+        {"name": "conv", "op": "conv", "channels": 8, "kernel": 3}, {"name": "pool", "op": "maxpool", "kernel": 2},
+        {"name": "point", "op": "conv", "channels": 8, "kernel": 1}]}]  # fmt: skip
+    model = small(blocks=blocks, input=[3, 16, 16], sizes={})
+    numbers = Numbers("int16", "int16", "int16")
+    step = StepPrice(load_machine("eyeriss").spec, Graph.of(model), numbers, "compiled").forward(1, 1)
+    assert any("left to a host" in note for note in step.notes)
+    assert not any("left to a host" in note and note.startswith("conv") for note in step.notes)
+
+
+def test_a_format_that_a_machine_does_not_have_is_refused_by_name() -> None:
+    model = small(use={"weights": "fp8"})
+    with pytest.raises(InputError, match=r"linear: a100_80 has no .* rate for fp8_e4m3; it multiplies bf16"):
+        prices(model, "a100_80").decode(1, 16)

@@ -1,0 +1,60 @@
+"""A model that was split gives the answer of the whole one; gradients too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hwsim.systems import shards
+from hwsim.systems.layout import Layout
+from hwsim.systems.shards import Small, check_split, gradients, whole
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(tp=2), Layout(tp=4), Layout(tp=3), Layout(pp=2), Layout(pp=4), Layout(dp=4), Layout(ep=2), Layout(ep=4),
+        Layout(tp=2, pp=2, dp=2), Layout(tp=2, ep=2), Layout(tp=2, pp=2, dp=2, ep=2),
+    ],
+    ids=lambda layout: layout.words,
+)  # fmt: skip
+def test_every_split_gives_the_answer_of_the_whole(layout: Layout) -> None:
+    found = check_split(layout, seed=3)
+    assert found.passed, found
+    assert (found.gradients is None) == (layout.dp == 1 or layout.ep > 1)
+
+
+def test_gradients_are_those_of_central_differences() -> None:
+    small = Small.of(Layout(), seed=5)
+    weights, text = small.weights(), small.text()
+    found = gradients(small, weights, text, 1)
+
+    def loss() -> float:
+        return float(np.sum(whole(small, weights, text) ** 2) / 2)
+
+    for name, weight in weights.items():
+        place = tuple(size // 2 for size in weight.shape)
+        before = weight[place]
+        weight[place] = before + 1e-5
+        above = loss()
+        weight[place] = before - 1e-5
+        below = loss()
+        weight[place] = before
+        assert found[name][place] == pytest.approx((above - below) / 2e-5, rel=1e-5, abs=1e-6), name
+
+
+def test_a_sum_that_is_left_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check can fail: without the all-reduce every device goes on with its part alone."""
+    monkeypatch.setattr(shards, "all_reduce", list)
+    assert not check_split(Layout(tp=2)).passed
+    assert not check_split(Layout(dp=2)).passed
+
+
+def test_tokens_that_stay_at_home_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_exchange = shards._collective
+
+    def lost(op: str, algorithm: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return list(arrays) if op == "all_to_all" else whole_exchange(op, algorithm, arrays)
+
+    monkeypatch.setattr(shards, "_collective", lost)
+    assert not check_split(Layout(ep=2)).passed

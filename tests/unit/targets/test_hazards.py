@@ -1,0 +1,81 @@
+"""What crowded sets, pages and sums in memory cost, on nests small enough to count by hand."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+import hwsim
+from hwsim.errors import InputError
+from hwsim.memory.footprint import estimate_page_misses
+from hwsim.spec.memory import CacheSpec
+from hwsim.targets.cpu.hazards import crowded, find_reload, is_stream, window_lines
+from hwsim.trace.nest import Access, Nest
+
+L1 = CacheSpec.model_validate({"name": "l1", "kind": "cache", "size": "32 KiB", "ways": 8})
+
+
+def column(rows: int, stride: int, passes: int = 1) -> Nest:
+    """A column of so many rows, gone down several times."""
+    return Nest((passes, rows), (Access(0, (0, stride), 4),))
+
+
+def fills(nest: Nest, iterations: int) -> float:
+    """Fills of the busiest set in a window, where every load misses."""
+    windows = tuple(window_lines(nest, access, iterations, L1) for access in nest.accesses)
+    missed = tuple(nest.count(access) for access in nest.accesses)
+    return crowded(nest, windows, missed, (False,), Fraction(1), L1.set_count)
+
+
+def test_rows_of_4_kib_crowd_into_one_set_and_padded_ones_do_not() -> None:
+    """64 sets of 64 bytes: 4 KiB apart is the same set, 4,160 bytes apart the next one."""
+    assert fills(column(40, 4096), 40) == 39
+    assert fills(column(40, 4096 + 64), 40) < 4
+
+
+def test_loads_of_one_line_within_a_window_share_a_miss() -> None:
+    """A window of 48 loads sees a column of 12 rows four times, and fetches 12 lines."""
+    assert fills(column(12, 4096, passes=4), 48) == 11
+
+
+def test_stores_do_not_share_a_miss() -> None:
+    nest = Nest((4, 12), (Access(0, (0, 4096), 4, write=True),))
+    assert fills(nest, 48) == 47
+
+
+def test_pages_that_fit_are_missed_once_and_many_more_every_time() -> None:
+    assert estimate_page_misses(column(60, 4096, passes=10), 64, 4096) == pytest.approx(60)
+    assert estimate_page_misses(column(128, 4096, passes=10), 64, 4096) == pytest.approx(1280)
+
+
+def test_a_short_row_that_is_added_to_again_is_a_sum_in_memory() -> None:
+    """for i: for k: for j: C[i,j] += …: each k waits for the row of 8 that the k before stored."""
+    load = Access(0, (64, 0, 8), 8, tensor="C")
+    store = Access(0, (64, 0, 8), 8, write=True, tensor="C")
+    reload = find_reload(Nest((3, 5, 8), (load, store)))
+    assert reload is not None
+    assert (reload.sums, reload.links, reload.inside) == (3, 5, 8)
+    assert find_reload(Nest((3, 5), (Access(0, (8, 64), 8), Access(0, (8, 64), 8, write=True)))) is None
+
+
+def test_an_unrolled_loop_is_followed_as_what_it_unrolls() -> None:
+    """Sixteen loads 1 KiB apart that move by 16 KiB: a step of 1 KiB, not a jump over pages."""
+    unrolled = Nest((16,), tuple(Access(lane * 1024, (16384,), 4, tensor="B") for lane in range(16)))
+    assert is_stream(unrolled, unrolled.accesses[0], 64)
+    alone = Nest((16,), (Access(0, (16384,), 4, tensor="B"),))
+    assert not is_stream(alone, alone.accesses[0], 64)
+
+
+def test_rows_that_are_not_padded_make_a_tiled_product_slower() -> None:
+    """Measured on a Zen 4 with compiled loops at n = 512: 4.2 times (benchmarks/stories.py)."""
+    crowd, padded = (hwsim.run("zen4", "matmul_tiled", n=128, tile=64, ld=ld, math=False).time_s for ld in (1024, 1040))
+    assert crowd > 1.5 * padded
+
+
+@pytest.mark.parametrize("machine", ["zen3", "skylake_avx512"])
+def test_a_core_without_such_instructions_does_not_compute_in_bf16(machine: str) -> None:
+    with pytest.raises(InputError, match="convert=true"):
+        hwsim.run(machine, "matmul_simd", n=32, precision="bf16")
+    wide, narrow = (hwsim.run(machine, "matmul_simd", n=64, precision=p, convert=True).time_s for p in ("fp32", "bf16"))
+    assert narrow > 0.9 * wide

@@ -1,0 +1,60 @@
+"""Whole models against measurements: the comparison runs what `hwsim model` runs, and can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hwsim.errors import SpecError
+from hwsim.models.load import load_model
+from hwsim.models.run import run
+from hwsim.spec.parameters import with_parameters
+from hwsim.validation.models import _machine, served_seconds, validate
+from hwsim.validation.report import Report
+from hwsim.validation.table import read_table, shipped
+
+HEAD = "machine,model,mode,seq,batch,variant,e2e_ms,pred_roofline_ms,pred_neusight_ms\n"
+
+
+def compared(path: Path) -> Report:
+    found = list(validate(path))[-1]
+    assert isinstance(found, Report)
+    return found
+
+
+def table(tmp_path: Path, *rows: str) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text(HEAD + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+def test_a_row_is_what_the_model_command_runs(tmp_path: Path) -> None:
+    asked = {"precision": "fp32", "phase": "forward", "prompt": 512, "batch": 8, "kernels": "eager"}
+    model = with_parameters(load_model("bert_large").model, asked)
+    milliseconds = 1e3 * run(_machine("h100"), model, math=False).time_s  # type: ignore[arg-type]
+    found = compared(table(tmp_path, f"h100,bert_large,inf,512,8,,{milliseconds!r},1,2"))
+    assert found.total.mape == 0
+    assert found.passed
+
+
+def test_a_wrong_time_misses_its_bar_and_other_machines_are_named(tmp_path: Path) -> None:
+    found = compared(table(tmp_path, "h100,bert_large,inf,512,16,,70,90,80", "abacus,bert_large,inf,512,8,,9,,",
+                           "h100,bert_large,inf,512,8,dp4,9,,", "h100,switch4,inf,512,8,,9,,"))  # fmt: skip
+    assert not found.passed
+    assert any("there is no machine abacus" in note for note in found.notes)
+    assert any("dp4 takes several devices" in note for note in found.notes)
+    assert any("the numbers of switch4 are not known" in note for note in found.notes)
+    assert any("NeuSight 14.3%" in note and "a roofline 28.6%" in note for note in found.notes)
+
+
+def test_a_served_token_is_within_a_tenth_of_the_measured_one() -> None:
+    """Llama-3.1-8B on one H100 under TensorRT-LLM; `hwsim validate models` has all rows."""
+    path = shipped("models_serving.csv")
+    for record in read_table(path, ("tpot_ms",))[::7]:
+        assert 1e3 * served_seconds(path, record) == pytest.approx(float(record["tpot_ms"]), rel=0.10)
+
+
+def test_a_damaged_row_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"rows\.csv:2: seq: 'long' is not a whole number"):
+        compared(table(tmp_path, "h100,bert_large,inf,long,16,,70,,"))
