@@ -33,7 +33,7 @@ def test_a12_the_compulsory_traffic_of_one_product_and_of_three() -> None:
     assert merged.work["macs"] == separate.work["macs"] == 3 * d * d * n
     per_byte = {}
     for name, result in (("merged", merged), ("separate", separate)):
-        (row,) = (row for row in result.formulas if row["name"].startswith("operations per byte"))
+        (row,) = (row for row in result.formulas if row["name"].startswith("arithmetic intensity"))
         per_byte[name] = row["predicted"]
     assert 6 * d * d * n / per_byte["merged"] / ELEMENT_BYTES == pytest.approx(45_056)
     assert 6 * d * d * n / per_byte["separate"] / ELEMENT_BYTES == pytest.approx(61_440)
