@@ -60,7 +60,7 @@ FAMILIES = {
 """Families of measurements, as `hwsim validate gpu` names them, and what they are called."""
 MEASURED_FORMATS = {
     "fp16": "gemm_tensor", "bf16": "gemm_tensor", "fp32": "gemm_fp32", "int8": "gemm_8bit", "fp8_e4m3": "gemm_8bit",
-    "fp8_e5m2": "gemm_8bit", "nvfp4": "gemm_4bit",
+    "fp8_e5m2": "gemm_8bit", "fp4_e2m1": "gemm_4bit",
 }  # fmt: skip
 """The family of a product by the format of its operands."""
 
