@@ -146,29 +146,42 @@ def tests_for(module: str, by_module: dict[str, set[str]], most: int) -> list[st
     return list(dict.fromkeys([*near, *missions]))[:most]
 
 
-def judge(copy: Path, file: Path, number: int, by_module: dict[str, set[str]], most: int) -> Verdict:
-    """Change one place in the copy, run the tests, and change it back."""
+def run_tests(copy: Path, tests: list[str], broken: set[str]) -> str:
+    """The first test that fails, or what happened instead; nothing where all pass."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    command += [f"--deselect={name}" for name in sorted(broken)]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"longer than {SECONDS} s"
+    failed = re.search(r"^(FAILED|ERROR) (\S+)", done.stdout, re.M)
+    return "" if not done.returncode else failed[2] if failed else done.stdout[-80:].strip() or "no report"
+
+
+def judge(copy: Path, file: Path, number: int, by_module: dict[str, set[str]], most: int, broken: set[str]) -> Verdict:
+    """Change one place in the copy, run the tests, and change it back.
+
+    A test that fails without the mutation as well is no witness: it is noted in `broken`, and the others are asked.
+    """
     target = copy / file.relative_to(ROOT)
     source = target.read_text(encoding="utf-8")
     changed, node, words = mutate(source, number)
     before, _, after = words.partition("  →  ")
     mutation = Mutation(file.relative_to(ROOT).as_posix(), getattr(node, "lineno", 0), before, after)
-    target.write_text(changed, encoding="utf-8")
+    tests = tests_for(module_of(file), by_module, most)
     started = time.monotonic()
-    try:
-        tests = tests_for(module_of(file), by_module, most)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
-        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-        failed = re.search(r"^(FAILED|ERROR) (\S+)", done.stdout, re.M)
-        killed, by = done.returncode != 0, failed[2] if failed else done.stdout[-80:].strip()
-    except subprocess.TimeoutExpired:
-        killed, by = True, f"longer than {SECONDS} s"
-    finally:
-        target.write_text(source, encoding="utf-8")
-    return Verdict(mutation, killed, by if killed else "", time.monotonic() - started)
+    while True:
+        target.write_text(changed, encoding="utf-8")
+        try:
+            by = run_tests(copy, tests, broken)
+        finally:
+            target.write_text(source, encoding="utf-8")
+        if "::" not in by or not run_tests(copy, [by], set()):
+            return Verdict(mutation, bool(by), by, time.monotonic() - started)
+        broken.add(by)
 
 
 def main() -> int:
@@ -183,15 +196,17 @@ def main() -> int:
         copy = Path(folder) / "tree"
         ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.db", ".mypy_cache", ".ruff_cache")
         shutil.copytree(ROOT, copy, ignore=ignored)
-        by_module = importers()
+        by_module, broken = importers(), set[str]()
         for number, (file, place) in enumerate(choose(asked.count, asked.seed), 1):
-            verdict = judge(copy, file, place, by_module, asked.files)
+            verdict = judge(copy, file, place, by_module, asked.files, broken)
             verdicts.append(verdict)
             mark = "killed" if verdict.killed else "SURVIVED"
             where = f"{verdict.mutation.file}:{verdict.mutation.line}"
             change = f"{verdict.mutation.before}  →  {verdict.mutation.after}"
             print(f"{number:4} {mark:8} {verdict.seconds:5.0f} s  {where}  {change[:100]}  {verdict.by}", flush=True)
     killed = sum(verdict.killed for verdict in verdicts)
+    for name in sorted(broken):
+        print(f"fails without any mutation: {name}")
     if verdicts:
         print(f"{killed} of {len(verdicts)} killed, {killed / len(verdicts):.0%}")
     if asked.json is not None:

@@ -256,7 +256,7 @@ _WHY = {
     "gpu_model_served": "Time per token of one model behind one engine.",
     "collective": "Host bridges of PCIe systems, and messages at which a library changes its algorithm.",
     "serving_token": "Engines whose host limits small steps, and rows whose precision was not recorded.",
-    "serving_first_token": "How the benchmark sent its requests decides when the first token comes; not recorded.",
+    "serving_first_token": "How a benchmark sends its requests decides when the first token comes.",
     "array_attentions": "Short queries against long caches.",
     "grid_layers": (
         "Five layers of one network on one chip, each with both energy constants fitted to the other four; main "

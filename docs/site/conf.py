@@ -27,6 +27,7 @@ html_title = f"hwsim {__version__}"
 html_static_path: list[str] = []
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_last_updated_fmt = None
 myst_heading_anchors = 4
 suppress_warnings = ["myst.xref_missing", "misc.highlighting_failure", "toc.not_included"]

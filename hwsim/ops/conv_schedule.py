@@ -123,7 +123,7 @@ def loop_order(schedule: ConvSchedule, default: Sequence[str], also: Sequence[st
 
     `also` are loops that may be cut, although the order has no place for them.
     """
-    asked = [index for index in schedule.order if index in default or index not in OPTIONAL]
+    asked = [index for index in _flat(schedule.order, default) if index in default or index not in OPTIONAL]
     missing = [index for index in OPTIONAL if index in default and index not in asked] if asked else []
     order = (*missing, *asked) if asked else tuple(default)
     if sorted(order) != sorted(default):
@@ -140,6 +140,15 @@ def loop_order(schedule: ConvSchedule, default: Sequence[str], also: Sequence[st
                     f"schedule.{name}: {schedule.algorithm} has no loop {index}; its loops are {', '.join(known)}{near}"
                 )
     return order
+
+
+def _flat(order: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
+    """An order of all loops as im2col has them: those over taps and channels are one, where the first stood."""
+    summed = ("kh", "kw", "ci")
+    if "k" not in default or "k" in order or not set(summed) <= set(order):
+        return tuple(order)
+    first = next(index for index in order if index in summed)
+    return tuple("k" if index == first else index for index in order if index == first or index not in summed)
 
 
 def block_size(shape: ConvShape, schedule: ConvSchedule, element_bytes: Size) -> dict[str, int]:

@@ -19,9 +19,10 @@ from hwsim.errors import InputError
 from hwsim.program.kernel import Kernel
 from hwsim.spec.choices import ThreadSchedule
 from hwsim.spec.machine import MachineSpec
+from hwsim.targets.gpu.device import Device
 from hwsim.targets.gpu.lower import Conditions, map_launches
 from hwsim.targets.gpu.model import GpuModel
-from hwsim.targets.gpu.spec import GpuSpec, LaunchSpec
+from hwsim.targets.gpu.spec import LaunchSpec
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu import covered, timed_seconds
 from hwsim.validation.gpu_workload import COLUMNS, MeasuredKernel, PlayedKernel, pieces_of
@@ -179,8 +180,7 @@ def _built(target: GpuTarget, row: MeasuredKernel) -> BuiltRow:
 
 def with_values(machine: MachineSpec, values: Mapping[str, float]) -> MachineSpec:
     """The machine with other constants."""
-    unit = machine.compute[0]
-    assert isinstance(unit, GpuSpec)
+    unit = Device.of(machine).sm
     units = {each.path: each.unit for each in CONSTANTS}
     whole = {each.path for each in CONSTANTS if each.whole}
     library, launch = {}, {}

@@ -50,6 +50,8 @@ HOST_US = {"gemm": 21.0, "softmax": 12.0, "layernorm": 45.0, "gelu": 45.0, "add"
 
 LAYER_TIMED = "trt_flow_"
 """TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
+LAYER_US = 9.4
+"""What such events add to a kernel (fitted on the shortest layers on A100)."""
 FLASH_FLOOR_US = 300.0
 """Published FlashAttention times below this are those of the host."""
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0

@@ -21,7 +21,7 @@ def test_the_first_screen_shows_utilisation_traffic_and_the_bound() -> None:
     outcome = hwsim("run", "tpu_v1", "matmul", "n=1024")
     assert (outcome.code, outcome.err) == (0, "")
     for fact in (
-        "matmul on tpu_v1: n=1024 int8, 1 array of 256 x 256, ws, pipelined",
+        "matmul on tpu_v1: n=1024 int8 scale=tensor, 1 array of 256 x 256, ws, pipelined",
         "✓ verified",
         "of the peak of 1 array (91.8 TOP/s)",
         "utilisation",

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from hwsim.catalog import ENERGY_TABLES, kind_of_file, load_energy_table_file, load_machine, load_workload
+from hwsim.catalog import (
+    ENERGY_TABLES,
+    kind_of_file,
+    load_energy_table_file,
+    load_lesson_file,
+    load_machine,
+    load_workload,
+)
 from hwsim.cli.app import main
 from hwsim.errors import SpecError
 from hwsim.systems.find import described_kind, load_described
@@ -93,6 +100,8 @@ class Reader:
             return
         if path.parent.name == ENERGY_TABLES:
             load_energy_table_file(path)
+        elif path.parent.name == "lessons":
+            load_lesson_file(path)
         elif (kind := described_kind(str(path))) is not None:
             load_described(kind, str(path))
         elif block.mark == "planned":

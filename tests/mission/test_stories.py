@@ -284,7 +284,7 @@ def test_a_plot_shows_the_metric_that_was_asked_for() -> None:
 def test_a_pareto_plot_has_its_front() -> None:
     results = hwsim.sweep("course_cpu", "matmul", n=32, precision=["fp64", "fp32", "int8"], executor="inprocess")
     figure = results.plot("pareto", metrics=["energy", "error"])
-    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("energy", "largest error")
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("energy", "largest error (log scale)")
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     assert "Pareto front" in labels
     (front,) = [line for line in figure.axes[0].lines if line.get_label() == "Pareto front"]

@@ -98,7 +98,7 @@ def longest_launch(result: RunResult) -> dict[str, Any]:
 
 
 def find_bound(result: RunResult) -> Bound:
-    """The largest row of the attribution table."""
+    """The largest row of the attribution table, or a link that takes longer than that while it runs beside it."""
     together = summed(result.attribution)
     whole = sum(together.values())
     (_, part), cycles = next(iter(together.items()), (("", LAUNCH), 0))
@@ -107,8 +107,22 @@ def find_bound(result: RunResult) -> Bound:
     if part == LAUNCH:
         words = f"Bound by launch overhead: {much} goes by before kernels run. {HELP[LAUNCH]}"
         return Bound(part, LAUNCH, share, words)
+    beside = _longer_link(result, part)
+    if beside is not None:
+        share = result.bounds.parts[beside] / result.time_s
+        much = f"it is busy for {percent(share, 1)} of the time, beside {MEANING.get(part, part)}"
+        return Bound(beside, KINDS[beside], share, f"Bound by {MEANING[beside]}: {much}. {HELP[beside]}")
     words = f"Bound by {MEANING.get(part, part)}: {much}{_most_in(result)}. {HELP.get(part, '')}".strip()
     return Bound(part, KINDS.get(part, part), share, words + _room_words(result))
+
+
+def _longer_link(result: RunResult, part: str) -> str | None:
+    """The L2 or DRAM, where it takes longer than the work that its transfers run beside."""
+    parts = result.bounds.parts
+    links = [name for name in ("l2", "dram") if parts.get(name, 0.0) > parts.get(part, 0.0)]
+    if KINDS.get(part) != "compute" or not links:
+        return None
+    return max(links, key=lambda name: parts[name])
 
 
 def advise(result: RunResult, bound: Bound) -> Advice:

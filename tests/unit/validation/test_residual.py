@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import sqrt
 
 import numpy as np
 
@@ -10,7 +11,15 @@ from hwsim.results.bar_table import BarTable, read_bars, shipped_table, table_fi
 from hwsim.validation.report import ComparisonRow, Report, report
 from hwsim.validation.residual import FEWEST, Residual, coverage_of, make_table, makers_and_judges, table_text, usable
 from hwsim.validation.split import FIT, INTERVAL, JUDGE, purpose_of
-from hwsim.validation.standing import by_family, read_standings, standing_file, standing_text, standings
+from hwsim.validation.standing import (
+    HIGHEST,
+    LOWEST,
+    by_family,
+    read_standings,
+    standing_file,
+    standing_text,
+    standings,
+)
 
 BIAS = {"one": -0.05, "two": 0.0, "three": 0.05, "four": 0.1}
 """Machines differ, as real ones do."""
@@ -86,8 +95,10 @@ def test_the_shipped_files_read_and_write_themselves() -> None:
 
 
 def test_the_shipped_table_holds_on_the_rows_that_judged_it() -> None:
-    """What `hwsim validate --write` found: families with enough rows keep within 75 and 85 %, or nearly."""
+    """What `hwsim validate --write` found: 75 to 85 %, and one standard deviation of so many rows besides."""
     families = [each for each in by_family(read_standings(standing_file())) if each.is_calibrated is not None]
     assert len(families) >= 8
-    assert all(0.73 <= (each.coverage or 0.0) <= 0.87 for each in families)
+    for each in families:
+        chance = sqrt(0.8 * 0.2 / each.judged)
+        assert LOWEST - chance <= (each.coverage or 0.0) <= HIGHEST + chance, each.family
     assert {group.machine for group in shipped_table().groups} > {"a100_80", "h100", "eyeriss"}
