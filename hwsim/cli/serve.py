@@ -82,7 +82,7 @@ def serve_command(
         console = screen()
         _print_head(console, service, names[0])
         if len(results) == 1:
-            _print_one(console, results[0], formulas[0], service)
+            _print_one(console, results[0], formulas[0])
         else:
             _print_many(console, kind, loads, results, formulas)
 
@@ -123,9 +123,7 @@ def _print_head(console: Console, service: Service, model: str) -> None:
     console.print()
 
 
-def _print_one(console: Console, result: ServeResult, formula: float | None, service: Service) -> None:
-    from hwsim.systems.bars import FIRST_TOKEN, TOKEN, bar_words
-
+def _print_one(console: Console, result: ServeResult, formula: float | None) -> None:
     console.print(
         styled((result.words, "bold"), f": {counted(len(result.served), 'request')} in {seconds(result.seconds)}")
     )
@@ -138,10 +136,6 @@ def _print_one(console: Console, result: ServeResult, formula: float | None, ser
         if found is not None:
             table.add_row(name, *(seconds(value) for value in (found.mean, found.p50, found.p90, found.p99)))
     console.print(table)
-    bars = [f"to first token {bar_words(FIRST_TOKEN, service.system, result.ttft.mean)}"]
-    if result.tpot is not None:
-        bars.append(f"per output token {bar_words(TOKEN, service.system, result.tpot.mean)}")
-    wrapped(console, "", "; ".join(bars), "dim")
     if formula is not None and result.tpot is not None:
         text = f"{seconds(formula)} per output token: a step of this batch, and a prompt of each other user meanwhile"
         wrapped(console, "formula  ", text, "")
@@ -158,6 +152,7 @@ def _print_one(console: Console, result: ServeResult, formula: float | None, ser
         )
     console.print()
     wrapped(console, "", f"Limit: {result.limit()}.", "bold")
+    console.print("no error bar yet; hwsim validate serving tells how far off such times are", style="dim")
 
 
 def _print_many(

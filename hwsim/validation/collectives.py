@@ -122,7 +122,7 @@ def compare(system: SystemSpec, row: Measured, line: str) -> ComparisonRow:
     found = communicate(system, row.op, row.nbytes, devices=row.devices, library=row.library, form=form)
     name = f"line {line}: {row.library} {row.op} of {row.nbytes} B on {row.devices}"
     words = f"{found.seconds * 1e6:.1f} µs simulated ({found.kernel}), {row.seconds * 1e6:.1f} measured"
-    residual = Residual(COLLECTIVE, row.machine, found.seconds, row.seconds, row.purpose)
+    residual = Residual(COLLECTIVE, system.machine, found.seconds, row.seconds, row.purpose)
     return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words, residual)
 
 

@@ -13,12 +13,10 @@ from pathlib import Path
 from statistics import mean, median
 
 from hwsim.errors import CapacityError
-from hwsim.systems.bars import FIRST_TOKEN, TOKEN
 from hwsim.systems.requests import Stream, closed_loop
 from hwsim.systems.serve_model import Service, make_service
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT, Purpose, purpose_of
+from hwsim.validation.split import is_held_out
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 WHAT = (
@@ -83,8 +81,8 @@ class Measured:
     tpot: float
 
     @property
-    def purpose(self) -> Purpose:
-        return purpose_of(self.model, self.prompt, self.output, self.users, self.tp)
+    def held_out(self) -> bool:
+        return is_held_out(self.model, self.prompt, self.output, self.users, self.tp)
 
     @property
     def group(self) -> str:
@@ -105,7 +103,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     (path,) = tables(data, "serving.csv", ())
     records = read_table(path, COLUMNS)
     known = [(record, row) for record in records if (row := _measured(path, record)) is not None]
-    held = [(record, row) for record, row in known if row.purpose != FIT]
+    held = [(record, row) for record, row in known if row.held_out]
     if not held:
         raise table_error(path, 1, "", "no row of this table is held out and of a model and machine that hwsim has")
     groups = {record[LINE]: row.group for record, row in held}
@@ -178,13 +176,9 @@ def compare(services: dict[tuple[object, ...], Service], row: Measured) -> Itera
     result = services[key].run(row.stream())
     assert result.tpot is not None
     name = f"line {row.line}: {row.prompt} + {row.output} tokens, {row.users} users, tp={row.tp}"
-    for what, family, found, measured in (
-        ("TPOT", TOKEN, result.tpot.mean, row.tpot),
-        ("TTFT", FIRST_TOKEN, result.ttft.mean, row.ttft),
-    ):
+    for what, found, measured in (("TPOT", result.tpot.mean, row.tpot), ("TTFT", result.ttft.mean, row.ttft)):
         words = f"{found * 1e3:.1f} ms simulated, {measured * 1e3:.1f} measured"
-        residual = Residual(family, row.machine, found, measured, row.purpose)
-        yield ComparisonRow(name, f"{what} {row.group}", relative_error(found, measured), words, residual)
+        yield ComparisonRow(name, f"{what} {row.group}", relative_error(found, measured), words)
 
 
 def _measured(path: Path, record: Record) -> Measured | None:

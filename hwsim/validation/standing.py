@@ -53,7 +53,6 @@ AIMS: Mapping[tuple[str, str], tuple[Aim, ...]] = {
     ("time", "array_products"): (Aim(0.15, "gemmini16"), Aim(0.15, "tpu_v6e", "median")),
     ("time", "array_attentions"): (Aim(0.25, "tpu_v6e", "median"),),
     ("time", "collective"): (Aim(0.15),),
-    ("time", "serving_token"): (Aim(0.12),),
 }
 """By quantity and family."""
 

@@ -70,7 +70,6 @@ def test_collectives_over_size_are_drawn(tmp_path: Path) -> None:
         (("serve", "bert_base", "h100"), "makes no tokens one by one"),
         (("serve", "llama3_8b", "8xh100", "tp=16"), "16 devices, and dgx_h100 has 8"),
         (("serve", "llama3_8b", "3xh100"), "tp can be 1, 2, 4, 8, 16, 32"),
-        (("model", "gpt2", "4xl40s", "tp=4"), "hwsim collective needs none, but a model does"),
         (("model", "gpt2", "8xh100", "tp=8"), "tp can be 1, 2, 3, 4, 6, 12"),
         (("model", "llama3_8b", "8xh100", "tp=8", "dp=2"), "16 devices, and dgx_h100 has 8"),
         (("model", "llama3_8b", "8xh100", "ep=2"), "has no experts to divide"),
@@ -81,6 +80,20 @@ def test_what_cannot_be_is_refused_with_what_can(words: tuple[str, ...], said: s
     outcome = hwsim(*words)
     assert outcome.code == 2, outcome
     assert said in outcome.err
+
+
+def test_a_system_of_a_machine_that_is_not_there_can_talk_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Path(__file__).resolve().parents[2].joinpath("systems", "dgx_h100.yaml").read_text(encoding="utf-8")
+    (tmp_path / "systems").mkdir()
+    text = text.replace("name: dgx_h100", "name: odd").replace("8 x h100", "8 x nowhere")
+    (tmp_path / "systems" / "odd.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert hwsim("collective", "8xnowhere").code == 0
+    outcome = hwsim("model", "gpt2", "odd", "tp=4")
+    assert outcome.code == 2
+    assert "hwsim collective needs none, but a model does" in outcome.err
 
 
 def test_a_model_is_served(tmp_path: Path) -> None:
