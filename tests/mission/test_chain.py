@@ -74,7 +74,7 @@ def test_n7_a_transformer_block_is_a_set_of_matrix_products() -> None:
     result = hwsim.run("course_cpu", "transformer_block", n=n, d=d, ff=ff)
     assert result.verified
     macs = 4 * n * d * d + 2 * n * d * ff
-    causal = n * (n + 16) * d
+    causal = n * (n + 32) * d
     products = {stage["name"]: stage["flops"] for stage in result.stages}
     assert products["q_k_v"] == 2 * 3 * n * d * d
     assert result.work["macs"] >= macs + causal
