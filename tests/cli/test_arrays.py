@@ -28,7 +28,7 @@ def test_the_first_screen_shows_utilisation_traffic_and_the_bound() -> None:
         "mapping 100 %",
         "tiles of m 256 x n 256 x k 256",
         "unified_buffer",
-        "to and from the array",
+        "traffic of the array",
         "why: cycles of the array",
         "values stream through the array",
         "waits for weights",
