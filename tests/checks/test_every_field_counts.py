@@ -90,6 +90,9 @@ def gpu_trials(machine: MachineSpec, leaf: Leaf) -> Iterator[Runs]:
     yield trial("gpu_matmul_warp_tiled", n=256)
     yield trial("matmul", m=64, n=64, k=8192, precision=halves)
     yield trial("matmul", n=8192, precision=halves)
+    yield trial("matmul", m=2048, n=4096, k=1280, precision=halves)
+    if "launch" in words:
+        yield trial("gpt2", prompt=32)
     if leaf.shown.startswith("l1."):
         yield trial("gpu_matmul_coalesced", m=32, n=32, k=4096)
         yield trial("gpu_matmul_naive", n=128)

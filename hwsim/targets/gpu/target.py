@@ -97,7 +97,8 @@ class GpuTarget:
         each, host = self.device.launch_seconds("graph"), self.device.launch_seconds("stream")
         cycles = sum(parts["waiting"].get(LAUNCH, 0) for parts in result.attribution.values())
         taken = cycles / self.device.clock_hz
-        kernels = 1 + round((taken - host) / each) if each else len(result.work.use["gpu"]["launches"])
+        following = self.device.launch_seconds("following")
+        kernels = 1 + round((taken - host) / following) if following else len(result.work.use["gpu"]["launches"])
         return Starts(max(1, kernels), taken, each, host, LAUNCH)
 
     def why(self, result: RunResult) -> Why:
