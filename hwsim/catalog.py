@@ -128,7 +128,7 @@ def load_workload(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Lo
 def declared_in(name: str | Path) -> tuple[Path, str] | None:
     """The Python file and the operation that ``my_kernels.py:name`` means; None for anything else."""
     file, mark, operation = str(name).rpartition(":")
-    return (Path(file).expanduser(), operation) if mark and file.endswith(".py") else None
+    return (expand(file), operation) if mark and file.endswith(".py") else None
 
 
 def load_declared(file: Path, operation: str, overrides: Sequence[str] = ()) -> LoadedWorkload:

@@ -69,7 +69,7 @@ def explain_command(
 
 def _is_result(words: list[str]) -> bool:
     """Whether a file is meant: one word that is a file, or that looks like the name of one."""
-    return len(words) == 1 and (Path(words[0]).suffix == ".json" or "/" in words[0] or Path(words[0]).is_file())
+    return len(words) == 1 and (Path(words[0]).suffix == ".json" or "/" in words[0] or Path(words[0]).exists())
 
 
 def _explain_term(asked: str, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hwsim.catalog import Kind, find, is_file, is_path, load_machine, machine_names, names, shown
+from hwsim.catalog import Kind, expand, find, is_file, is_path, load_machine, machine_names, names, shown
 from hwsim.errors import CatalogError
 from hwsim.spec.document import read_document
 from hwsim.spec.fields import did_you_mean
@@ -31,7 +31,7 @@ def load_system(name: str) -> SystemSpec:
 def described_kind(name: str) -> Kind | None:
     """Whether a word means a system or an engine; None where it means anything else."""
     if is_path(name):
-        path = Path(name).expanduser()
+        path = expand(name)
         if not is_file(path) or path.suffix not in (".yaml", ".yml"):
             return None
         fields = read_document(path, shown(path))[0].fields

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from hwsim.catalog import expand
 from hwsim.errors import InputError
 from hwsim.models.load import load_model
 from hwsim.ops.model import ModelWorkload
@@ -49,7 +49,7 @@ class Service:
     def stream(self, kind: str, value: str, spread: float) -> Stream:
         """The requests of one load: `load` users, a `rate`, or a `trace`."""
         if kind == "trace":
-            return read_trace(Path(value).expanduser())
+            return read_trace(expand(value))
         prompt, output = self.numbers.get("prompt", DEFAULT_PROMPT), self.numbers.get("generate", DEFAULT_OUTPUT)
         count, seed = self.numbers.get("requests"), self.numbers.get("seed", 0)
         if kind == "rate":

@@ -163,7 +163,7 @@ def check_ledger(run: Run, machine: str) -> None:
         assert counts.get(f"{spec.name}.read", 0) == level.reads + level.prefetch_reads + victims
         assert counts.get(f"{spec.name}.write", 0) == level.writes + fills
     dram = run.outcome.dram
-    assert counts.get("dram.activate", 0) == dram.activates
+    assert counts.get(f"{load_machine(machine).spec.memory[-1].name}.activate", 0) == dram.activates
     issued = run.outcome.instructions.total
     if core_spec(load_machine(machine).spec).vliw:  # several in one long instruction
         assert issued / core_spec(load_machine(machine).spec).issue_width <= counts["core.instruction"] <= issued
