@@ -1,8 +1,8 @@
 """`hwsim validate serving`: time to first token and time per output token of served models against measured ones.
 
 Every row is served by the simulation that `hwsim serve` runs. The cost of the host in the engine files was fitted on
-rows that are not reported. What else the table does not say was settled with rows of both halves in view: which precision
-weights have where none is recorded (that of the published weights), and how many requests the benchmark sent (below).
+rows that are not reported. What else the table does not say was settled with rows of both halves in view: which
+precision weights have where none is recorded (that of the published weights), and how many requests the benchmark sent (below).
 """
 
 from __future__ import annotations
