@@ -2,7 +2,8 @@
 
 Every row is served by the simulation that `hwsim serve` runs. The cost of the host in the engine files was fitted on
 rows that are not reported. What else the table does not say was settled with rows of both halves in view: which
-precision weights have where none is recorded (that of the published weights), and how many requests the benchmark sent (below).
+precision weights have where none is recorded (that of the published weights), and how many requests the benchmark
+sent (below).
 """
 
 from __future__ import annotations
