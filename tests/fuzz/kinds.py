@@ -249,10 +249,10 @@ def store(number: int) -> Case:
 
 
 KINDS: dict[str, tuple[Callable[[int], Case], float]] = {
-    "machine": (machine, 0.19),
-    "workload": (workload, 0.17),
-    "model": (model, 0.07),
-    "words": (words, 0.15),
+    "machine": (machine, 0.17),
+    "workload": (workload, 0.16),
+    "model": (model, 0.11),
+    "words": (words, 0.14),
     "trace": (trace, 0.11),
     "result": (result, 0.11),
     "store": (store, 0.1),

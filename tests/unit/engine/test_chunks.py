@@ -97,12 +97,13 @@ def test_in_one_chunk_the_same_work_would_hide_its_memory(monkeypatch: Patch) ->
 
 
 def test_a_kernel_that_is_always_the_same_takes_as_long_in_chunks(monkeypatch: Patch) -> None:
-    """But for its beginning, when caches are empty and nothing has to be written back."""
+    """But for its beginning, when caches are empty and nothing has to be written back, and for sets that are crowded
+    where a chunk begins."""
     times = []
     for accesses in (10**9, 1 << 12):
         grain(monkeypatch, accesses)
         times.append(run("course_cpu", "copy", n=1 << 18).elapsed_fs)
-    assert times[1] == pytest.approx(times[0], rel=0.005)
+    assert times[1] == pytest.approx(times[0], rel=0.03)
 
 
 def alternating() -> list[Step]:

@@ -27,6 +27,7 @@ def made(busy: dict[str, int], waiting: dict[str, int], **launch: Any) -> RunRes
     return replace(
         result,
         attribution={"gpu": {"busy": busy, "waiting": waiting}},
+        bounds=replace(result.bounds, parts={}),
         work=replace(result.work, use={"gpu": {**gpu, "launches": [changed]}}),
     )
 

@@ -48,9 +48,9 @@ def test_a_loop_takes_its_longest_part_and_writes_come_after_it() -> None:
 
 
 def test_a_block_alone_draws_only_what_it_has_under_way() -> None:
-    """Little's law: bytes in flight over the latency of memory."""
+    """Little's law: bytes in flight over the latency of memory, which is 1.2 times 550 cycles under load."""
     starved = block(steps=1, step_math=1.0, dram_bytes=1e6, flight_bytes=1100.0)
-    assert wave(GPU, starved, 1, 1).cycles == pytest.approx(1e6 / (1100 / 550))
+    assert wave(GPU, starved, 1, 1).cycles == pytest.approx(1e6 / (1100 / (1.2 * 550)))
 
 
 def test_the_start_of_a_later_wave_runs_under_the_blocks_beside_it() -> None:
