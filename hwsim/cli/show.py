@@ -130,7 +130,11 @@ def _print_machine(loaded: LoadedMachine) -> None:
         hidden = ("name", "kind", "count", "source", "clock")
         rest = {key: value for key, value in unit.items() if key not in hidden and _is_short(value)}
         units.add_row(
-            unit["name"], unit["kind"], str(unit.get("count", 1)), clocks[unit.get("clock") or first], _in_one_line(rest)
+            unit["name"],
+            unit["kind"],
+            str(unit.get("count", 1)),
+            clocks[unit.get("clock") or first],
+            _in_one_line(rest),
         )
     console.print(units)
     console.print()

@@ -109,7 +109,8 @@ def test_rows_that_crowd_into_one_set_are_seen() -> None:
 
 @pytest.mark.slow
 def test_estimates_are_as_good_as_the_page_says() -> None:
-    """docs/explanation/sweeps.md: time and energy 1 % in 18 cases and 16 % in all, L1 lines 20 % in 18 of 21 cases, and up to 7.1 times off."""
+    """docs/explanation/sweeps.md: time and energy 1 % in 18 of 21 cases and 16 % in all; L1 lines 20 % in 18, and up to
+    7.1 times off."""
     store = ResultStore(MEMORY)
     for _ in run_request(TILES, store, "inprocess"):
         pass
