@@ -7,6 +7,7 @@ whose sources stand in its last column. Speed-up of fused attention: FlashAttent
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -21,13 +22,17 @@ from hwsim.validation.gpu import (
     GROUP_BARS,
     NO_BARS,
     family_error,
-    held_out_records,
     modelled_seconds,
     validate,
 )
-from hwsim.validation.gpu_workload import LADDER, MeasuredKernel
+from hwsim.validation.gpu_workload import COLUMNS, LADDER, MeasuredKernel
 from hwsim.validation.report import Report, relative_error
-from hwsim.validation.table import shipped
+from hwsim.validation.table import read_table, shipped
+
+
+def held_out(path: Path) -> list[MeasuredKernel]:
+    rows = [MeasuredKernel(path, record) for record in read_table(path, COLUMNS)]
+    return [row for row in rows if row.held_out]
 
 
 @cache
@@ -102,8 +107,7 @@ def test_matrix_products_on_a100_80_meet_their_own_bar() -> None:
     """All shipped rows of this group: a few would be a matter of chance."""
     (((family, machine), limit),) = GROUP_BARS.items()
     path, target = shipped("gpu.csv"), GpuTarget(load_machine(machine).spec)
-    rows = [MeasuredKernel(path, record) for record in held_out_records(path)]
-    own = [row for row in rows if (row.family, row.machine) == (family, machine)]
+    own = [row for row in held_out(path) if (row.family, row.machine) == (family, machine)]
     assert mean(relative_error(modelled_seconds(target, row), row.seconds) for row in own) <= limit
 
 
@@ -114,5 +118,5 @@ def test_a_model_that_is_wrong_misses_its_bar() -> None:
 
 
 def test_of_the_ladder_the_rungs_that_hwsim_has_are_compared() -> None:
-    rungs = {record["impl"] for record in held_out_records(shipped("gpu.csv")) if record["op"] == "sgemm_ladder"}
+    rungs = {row.record["impl"] for row in held_out(shipped("gpu.csv")) if row.record["op"] == "sgemm_ladder"}
     assert len(rungs) == 8 and rungs <= set(LADDER)
