@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -109,7 +110,7 @@ def _by_lines(access: Access, around: int, repeats: int) -> Access:
 @called
 def _repeat(events, repeats, chain, levels, sink, grain, streams, lengths, before, gained):  # type: ignore[no-untyped-def]
     """Send the same events through all levels `repeats` times; a level that is steady is only counted."""
-    columns = levels.counters.shape[1]
+    columns, slots = levels.counters.shape[1], levels.causes.shape[1]
     for number in range(1, repeats + 1):
         source, length = events, np.uint64(len(events))
         for level in range(len(chain)):
@@ -117,17 +118,22 @@ def _repeat(events, repeats, chain, levels, sink, grain, streams, lengths, befor
             steady = 2 * level + 3
             if number <= steady:
                 if number == steady:
-                    before[:columns] = levels.counters[instance]
-                    before[columns:] = levels.causes[level]
+                    for column in range(columns):  # one by one: whole rows would allocate
+                        before[column] = levels.counters[instance, column]
+                    for slot in range(slots):
+                        before[columns + slot] = levels.causes[level, slot]
                 lengths[level] = through(source, length, streams[level], instance, levels.causes[level], levels)
                 if number == steady:
-                    gained[level, :columns] = levels.counters[instance]
-                    gained[level, columns:] = levels.causes[level]
-                    gained[level] -= before
+                    for column in range(columns):
+                        gained[level, column] = levels.counters[instance, column] - before[column]
+                    for slot in range(slots):
+                        gained[level, columns + slot] = levels.causes[level, slot] - before[columns + slot]
             elif number == steady + 1:
                 left = np.uint64(repeats - steady)
-                levels.counters[instance] += left * gained[level, :columns]
-                levels.causes[level] += left * gained[level, columns:]
+                for column in range(columns):
+                    levels.counters[instance, column] += left * gained[level, column]
+                for slot in range(slots):
+                    levels.causes[level, slot] += left * gained[level, columns + slot]
             source, length = streams[level], lengths[level]
         drain(source, np.int64(length), grain, sink.geometry, sink.open_rows, sink.counts)
 
@@ -228,7 +234,7 @@ class StreamCaches:
     def causes(self) -> NDArray[np.uint64]:
         return self.levels.causes
 
-    @property
+    @cached_property
     def sink(self) -> Sink:
         return Sink(self.dram.geometry, self.dram.open_rows, self.dram.counts)
 
