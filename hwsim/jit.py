@@ -1,11 +1,11 @@
 """``compiled``: functions that Numba compiles once on a computer, and that later processes call without Numba.
 
-Importing Numba takes longer than many a run. So a decorated function is a stand-in: when it is called, its machine code
-is looked for in the user's cache folder by the types of the arguments (see `machine_code`), and only where there is none
-is Numba imported, and the function compiled together with those that it calls.
+Importing Numba takes longer than many a run. So a decorated function is a stand-in: when it is called, its machine
+code is looked for in the user's cache folder by the types of the arguments (see `machine_code`), and only where there
+is none is Numba imported, and the function compiled together with those that it calls.
 
-Code is kept under a digest of the sources of all compiled modules that a function reaches, and of the numbers that
-they import: it is never stale. It lives in the user's cache folder, where it can be written also when hwsim is installed
+Code is kept under a digest of the sources of all compiled modules that a function reaches, and of the numbers that they
+import: it is never stale. It lives in the user's cache folder, where it can be written also when hwsim is installed
 system-wide. A folder that others may write in is not used (see `private`); without one, each process compiles for
 itself.
 """

@@ -1,12 +1,12 @@
 """Machine code that outlives the process and is called without Numba: one file for each function and types.
 
 Importing Numba and letting it load its own cache takes longer than most runs. What Numba has compiled is plain machine
-code, though: a function of numbers and addresses that needs nothing of Numba as long as it allocates nothing and returns
-whole numbers. So it is compiled once without its door to Python, stripped of everything else, and kept as an object
-file; later processes link it with llvmlite, which Numba brings along, and call it through ctypes.
+code, though: a function of numbers and addresses that needs nothing of Numba as long as it allocates nothing and
+returns whole numbers. So it is compiled once without its door to Python, stripped of everything else, and kept as an
+object file; later processes link it with llvmlite, which Numba brings along, and call it through ctypes.
 
-How Numba passes arguments: where the result goes, where an error goes, then the arguments in order; an array as owner (two
-words), size, size of an item, address, shape and strides; a tuple as its members.
+How Numba passes arguments: where the result goes, where an error goes, then the arguments in order; an array as owner
+(two words), size, size of an item, address, shape and strides; a tuple as its members.
 
 A file begins with a digest of itself: one that is not what was written counts as none, and is compiled again. What
 cannot be written is not kept, and nobody minds. The folder must be the user's own (see `private`): its files are run.
