@@ -220,15 +220,18 @@ def _load(payload: bytes) -> Entry:
 
 def _entry(address: int, symbol: str, returns: list[str]) -> Entry:
     """A function of words; the GIL is free while it runs."""
-    call = ctypes.CFUNCTYPE(ctypes.c_int32)(address)
+    call: Any = None
     read = _reader(returns)
-    as_word, real, many = ctypes.c_int64, ctypes.c_double, max(1, len(returns))
+    room = ctypes.c_int64 * (1 + len(returns))  # for an error and for the result
 
     def run(words: list[Any]) -> Any:
-        result = (as_word * many)()
-        error = as_word()
-        given = [real(word) if type(word) is float else as_word(word) for word in words]
-        status = call(ctypes.byref(result), ctypes.byref(error), *given)
+        nonlocal call
+        if call is None:  # the words of a signature are always of the same types
+            types = [ctypes.c_double if type(word) is float else ctypes.c_int64 for word in words]
+            call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *types)(address)
+        result = room()
+        place = ctypes.addressof(result)
+        status = call(place + 8, place, *words)
         if status not in (0, -2):  # fine, and fine with nothing to return
             raise RuntimeError(f"{symbol} ended with {status}")
         return read(result)
@@ -237,11 +240,11 @@ def _entry(address: int, symbol: str, returns: list[str]) -> Entry:
 
 
 def _reader(returns: list[str]) -> Callable[[Any], Any]:
-    """From the words of a result to what Python calls it."""
+    """From the words of a result, which come behind that of an error, to what Python calls it."""
     first, *members = returns
     if first == "tuple":
-        return lambda words: tuple(_number(word, kind) for word, kind in zip(words, members, strict=False))
-    return lambda words: _number(words[0], first)
+        return lambda words: tuple(_number(word, kind) for word, kind in zip(words[1:], members, strict=False))
+    return lambda words: _number(words[1], first)
 
 
 def _number(word: int, kind: str) -> int | bool | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -128,6 +129,32 @@ def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
 
 def _moves_alike(access: Access, other: Access) -> bool:
     return other.tensor == access.tensor and other.strides == access.strides and other.base != access.base
+
+
+def followed(nest: Nest, line_bytes: int) -> tuple[bool, ...]:
+    """Which accesses of a nest a prefetcher can follow; of nests that lie alike, asked once."""
+    first = nest.accesses[0].base if nest.accesses else 0
+    return _followed(_Alike(nest, tuple((a.tensor, a.base - first, a.strides) for a in nest.accesses)), line_bytes)
+
+
+class _Alike:
+    """A nest that stands for all that are the same up to where they begin."""
+
+    def __init__(self, nest: Nest, places: tuple[tuple[str, int, tuple[int, ...]], ...]) -> None:
+        self.nest = nest
+        tables = tuple(id(access.table) for access in nest.accesses if access.table is not None)
+        self.key = nest.trips, nest.per_byte, places, tables
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(maxsize=1024)
+def _followed(alike: _Alike, line_bytes: int) -> tuple[bool, ...]:
+    return tuple(is_stream(alike.nest, access, line_bytes) for access in alike.nest.accesses)
 
 
 # Sums in memory -------------------------------------------------------------------------------------------------------

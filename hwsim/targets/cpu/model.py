@@ -21,7 +21,7 @@ from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
-from hwsim.targets.cpu.hazards import WindowLines, can_crowd, crowded, find_reload, is_stream, window_lines
+from hwsim.targets.cpu.hazards import WindowLines, can_crowd, crowded, find_reload, followed, window_lines
 from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
 from hwsim.trace.nest import Chain, Instructions, Nest, Work
@@ -82,9 +82,23 @@ class Chunk:
     executions: int
     """Accesses of the whole step."""
 
-    @property
+    @cached_property
     def share(self) -> Fraction:
         return self.end - self.begin
+
+    @property
+    def counted(self) -> tuple[object, ...]:
+        """What tells pieces apart that cost different: which nests, how much of them, what it moved, and whether it is
+        the first. As long as the nests live."""
+        return (
+            not self.begin,
+            *self.share.as_integer_ratio(),
+            self.executions,
+            *(
+                (id(nest), moved.accesses, moved.dram, *moved.levels.values(), *moved.misses.values())
+                for nest, moved in zip(self.nests, self.traffic, strict=True)
+            ),
+        )
 
     @staticmethod
     def whole(nests: Sequence[Nest], traffic: Sequence[Traffic]) -> Chunk:
@@ -104,15 +118,25 @@ class StepCost:
     """What nothing overlaps with."""
     transfers: tuple[Transfer, ...]
 
-    @property
+    @cached_property
     def work_cycles(self) -> Cycles:
         """How long units, ports and issue are at work, delays counted in."""
         return max((part.cycles for part in self.compute), default=ZERO) + _total(self.delays)
 
-    @property
+    @cached_property
     def chain_cycles(self) -> Cycles:
         """How long it takes at least because operations wait for each other."""
         return _total(self.chain) + _total(self.delays)
+
+    @cached_property
+    def busiest(self) -> CostPart | None:
+        """The unit that works longest."""
+        return max((part for part in self.compute if part.busy), key=lambda part: part.cycles, default=None)
+
+    @cached_property
+    def waits(self) -> tuple[CostPart, ...]:
+        """What else limits the units, the shortest first."""
+        return tuple(part for part in sorted(self.compute, key=lambda part: part.cycles) if not part.busy)
 
 
 @dataclass(frozen=True)
@@ -151,7 +175,7 @@ def _in_matrices(issued: Instructions, matrix: MatrixSpec) -> Instructions:
 
 def _shared(parts: tuple[CostPart, ...], share: Fraction) -> tuple[CostPart, ...]:
     """A share of each."""
-    return parts if share == 1 else tuple(replace(part, cycles=part.cycles * share) for part in parts)
+    return parts if share == 1 else tuple(CostPart(part.name, part.cycles * share, part.busy) for part in parts)
 
 
 def _total(parts: Sequence[CostPart]) -> Cycles:
@@ -192,9 +216,23 @@ class CpuCore:
         self._latencies: dict[str, Cycles] = {}
         self._windows: dict[object, tuple[WindowLines, ...]] = {}
         self._pages: dict[object, float] = {}
+        self._costs: dict[object, tuple[tuple[Nest, ...], StepCost]] = {}
+        """By work and by what a chunk counted; with its nests, so that no other ones get their identity."""
 
     def cost(self, work: Work, chunk: Chunk) -> StepCost:
-        """What a piece of a step takes, given the work of the whole step and what the piece moved."""
+        """What a piece of a step takes, given the work of the whole step and what the piece moved.
+
+        Many pieces are equal in all that it depends on, but for where they are.
+        """
+        key = work, chunk.counted
+        known = self._costs.get(key)
+        if known is None:
+            if len(self._costs) >= MOST_KNOWN:
+                self._costs.clear()
+            known = self._costs[key] = chunk.nests, self._cost(work, chunk)
+        return known[1]
+
+    def _cost(self, work: Work, chunk: Chunk) -> StepCost:
         dependent = work.chain is not None and work.chain.op == "load"
         start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
         share = chunk.share
@@ -453,8 +491,8 @@ class CpuCore:
                 continue
             windows = self._windows_of(nest, iterations, cache)
             share = Fraction(moved.accesses, nest.length)
-            followed = tuple(is_stream(nest, access, cache.line) for access in nest.accesses)
-            fills = crowded(nest, windows, moved.misses[cache.name], followed, share, cache.set_count)
+            ahead = followed(nest, cache.line)
+            fills = crowded(nest, windows, moved.misses[cache.name], ahead, share, cache.set_count)
             total += Fraction(round(fills * PARTS), PARTS) * prod(nest.trips) * share / iterations
         return total * refill
 
@@ -553,8 +591,10 @@ class CpuCore:
         found = []
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             waited = [
-                (misses, is_stream(nest, access, inner.line))
-                for access, misses in zip(nest.accesses, moved.misses[inner.name], strict=False)
+                (misses, stream)
+                for access, misses, stream in zip(
+                    nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False
+                )
                 if misses and (inner.write_allocate or not access.write)
             ]
             streamed = sum(misses for misses, stream in waited if stream)
