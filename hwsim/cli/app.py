@@ -27,7 +27,7 @@ INTERRUPTED = 130
 _MOST_SAID = 200
 """Letters of an error that was not foreseen."""
 _SELDOM = (100_000, 20, 20)
-"""How often the memory of a process of its own is searched for circles: imports alone make 100,000 objects that stay."""
+"""How often the memory of a process of its own is searched for circles: imports alone leave 100,000 objects."""
 _COMPLETION = "_HWSIM_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 
