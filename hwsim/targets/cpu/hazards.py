@@ -145,8 +145,9 @@ def _moves_alike(access: Access, other: Access) -> bool:
 
 def followed(nest: Nest, line_bytes: int) -> tuple[bool, ...]:
     """Which accesses of a nest a prefetcher can follow; of nests that lie alike, asked once."""
-    first = nest.accesses[0].base if nest.accesses else 0
-    return _followed(_Alike(nest, tuple((a.tensor, a.base - first, a.strides) for a in nest.accesses)), line_bytes)
+    firsts: dict[str, int] = {}
+    places = tuple((a.tensor, a.base - firsts.setdefault(a.tensor, a.base), a.strides) for a in nest.accesses)
+    return _followed(_Alike(nest, places), line_bytes)
 
 
 class _Alike:

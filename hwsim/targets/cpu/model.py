@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, prod, sqrt
+from math import ceil, lcm, prod, sqrt
 
 from hwsim.errors import InputError
 from hwsim.memory.footprint import estimate_page_misses
@@ -85,20 +85,6 @@ class Chunk:
     @cached_property
     def share(self) -> Fraction:
         return self.end - self.begin
-
-    @property
-    def counted(self) -> tuple[object, ...]:
-        """What tells pieces apart that cost different: which nests, how much of them, what it moved, and whether it is
-        the first. As long as the nests live."""
-        return (
-            not self.begin,
-            *self.share.as_integer_ratio(),
-            self.executions,
-            *(
-                (id(nest), moved.accesses, moved.dram, *moved.levels.values(), *moved.misses.values())
-                for nest, moved in zip(self.nests, self.traffic, strict=True)
-            ),
-        )
 
     @staticmethod
     def whole(nests: Sequence[Nest], traffic: Sequence[Traffic]) -> Chunk:
@@ -224,13 +210,42 @@ class CpuCore:
 
         Many pieces are equal in all that it depends on, but for where they are.
         """
-        key = work, chunk.counted
+        key = (
+            work,
+            not chunk.begin,
+            *chunk.share.as_integer_ratio(),
+            chunk.executions,
+            *(
+                (*self._lie(nest, moved), moved.accesses, moved.dram, *moved.levels.values(), *moved.misses.values())
+                for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
+            ),
+        )
         known = self._costs.get(key)
         if known is None:
             if len(self._costs) >= MOST_KNOWN:
                 self._costs.clear()
             known = self._costs[key] = chunk.nests, self._cost(work, chunk)
         return known[1]
+
+    def _lie(self, nest: Nest, moved: Traffic) -> tuple[object, ...]:
+        """What tells nests apart: the same loops, moved to other places, are the same if all accesses to a tensor have
+        moved alike, and those that miss begin in the same sets. As long as one of them lives."""
+        firsts: dict[str, int] = {}
+        places = [access.base - firsts.setdefault(access.tensor, access.base) for access in nest.accesses]
+        names, way = self._crowding
+        rows = [moved.misses[name] for name in names]
+        sets = [
+            access.base % (way * nest.per_byte)
+            for number, access in enumerate(nest.accesses)
+            if any(row[number] for row in rows)
+        ]
+        return id(nest.packed), *places, *sets
+
+    @cached_property
+    def _crowding(self) -> tuple[tuple[str, ...], int]:
+        """The caches in which lines can crowd, and the bytes after which the sets of all of them begin anew."""
+        found = [cache for n, cache in enumerate(self.caches) if self._set_refill(n) and can_crowd(cache)]
+        return tuple(cache.name for cache in found), lcm(*(cache.set_count * cache.line for cache in found))
 
     def _cost(self, work: Work, chunk: Chunk) -> StepCost:
         dependent = work.chain is not None and work.chain.op == "load"
