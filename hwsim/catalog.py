@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hwsim.errors import CatalogError
 
 if TYPE_CHECKING:
     from hwsim.spec.lesson import LessonSpec
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
+    from hwsim.spec.machine import MachineSpec
     from hwsim.spec.prices import EnergyTableSpec
     from hwsim.spec.variant import Finder
 
@@ -86,7 +87,32 @@ def load_machine(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Loa
     from hwsim.spec.prices import with_table_prices
 
     loaded = load_machine_file(find("machine", name_or_path), _finder("machine"), overrides)
-    return replace(loaded, spec=with_table_prices(loaded.spec, load_energy_table))
+    known = _PRICED.get(id(loaded.spec))
+    if known is None or any(load_energy_table(name) is not table for name, table in known.tables.items()):
+        tables: dict[str, EnergyTableSpec] = {}
+
+        def look_up(name: str) -> EnergyTableSpec:
+            tables[name] = load_energy_table(name)
+            return tables[name]
+
+        known = _Priced(loaded.spec, tables, with_table_prices(loaded.spec, look_up))
+        if len(_PRICED) >= _MOST_PRICED:
+            _PRICED.clear()
+        _PRICED[id(loaded.spec)] = known
+    return replace(loaded, spec=known.priced)
+
+
+class _Priced(NamedTuple):
+    """A machine with the prices of its tables, and which tables these were."""
+
+    bare: MachineSpec
+    tables: dict[str, EnergyTableSpec]
+    priced: MachineSpec
+
+
+_PRICED: dict[int, _Priced] = {}
+"""By the identity of the machine without them, which its entry keeps alive."""
+_MOST_PRICED = 256
 
 
 def load_energy_table(name: str) -> EnergyTableSpec:

@@ -1,13 +1,13 @@
-"""``compiled``: Numba's njit, imported only when compiled code is called, with a cache that is never stale.
+"""``compiled``: functions that Numba compiles once on a computer, and that later processes call without Numba.
 
-Importing Numba takes longer than many a run, and most commands replay nothing. So a decorated function is a stand-in
-until one of them is called; then Numba is imported, and all of them are replaced by Numba's functions, in every module
-whose compiled code refers to them: Numba looks such names up when it compiles.
+Importing Numba takes longer than many a run. So a decorated function is a stand-in: when it is called, its machine
+code is looked for in the user's cache folder by the types of the arguments (see `machine_code`), and only where there
+is none is Numba imported, and the function compiled together with those that it calls.
 
-Numba caches a compiled function by the time stamp of its own file, and does not notice when a function that
-it calls has changed elsewhere. So the cache folder is named after the contents of all compiled modules, and
-lives in the user's cache folder, where it can be written also when hwsim is installed system-wide. A folder that others
-may write in is not used (see `private`); without one, each process compiles for itself.
+Code is kept under a digest of the sources of all compiled modules that a function reaches, and of the numbers that they
+import: it is never stale. It lives in the user's cache folder, where it can be written also when hwsim is installed
+system-wide. A folder that others may write in is not used (see `private`); without one, each process compiles for
+itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from functools import cache, update_wrapper
+from functools import cache, cached_property, update_wrapper
 from pathlib import Path
-from threading import Lock
+from threading import RLock
+from types import FunctionType
 from typing import Any
 
 from hwsim.private import private_folder, trouble, why_none
@@ -29,8 +30,8 @@ Function = Callable[..., Any]
 
 
 def compiled(function: Function) -> Function:
-    """Compile on first use, and keep the machine code for the next process."""
-    return StandIn(function, cached=True, nogil=True)
+    """Compile on first use, and keep the machine code. Takes numbers and arrays, allocates nothing, returns numbers."""
+    return StandIn(function, kept=True)
 
 
 def inlined(function: Function) -> Function:
@@ -39,63 +40,119 @@ def inlined(function: Function) -> Function:
 
 
 def called(function: Function) -> Function:
-    """Compile as a function of its own that compiled code calls: for what is long and happens seldom."""
+    """Compile as a function of its own that compiled code calls."""
     return StandIn(function)
 
 
 class StandIn:
-    """A function that becomes Numba's when it is called for the first time."""
+    """A function in Python that becomes machine code when it is called."""
 
-    def __init__(self, function: Function, *, cached: bool = False, **options: Any) -> None:
+    def __init__(self, function: Function, *, kept: bool = False, **options: Any) -> None:
         self.py_func = function
-        self._cached = cached
+        self._kept = kept
         self._options = options
-        self._real: Function | None = None
+        self._codes: dict[tuple[Any, ...], Function] = {}
+        self._inner: Any = None
         update_wrapper(self, function)
-        _WAITING.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._real is None:
-            _replace_all()
-        real = self._real
-        assert real is not None
-        return real(*arguments)
+        if not self._kept:  # for tests; compiled code calls it directly
+            with _TURN:
+                dispatcher = self._dispatcher(_names_for_numba(self.py_func.__globals__))
+            return dispatcher(*arguments)
+        from hwsim.machine_code import take_apart
 
-    def make_real(self) -> None:
-        """Hand the function to Numba."""
+        kinds: list[Any] = []
+        words: list[Any] = []
+        take_apart(arguments, kinds, words)
+        code = self._codes.get(tuple(kinds)) or self._find(tuple(kinds), arguments)
+        return code(words)
+
+    def _find(self, kinds: tuple[Any, ...], arguments: tuple[Any, ...]) -> Function:
+        from hwsim.machine_code import find_code
+
+        function = self.py_func
+        name = f"{function.__module__}.{function.__qualname__}"
+        with _TURN:
+            if kinds not in self._codes:
+                found = find_code(name, self._source, kinds, _cache_folder(), lambda: self._build(arguments))
+                self._codes[kinds] = found
+        return self._codes[kinds]
+
+    def _build(self, arguments: tuple[Any, ...]) -> Any:
+        """What Numba makes of the function for such arguments."""
         import numba
 
-        self._real = real = numba.njit(**self._options)(self.py_func)
-        folder = _cache_folder() if self._cached else None
-        if folder is not None:
-            from hwsim.compiled_cache import CompiledCache
+        dispatcher = self.inner
+        types = tuple(numba.typeof(each) for each in arguments)
+        dispatcher.compile(types)
+        return dispatcher.overloads[types]
 
-            real._cache = CompiledCache(self.py_func, folder)
+    @property
+    def inner(self) -> Any:
+        """Numba's function without a door to Python, as compiled code calls it."""
+        names = _names_for_numba(self.py_func.__globals__)  # makes this one as well, if it is one of them
+        if self._inner is None:
+            self._inner = self._dispatcher(names, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+        return self._inner
 
-    def put_real(self) -> None:
-        """Let the function's module refer to Numba's functions, its own and those that it has imported."""
-        names = self.py_func.__globals__
-        for name, value in list(names.items()):
+    def _dispatcher(self, names: dict[str, Any], **options: Any) -> Any:
+        import numba
+
+        function = self.py_func
+        twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+        twin.__module__, twin.__qualname__ = function.__module__, function.__qualname__
+        return numba.njit(error_model="numpy", **self._options, **options)(twin)
+
+    @cached_property
+    def _source(self) -> str:
+        """A digest of everything that the machine code depends on."""
+        digest = hashlib.sha256(self.py_func.__code__.co_code)
+        waiting, seen = [self.py_func], set()
+        while waiting:
+            function = waiting.pop()
+            if id(function.__globals__) in seen:
+                continue
+            seen.add(id(function.__globals__))
+            digest.update(_contents(function.__code__.co_filename))
+            for name, value in sorted(function.__globals__.items()):
+                if isinstance(value, StandIn):
+                    waiting.append(value.py_func)
+                elif not name.startswith("__") and _is_constant(value):
+                    digest.update(f"{name}={value!r} ".encode())
+        return digest.hexdigest()
+
+
+_TURN = RLock()
+"""One thread at a time compiles."""
+
+_NAMES: dict[int, dict[str, Any]] = {}
+"""By the globals of a module: the same with Numba's functions instead of stand-ins."""
+
+
+def _names_for_numba(names: dict[str, Any]) -> dict[str, Any]:
+    found = _NAMES.get(id(names))
+    if found is None:
+        found = _NAMES[id(names)] = dict(names)
+        for name, value in names.items():
             if isinstance(value, StandIn):
-                names[name] = value._real
+                found[name] = value.inner
+    return found
 
 
-_WAITING: list[StandIn] = []
-"""Those whose modules were imported since Numba was last needed."""
+def _is_constant(value: object) -> bool:
+    """Numbers of Python or NumPy, and tuples of them: what Numba puts into the code."""
+    if isinstance(value, tuple):
+        return all(_is_constant(each) for each in value)
+    return isinstance(value, int | float | str) or type(value).__module__ == "numpy"
 
-_TURN = Lock()
-"""One thread at a time makes stand-ins real."""
 
-
-def _replace_all() -> None:
-    """Make every stand-in real, first all of them, then where they are referred to."""
-    with _TURN:
-        waiting = _WAITING[:]
-        for one in waiting:
-            one.make_real()
-        for one in waiting:
-            one.put_real()
-        del _WAITING[: len(waiting)]
+@cache
+def _contents(file: str) -> bytes:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).digest()
+    except OSError:
+        return file.encode()
 
 
 def why_not_kept() -> str:
@@ -109,25 +166,14 @@ def why_not_kept() -> str:
 _CHOSEN = "NUMBA_CACHE_DIR"
 """Numba's own variable: a folder for compiled code that the user chooses."""
 
+_FOLDER = f"code-{platform.machine()}-{sys.version_info.major}.{sys.version_info.minor}"
+
 
 @cache
 def _cache_folder() -> Path | None:
     """A folder of the user's own, or none: what lies in a folder of others could be code of theirs."""
     chosen = os.environ.get(_CHOSEN, "")
     if not chosen:
-        return private_folder(_cache_name())
-    folder = Path(chosen).absolute() / _cache_name()
+        return private_folder(_FOLDER)
+    folder = Path(chosen).absolute() / _FOLDER
     return None if trouble(folder, make=True) or not os.access(folder, os.W_OK | os.X_OK) else folder
-
-
-def _cache_name() -> str:
-    """Of the compiler, this computer, and the contents of all compiled modules."""
-    import numba
-
-    digest = hashlib.sha256(sys.version.encode())
-    here = Path(__file__).parent
-    for path in sorted(here.rglob("*.py")):
-        source = path.read_bytes()
-        if b"hwsim.jit import" in source:
-            digest.update(source)
-    return f"compiled-{numba.__version__}-{platform.machine()}-{digest.hexdigest()[:12]}"

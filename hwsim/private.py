@@ -1,6 +1,6 @@
 """Folders of the user's own, for what hwsim keeps between runs: nobody else may have written what is read from them.
 
-Compiled code is kept as pickles, and reading a pickle runs it. So a folder counts only where it belongs to the user,
+Compiled code that is found is run. So a folder counts only where it belongs to the user,
 others cannot write in it, and no folder above it lets them put another in its place. Without one, nothing is kept.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -25,6 +26,8 @@ from hwsim.text import HIDDEN, visible
 INTERRUPTED = 130
 _MOST_SAID = 200
 """Letters of an error that was not foreseen."""
+_SELDOM = (100_000, 20, 20)
+"""How often the memory of a process of its own is searched for circles: imports alone leave 100,000 objects."""
 _COMPLETION = "_HWSIM_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 
@@ -119,8 +122,16 @@ def _start(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; gives its exit code: 0 fine, 1 a run or a check failed, 2 the input is wrong."""
+    if arguments is not None:
+        return _run(arguments)
+    gc.set_threshold(*_SELDOM)
+    code = _run(sys.argv[1:])
+    gc.freeze()  # the process ends: nobody needs to look for circles among all modules once more
+    return code
+
+
+def _run(given: Sequence[str]) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it reads the metadata of all installed packages
-    given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or os.environ.get("HWSIM_DEBUG", "") not in ("", "0")
     words = with_plot_name([word for word in given if word != "--debug"])
     make_safe(sys.stdout)

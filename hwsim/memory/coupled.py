@@ -312,7 +312,8 @@ def rehash_lines(old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
             spot = np.int64(hash_place(np.uint64(old[row, TAG]), np.uint64(mask)))
             while new[spot, TAG] >= 0:
                 spot = (spot + 1) & mask
-            new[spot] = old[row]
+            for column in range(old.shape[1]):  # a whole row at once would allocate
+                new[spot, column] = old[row, column]
 
 
 _FEED_EVENTS = 1 << 14

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.jit import compiled, inlined
+from hwsim.jit import called, inlined
 from hwsim.memory.counters import (
     DRAM_BYTES_READ,
     DRAM_BYTES_WRITTEN,
@@ -108,7 +108,7 @@ def dram_access(geometry, open_rows, counts, address, nbytes, write):  # type: i
             counts[open_row(geometry, open_rows, number)] += U1
 
 
-@compiled
+@called
 def drain(
     events: NDArray[np.uint64],
     count: int,

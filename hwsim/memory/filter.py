@@ -102,7 +102,7 @@ def _lru(events, length, out, tags, sets, ways, counters, causes):  # type: igno
     return count
 
 
-@compiled
+@called
 def lru_filter(
     events: NDArray[np.uint64],
     length: np.uint64,
@@ -124,7 +124,7 @@ def lru_filter(
     return count
 
 
-@compiled
+@called
 def fifo_filter(
     events: NDArray[np.uint64],
     length: np.uint64,
@@ -166,7 +166,7 @@ def fifo_filter(
     return count
 
 
-@compiled
+@called
 def random_filter(
     events: NDArray[np.uint64],
     length: np.uint64,
@@ -212,7 +212,7 @@ def random_filter(
     return count
 
 
-@compiled
+@called
 def infinite_filter(
     events: NDArray[np.uint64],
     length: np.uint64,
@@ -279,7 +279,7 @@ def through(source, length, target, instance, causes, levels):  # type: ignore[n
     return length
 
 
-@compiled
+@called
 def pump(
     events: NDArray[np.uint64], length: np.uint64, first: int, stop: int, chain: NDArray[np.int64], levels: Levels
 ) -> np.uint64:

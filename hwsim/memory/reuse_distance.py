@@ -46,17 +46,19 @@ def measure_reuse(nests: Iterable[Nest], line_bytes: int, most: int = MOST_ACCES
     complete = len(lines) <= most
     _, numbers = np.unique(lines[:most], return_inverse=True)
     counts = np.zeros(64, np.int64)
-    first_uses = int(_distances(numbers.astype(np.int64), int(numbers.max(initial=-1)) + 1, counts))
+    tree = np.zeros(len(numbers) + 1, np.int64)
+    last = np.full(int(numbers.max(initial=-1)) + 1, -1, np.int64)
+    first_uses = int(_distances(numbers.astype(np.int64), tree, last, counts))
     used = int(np.flatnonzero(counts).max(initial=-1)) + 1
     return ReuseHistogram(tuple(int(count) for count in counts[:used]), first_uses, complete)
 
 
 @compiled
-def _distances(lines: NDArray[np.int64], distinct: int, counts: NDArray[np.int64]) -> int:
+def _distances(
+    lines: NDArray[np.int64], tree: NDArray[np.int64], last: NDArray[np.int64], counts: NDArray[np.int64]
+) -> int:
     """Count into `counts`; a tree over time tells how many lines were last used after a given moment."""
     size = len(lines)
-    tree = np.zeros(size + 1, np.int64)
-    last = np.full(distinct, -1, np.int64)
     first_uses = 0
     for now in range(size):
         before = last[lines[now]]

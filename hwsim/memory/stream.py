@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -107,9 +108,14 @@ def _by_lines(access: Access, around: int, repeats: int) -> Access:
 
 
 @called
-def _repeat(events, repeats, chain, levels, sink, grain, streams, lengths, before, gained):  # type: ignore[no-untyped-def]
-    """Send the same events through all levels `repeats` times; a level that is steady is only counted."""
-    columns = levels.counters.shape[1]
+def _repeat(  # type: ignore[no-untyped-def]
+    events, repeats, chain, levels, sink, grain, streams, lengths, before, gained, tap, tap_level, tapped,
+):  # fmt: skip
+    """Send the same events through all levels `repeats` times; a level that is steady is only counted.
+
+    The tap records what level `tap_level - 1` sends on, each time; returns how much it has recorded.
+    """
+    columns, slots = levels.counters.shape[1], levels.causes.shape[1]
     for number in range(1, repeats + 1):
         source, length = events, np.uint64(len(events))
         for level in range(len(chain)):
@@ -117,29 +123,41 @@ def _repeat(events, repeats, chain, levels, sink, grain, streams, lengths, befor
             steady = 2 * level + 3
             if number <= steady:
                 if number == steady:
-                    before[:columns] = levels.counters[instance]
-                    before[columns:] = levels.causes[level]
+                    for column in range(columns):  # one by one: whole rows would allocate
+                        before[column] = levels.counters[instance, column]
+                    for slot in range(slots):
+                        before[columns + slot] = levels.causes[level, slot]
                 lengths[level] = through(source, length, streams[level], instance, levels.causes[level], levels)
                 if number == steady:
-                    gained[level, :columns] = levels.counters[instance]
-                    gained[level, columns:] = levels.causes[level]
-                    gained[level] -= before
+                    for column in range(columns):
+                        gained[level, column] = levels.counters[instance, column] - before[column]
+                    for slot in range(slots):
+                        gained[level, columns + slot] = levels.causes[level, slot] - before[columns + slot]
             elif number == steady + 1:
                 left = np.uint64(repeats - steady)
-                levels.counters[instance] += left * gained[level, :columns]
-                levels.causes[level] += left * gained[level, columns:]
+                for column in range(columns):
+                    levels.counters[instance, column] += left * gained[level, column]
+                for slot in range(slots):
+                    levels.causes[level, slot] += left * gained[level, columns + slot]
             source, length = streams[level], lengths[level]
+            if level + 1 == tap_level:
+                for place in range(min(np.int64(length), len(tap) - tapped)):
+                    tap[tapped + place] = source[place]
+                tapped += np.int64(length)
         drain(source, np.int64(length), grain, sink.geometry, sink.open_rows, sink.counts)
+    return tapped
 
 
 @compiled
 def walk_passes(  # type: ignore[no-untyped-def]
     trips, strides, template, order, table, table_strides, counters, address, entry, skipped,
-    buffer, shift, repeats, length, chain, levels, sink, grain, streams, lengths, before, gained, left, weights, pause,
+    buffer, shift, repeats, length, chain, levels, sink, grain, streams, lengths, before, gained,
+    tap, tap_level, tapped, left, weights, pause,
 ):  # fmt: skip
     """Fill a buffer, and send each pass in it down as often as it repeats.
 
-    Goes on with the `left` events of a pass that came before, and returns how many are left when it pauses.
+    Goes on with the `left` events of a pass that came before, and returns how many are left when it pauses, and how
+    much the tap has recorded.
     """
     while counters[len(trips)] != 2 and share_done(counters, weights) < pause:
         filled = fill(trips, strides, template, order, table, table_strides, counters, address, entry, skipped,
@@ -148,12 +166,13 @@ def walk_passes(  # type: ignore[no-untyped-def]
         at = 0
         while total - at >= length:
             one = buffer[at : at + length]
-            _repeat(one, repeats, chain, levels, sink, grain, streams, lengths, before, gained)
+            tapped = _repeat(one, repeats, chain, levels, sink, grain, streams, lengths, before, gained,
+                             tap, tap_level, tapped)  # fmt: skip
             at += length
         left = total - at
         for place in range(left):
             buffer[place] = buffer[at + place]
-    return left
+    return left, tapped
 
 
 STREAM_POLICIES = ("lru", "fifo", "random")
@@ -228,7 +247,7 @@ class StreamCaches:
     def causes(self) -> NDArray[np.uint64]:
         return self.levels.causes
 
-    @property
+    @cached_property
     def sink(self) -> Sink:
         return Sink(self.dram.geometry, self.dram.open_rows, self.dram.counts)
 
@@ -266,15 +285,15 @@ class StreamCaches:
         """
         chain = self.topology.chains[core]
         parts = max(parts, -(-nest.length // LONGEST_WALK))
-        if compress and tap_level == 0 and self._all_lru(chain):
+        record = tap if tap is not None else np.zeros(0, np.uint64)
+        if compress and self._all_lru(chain):
             passes = find_passes(nest, self.grain)
             if passes is not None:
-                yield from self._walk_passes(passes, chain, parts)
+                yield from self._walk_passes(passes, chain, parts, record, tap_level)
                 return
         packed = pack_nest(nest, self.grain)
         cursor = begin(packed)
         sets, limit = self.run_limit(chain)
-        record = tap if tap is not None else np.zeros(0, np.uint64)
         weights = weights_of(packed.trips)
         length = 0
         self.tapped = 0
@@ -295,25 +314,28 @@ class StreamCaches:
             if cursor.done:
                 break
 
-    def _walk_passes(self, passes: Passes, chain: NDArray[np.int64], parts: int) -> Iterator[Fraction]:
+    def _walk_passes(
+        self, passes: Passes, chain: NDArray[np.int64], parts: int, tap: NDArray[np.uint64], tap_level: int
+    ) -> Iterator[Fraction]:
         packed = pack_nest(passes.nest, self.grain)
         buffer = np.zeros(4 * passes.length + packed.buffer_events, np.uint64)
         cursor = begin(packed)
         columns = CacheCounters.width() + MAX_ACCESSES
         weights = weights_of(packed.trips)
-        left = 0
+        left = self.tapped = 0
         for pause in pauses(parts):
             if cursor.share(packed.trips) >= pause:
                 continue
             self._make_room(len(buffer))
             self._reserve_for(passes.nest)
-            left = walk_passes(
+            left, self.tapped = walk_passes(
                 packed.trips, packed.strides, packed.template, packed.order, packed.table, packed.table_strides,
                 cursor.counters, cursor.address, cursor.entry, cursor.skipped,
                 buffer, packed.shift, passes.repeats, passes.length,
                 chain, self.levels, self.sink, self.grain,
                 np.zeros((len(chain), passes.length * (len(chain) + 2)), np.uint64), np.zeros(len(chain), np.uint64),
-                np.zeros(columns, np.uint64), np.zeros((len(chain), columns), np.uint64), left, weights, pause,
+                np.zeros(columns, np.uint64), np.zeros((len(chain), columns), np.uint64),
+                tap, tap_level, self.tapped, left, weights, pause,
             )  # fmt: skip
             yield cursor.share(packed.trips)
             if cursor.done:

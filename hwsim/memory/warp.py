@@ -235,7 +235,8 @@ def _warp(caches: StreamCaches, nest: Nest, core: int, compress: bool, period: P
                 for instance in warped:
                     shape = _shape(caches, instance)
                     moved = period.moved * (last - first)
-                    _shift(_tags_of(caches, instance), *shape, period.first, period.end, moved)
+                    tags = _tags_of(caches, instance)
+                    _shift(tags.copy(), tags, *shape, period.first, period.end, moved)
                 skipped = (last - first) * one - int(begun * one)
                 yield Fraction(done + last * step, trips), skipped
             done += periods * step
@@ -402,9 +403,8 @@ def _within(tags, first, end, moved):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _shift(tags, sets, ways, first, end, moved):  # type: ignore[no-untyped-def]
+def _shift(old, tags, sets, ways, first, end, moved):  # type: ignore[no-untyped-def]
     """Move every line of a cache, and each set to its new place."""
-    old = tags.copy()
     turn = moved[0] % sets
     for index in range(sets):
         turned = (index + turn) % sets

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,13 @@ def read_document(path: Path, shown: str | None = None) -> tuple[YamlNode, list[
 
 def parse_document(text: str, file: str) -> tuple[YamlNode, list[Problem]]:
     """As read_document, for text that is already in memory."""
+    root, problems = _parse(text, file)
+    return root, list(problems)
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str, file: str) -> tuple[YamlNode, tuple[Problem, ...]]:
+    """The same text gives the same node: sweeps read the same few files thousands of times."""
     _refuse_control_characters(text, file)
     problems: list[Problem] = []
     try:
@@ -128,7 +136,7 @@ def parse_document(text: str, file: str) -> tuple[YamlNode, list[Problem]]:
         what = "a list" if isinstance(root.value, list) else f"only {root.value!r}"
         problems.append(root.place.problem("", f"found {what} where fields such as 'format: 1' are expected"))
         raise SpecError(tuple(problems))
-    return root, problems
+    return root, tuple(problems)
 
 
 def parse_value(text: str, place: Place) -> YamlNode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -64,11 +64,14 @@ def load_machine_file(path: Path, finder: Finder, overrides: Sequence[str] = ())
 def load_spec_file(model: type[Model], path: Path, shown: str) -> Model:
     """A file that stands by itself: an energy table."""
     node, problems = read_document(path, shown)
+    known = _recall(model, (node,), ())
+    if known is not None:
+        return known.spec
     spec, findings = validate(model, node)
     found = _without_repeats([*problems, *(finding.problem(node) for finding in findings)])
     if spec is None or found:
         raise SpecError(found)
-    return spec
+    return _remember(model, (node,), (), Loaded(spec, (path,), {}, {})).spec
 
 
 def load_workload_file(path: Path, finder: Finder, overrides: Sequence[str] = ()) -> LoadedWorkload:
@@ -87,6 +90,9 @@ def _check(
     overrides: Sequence[str],
     rules: Callable[[Model | None, YamlNode, set[NodePath]], Sequence[Finding]],
 ) -> Loaded[Model]:
+    known = _recall(model, resolved.roots, overrides)
+    if known is not None:
+        return replace(known, files=resolved.files)
     node = apply_overrides(model, resolved.node, overrides)
     spec, findings = validate(model, node)
     broken = {finding.path[:2] for finding in findings}
@@ -94,7 +100,28 @@ def _check(
     problems = _without_repeats([*resolved.problems, *(finding.problem(node) for finding in findings)])
     if spec is None or problems:
         raise SpecError(problems)
-    return Loaded(spec, resolved.files, dict(_places(node, node)), sources(node))
+    loaded = Loaded(spec, resolved.files, dict(_places(node, node)), sources(node))
+    return _remember(model, resolved.roots, overrides, loaded)
+
+
+_KNOWN: dict[tuple[object, ...], tuple[tuple[YamlNode, ...], Any]] = {}
+"""What files have been found to say, by what they hold. Specs are frozen, so that many runs may share one."""
+_MOST_KNOWN = 256
+
+
+def _recall(model: type[Model], roots: tuple[YamlNode, ...], overrides: Sequence[str]) -> Loaded[Model] | None:
+    found = _KNOWN.get((model, *map(id, roots), *overrides))
+    return None if found is None else found[1]
+
+
+def _remember(
+    model: type[Model], roots: tuple[YamlNode, ...], overrides: Sequence[str], loaded: Loaded[Model]
+) -> Loaded[Model]:
+    """The roots are kept as well: while they are, no other node has their identity."""
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[(model, *map(id, roots), *overrides)] = roots, loaded
+    return loaded
 
 
 def _unknown_operation(op: str | None) -> str:

@@ -43,6 +43,8 @@ class ResolvedDocument:
     node: YamlNode
     files: tuple[Path, ...]
     problems: tuple[Problem, ...]
+    roots: tuple[YamlNode, ...]
+    """What each of the files holds by itself: the same objects as long as they hold the same text."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def resolve(path: Path, shown: str, finder: Finder, chain: tuple[Path, ...] = ()
     node, problems = read_document(path, shown)
     extends = node.fields.get("extends")
     if extends is None:
-        return ResolvedDocument(node, (path,), tuple(problems))
+        return ResolvedDocument(node, (path,), tuple(problems), (node,))
     child = node.without("extends")
     chain = (*chain, path)
     problems += _missing_in_variant(node)
@@ -66,11 +68,13 @@ def resolve(path: Path, shown: str, finder: Finder, chain: tuple[Path, ...] = ()
         parent_path = _find_parent(extends, path, chain, finder)
     except CatalogError as error:
         problem = extends.place.problem("extends", str(error))
-        return ResolvedDocument(child, chain, (*problems, problem))
+        return ResolvedDocument(child, chain, (*problems, problem), (node,))
     parent = resolve(parent_path, finder.show(parent_path), finder, chain)
     found = [*problems, *parent.problems]
     merged = merge(parent.node, child, found)
-    return ResolvedDocument(YamlNode(merged.value, child.place), (path, *parent.files), tuple(found))
+    return ResolvedDocument(
+        YamlNode(merged.value, child.place), (path, *parent.files), tuple(found), (node, *parent.roots)
+    )
 
 
 def merge(parent: YamlNode, child: YamlNode, problems: list[Problem]) -> YamlNode:

@@ -15,8 +15,11 @@ has been forwarded to the load: this is why short rows of C are slow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -51,20 +54,24 @@ def window_lines(nest: Nest, access: Access, iterations: int, cache: CacheSpec) 
     """What an access touches in so many iterations of the innermost loop, from the beginning of the nest."""
     deeper = prod(nest.trips[access.depth :])
     executions = max(1, min(iterations // deeper, MOST_EXECUTIONS, nest.count(access)))
-    number = np.arange(executions, dtype=np.int64)
-    addresses = np.full(executions, access.base, np.int64)
-    entries = np.zeros(executions, np.int64)
-    looked_up = access.table.strides if access.table is not None else (0,) * access.depth
-    loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
-    for trip, stride, step in reversed(tuple(loops)):
-        number, counter = np.divmod(number, trip)
-        addresses += counter * stride
-        entries += counter * step
+    addresses = access.base + _offsets(executions, nest.trips[: access.depth], access.strides)
     if access.table is not None:
-        addresses += access.table.offsets[entries]
+        addresses += access.table.offsets[_offsets(executions, nest.trips[: access.depth], access.table.strides)]
     lines = addresses // (cache.line * access.per_byte)
     # Stores are done one after the other, as the program has them: each needs its line, if it has left meanwhile.
     return WindowLines(executions, (lines if access.write else np.unique(lines)) % cache.set_count)
+
+
+@lru_cache(maxsize=256)
+def _offsets(executions: int, trips: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[np.int64]:
+    """How far the first executions of an access lie from its base; for all accesses that move alike."""
+    number = np.arange(executions, dtype=np.int64)
+    offsets = np.zeros(executions, np.int64)
+    for trip, stride in zip(reversed(trips), reversed(strides), strict=True):
+        number, counter = np.divmod(number, trip)
+        offsets += counter * stride
+    offsets.flags.writeable = False
+    return offsets
 
 
 def crowded(
@@ -110,8 +117,14 @@ def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
     An unrolled loop has several accesses to the same tensor that move alike: its step is the distance between them.
     Nobody can follow a loop whose places are looked up in a table.
     """
+    page = PAGE_BYTES * access.per_byte
+    alike = (abs(other.base - access.base) for other in nest.accesses if _moves_alike(access, other))
+    return _follows(nest, access, line_bytes, min(alike, default=page))
+
+
+def _follows(nest: Nest, access: Access, line_bytes: int, apart: int) -> bool:
+    """The same, where the next access that moves alike is known to be so far `apart`."""
     line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
-    apart = min((abs(other.base - access.base) for other in nest.accesses if _moves_alike(access, other)), default=page)
     looked_up = access.table.strides if access.table is not None else (0,) * access.depth
     loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
     for trip, stride, entries in reversed(tuple(loops)):
@@ -128,6 +141,51 @@ def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
 
 def _moves_alike(access: Access, other: Access) -> bool:
     return other.tensor == access.tensor and other.strides == access.strides and other.base != access.base
+
+
+def followed(nest: Nest, line_bytes: int) -> tuple[bool, ...]:
+    """Which accesses of a nest a prefetcher can follow; of nests that lie alike, asked once."""
+    firsts: dict[str, int] = {}
+    places = tuple((a.tensor, a.base - firsts.setdefault(a.tensor, a.base), a.strides) for a in nest.accesses)
+    return _followed(_Alike(nest, places), line_bytes)
+
+
+class _Alike:
+    """A nest that stands for all that are the same up to where they begin."""
+
+    def __init__(self, nest: Nest, places: tuple[tuple[str, int, tuple[int, ...]], ...]) -> None:
+        self.nest = nest
+        tables = tuple(id(access.table) for access in nest.accesses if access.table is not None)
+        self.key = nest.trips, nest.per_byte, places, tables
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(maxsize=1024)
+def _followed(alike: _Alike, line_bytes: int) -> tuple[bool, ...]:
+    nest = alike.nest
+    bases: dict[tuple[str, tuple[int, ...]], set[int]] = {}
+    for access in nest.accesses:
+        bases.setdefault((access.tensor, access.strides), set()).add(access.base)
+    nearest = {key: _distances(sorted(found)) for key, found in bases.items()}
+    page = PAGE_BYTES * nest.per_byte
+    return tuple(
+        _follows(nest, access, line_bytes, nearest[access.tensor, access.strides].get(access.base, page))
+        for access in nest.accesses
+    )
+
+
+def _distances(bases: Sequence[int]) -> dict[int, int]:
+    """From each of several places, in order, to the nearest other one."""
+    found: dict[int, int] = {}
+    for low, high in pairwise(bases):
+        found[low] = min(found.get(low, high - low), high - low)
+        found[high] = high - low
+    return found
 
 
 # Sums in memory -------------------------------------------------------------------------------------------------------

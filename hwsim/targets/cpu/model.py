@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, prod, sqrt
+from math import ceil, lcm, prod, sqrt
 
 from hwsim.errors import InputError
 from hwsim.memory.footprint import estimate_page_misses
@@ -21,7 +21,7 @@ from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
-from hwsim.targets.cpu.hazards import WindowLines, can_crowd, crowded, find_reload, is_stream, window_lines
+from hwsim.targets.cpu.hazards import WindowLines, can_crowd, crowded, find_reload, followed, window_lines
 from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
 from hwsim.trace.nest import Chain, Instructions, Nest, Work
@@ -82,7 +82,7 @@ class Chunk:
     executions: int
     """Accesses of the whole step."""
 
-    @property
+    @cached_property
     def share(self) -> Fraction:
         return self.end - self.begin
 
@@ -104,15 +104,25 @@ class StepCost:
     """What nothing overlaps with."""
     transfers: tuple[Transfer, ...]
 
-    @property
+    @cached_property
     def work_cycles(self) -> Cycles:
         """How long units, ports and issue are at work, delays counted in."""
         return max((part.cycles for part in self.compute), default=ZERO) + _total(self.delays)
 
-    @property
+    @cached_property
     def chain_cycles(self) -> Cycles:
         """How long it takes at least because operations wait for each other."""
         return _total(self.chain) + _total(self.delays)
+
+    @cached_property
+    def busiest(self) -> CostPart | None:
+        """The unit that works longest."""
+        return max((part for part in self.compute if part.busy), key=lambda part: part.cycles, default=None)
+
+    @cached_property
+    def waits(self) -> tuple[CostPart, ...]:
+        """What else limits the units, the shortest first."""
+        return tuple(part for part in sorted(self.compute, key=lambda part: part.cycles) if not part.busy)
 
 
 @dataclass(frozen=True)
@@ -151,7 +161,7 @@ def _in_matrices(issued: Instructions, matrix: MatrixSpec) -> Instructions:
 
 def _shared(parts: tuple[CostPart, ...], share: Fraction) -> tuple[CostPart, ...]:
     """A share of each."""
-    return parts if share == 1 else tuple(replace(part, cycles=part.cycles * share) for part in parts)
+    return parts if share == 1 else tuple(CostPart(part.name, part.cycles * share, part.busy) for part in parts)
 
 
 def _total(parts: Sequence[CostPart]) -> Cycles:
@@ -192,9 +202,52 @@ class CpuCore:
         self._latencies: dict[str, Cycles] = {}
         self._windows: dict[object, tuple[WindowLines, ...]] = {}
         self._pages: dict[object, float] = {}
+        self._costs: dict[object, tuple[tuple[Nest, ...], StepCost]] = {}
+        """By work and by what a chunk counted; with its nests, so that no other ones get their identity."""
 
     def cost(self, work: Work, chunk: Chunk) -> StepCost:
-        """What a piece of a step takes, given the work of the whole step and what the piece moved."""
+        """What a piece of a step takes, given the work of the whole step and what the piece moved.
+
+        Many pieces are equal in all that it depends on, but for where they are.
+        """
+        key = (
+            work,
+            not chunk.begin,
+            *chunk.share.as_integer_ratio(),
+            chunk.executions,
+            *(
+                (*self._lie(nest, moved), moved.accesses, moved.dram, *moved.levels.values(), *moved.misses.values())
+                for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
+            ),
+        )
+        known = self._costs.get(key)
+        if known is None:
+            if len(self._costs) >= MOST_KNOWN:
+                self._costs.clear()
+            known = self._costs[key] = chunk.nests, self._cost(work, chunk)
+        return known[1]
+
+    def _lie(self, nest: Nest, moved: Traffic) -> tuple[object, ...]:
+        """What tells nests apart: the same loops, moved to other places, are the same if all accesses to a tensor have
+        moved alike, and those that miss begin in the same sets. As long as one of them lives."""
+        firsts: dict[str, int] = {}
+        places = [access.base - firsts.setdefault(access.tensor, access.base) for access in nest.accesses]
+        names, way = self._crowding
+        rows = [moved.misses[name] for name in names]
+        sets = [
+            access.base % (way * nest.per_byte)
+            for number, access in enumerate(nest.accesses)
+            if any(row[number] for row in rows)
+        ]
+        return id(nest.packed), *places, *sets
+
+    @cached_property
+    def _crowding(self) -> tuple[tuple[str, ...], int]:
+        """The caches in which lines can crowd, and the bytes after which the sets of all of them begin anew."""
+        found = [cache for n, cache in enumerate(self.caches) if self._set_refill(n) and can_crowd(cache)]
+        return tuple(cache.name for cache in found), lcm(*(cache.set_count * cache.line for cache in found))
+
+    def _cost(self, work: Work, chunk: Chunk) -> StepCost:
         dependent = work.chain is not None and work.chain.op == "load"
         start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
         share = chunk.share
@@ -453,8 +506,8 @@ class CpuCore:
                 continue
             windows = self._windows_of(nest, iterations, cache)
             share = Fraction(moved.accesses, nest.length)
-            followed = tuple(is_stream(nest, access, cache.line) for access in nest.accesses)
-            fills = crowded(nest, windows, moved.misses[cache.name], followed, share, cache.set_count)
+            ahead = followed(nest, cache.line)
+            fills = crowded(nest, windows, moved.misses[cache.name], ahead, share, cache.set_count)
             total += Fraction(round(fills * PARTS), PARTS) * prod(nest.trips) * share / iterations
         return total * refill
 
@@ -553,8 +606,10 @@ class CpuCore:
         found = []
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             waited = [
-                (misses, is_stream(nest, access, inner.line))
-                for access, misses in zip(nest.accesses, moved.misses[inner.name], strict=False)
+                (misses, stream)
+                for access, misses, stream in zip(
+                    nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False
+                )
                 if misses and (inner.write_allocate or not access.write)
             ]
             streamed = sum(misses for misses, stream in waited if stream)

@@ -234,13 +234,12 @@ class Stopwatch:
     def _charge_work(self, cost: StepCost, limit_fs: int, to_fs: Convert) -> int:
         """Units, ports, issue, and delays; returns their time."""
         covered = 0
-        busiest = max((part for part in cost.compute if part.busy), key=lambda part: part.cycles, default=None)
+        busiest = cost.busiest
         if busiest is not None:
             covered = min(limit_fs, to_fs(busiest.cycles))
             self.busy[busiest.name] += covered
-        for part in sorted(cost.compute, key=lambda part: part.cycles):
-            if not part.busy:
-                covered += self._charge(part, min(limit_fs, to_fs(part.cycles)) - covered)
+        for part in cost.waits:
+            covered += self._charge(part, min(limit_fs, to_fs(part.cycles)) - covered)
         for part in cost.delays:
             covered += self._charge(part, min(limit_fs - covered, to_fs(part.cycles)))
         return covered
