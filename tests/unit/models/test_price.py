@@ -10,6 +10,7 @@ from hwsim.models.graph import Graph
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.numbers import Numbers
 from hwsim.models.price import StepPrice
+from hwsim.models.total import kernel_bound
 from hwsim.ops.model import ModelWorkload
 
 
@@ -32,6 +33,21 @@ def small(**changes: object) -> ModelWorkload:
 
 def prices(model: ModelWorkload, machine: str = "h100", **more: object) -> StepPrice:
     return StepPrice(load_machine(machine).spec, Graph.of(model), Numbers.of(model), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_decode_step_of_a_few_sequences_is_not_bound_by_arithmetic(batch: int) -> None:
+    """Each weight is used for `batch` multiply-adds and takes 2 bytes: an A100 would need 150 of them to be kept busy.
+
+    Its attention computes 4 of the 64 queries of a tile, which is overhead; that of a prompt is arithmetic.
+    """
+    price = prices(load_model("llama3_8b").model, "a100_80")
+    step = price.decode(batch=batch, context=512)
+    bounds = {(each.name, kernel_bound(one.result)) for each in step.operations for _, one, _ in each.kernels}
+    assert "arithmetic" not in {bound for _, bound in bounds}
+    assert {bound for name, bound in bounds if name in ("qkv", "out", "up", "down", "logits")} == {"bandwidth of dram"}
+    prompt = next(each for each in price.prefill(tokens=2048).operations if each.name == "mixed")
+    assert kernel_bound(prompt.kernels[-1][1].result) == "arithmetic"
 
 
 def test_eighty_layers_take_the_kernels_of_one_and_twenty_times_the_time_of_four() -> None:
