@@ -10,8 +10,11 @@ from hwsim.models.graph import Graph
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.numbers import Numbers
 from hwsim.models.price import StepPrice
+from hwsim.models.run import run_phases
+from hwsim.models.timeline import model_timeline
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import ModelWorkload
+from hwsim.results.plot.timeline import assign_lanes
 
 
 def small(**changes: object) -> ModelWorkload:
@@ -138,3 +141,23 @@ def test_a_format_that_a_machine_does_not_have_is_refused_by_name() -> None:
     model = small(use={"weights": "fp8"})
     with pytest.raises(InputError, match=r"linear: a100_80 has no .* rate for fp8_e4m3; it multiplies bf16"):
         prices(model, "a100_80").decode(1, 16)
+
+
+def test_a_timeline_has_every_layer_and_the_seconds_and_joules_of_its_steps() -> None:
+    """Lanes are filled without gaps; where the host is slower than the kernels, only that of kernels has some."""
+    machine = load_machine("h100").spec
+    for kernels in ("serving", "eager"):
+        found = run_phases(machine, small(use={"prompt": 64, "generate": 2, "kernels": kernels}))
+        made = model_timeline(found)
+        lanes = assign_lanes(made.spans)
+        filled = {lane: sum(span.end_fs - span.start_fs for span in held) / 1e15 for lane, held in lanes.items()}
+        assert list(filled) == ["1 phase", "2 layer", "3 operation", "4 kernel"]
+        for lane in ("1 phase", "2 layer", "3 operation"):
+            assert filled[lane] == pytest.approx(found.seconds, rel=1e-6)
+        at_work = sum(each.seconds for phase in found.phases for each in phase.step.operations)
+        assert filled["4 kernel"] == pytest.approx(at_work, rel=1e-6)
+        assert [span.name for span in lanes["1 phase"]] == ["prefill", "decode at 66 tokens"]
+        layers = [span.name for span in lanes["2 layer"]]
+        assert layers == 2 * ["words", "layer 1", "layer 2", "layer 3", "layer 4", "head"]
+        drawn = sum(each.watts * (each.end_fs - each.start_fs) for each in made.power) / 1e15
+        assert drawn == pytest.approx(sum(phase.step.joules or 0.0 for phase in found.phases), rel=1e-6)
