@@ -169,6 +169,8 @@ class _Program(Traced):
         module = self._field(program, "graph_module", dict)
         self.graph = self._field(module, "graph", dict, "graph_module.")
         self.nodes = self._field(self.graph, "nodes", list, "graph_module.graph.")
+        if not self.nodes:
+            raise InputError(f"{file}: a program without operators")
         if len(self.nodes) > MOST_NODES:
             raise InputError(f"{file}: {len(self.nodes):,} operators; at most {MOST_NODES:,} are read")
         signature = self._field(module, "signature", dict, "graph_module.")
@@ -245,7 +247,7 @@ class _Program(Traced):
             self.types[name] = kind
             if kind in WHOLE:
                 self.whole.add(name)
-        strides = [_hint(each) for each in about.get("strides") or ()]
+        strides = [_hint(each) for each in _listed(about.get("strides"))]
         hinted = [_hint(each) or 1 for each in sizes]
         wanted = [prod(hinted[axis + 1 :]) for axis in range(len(hinted))]
         pairs = zip(hinted, strides, wanted, strict=False)
@@ -303,13 +305,13 @@ class _Program(Traced):
             raise InputError(f"{self.file}: an operator without a target; this is no program that torch.export wrote")
         values: dict[str, Any] = {}
         sources: list[str] = []
-        for number, each in enumerate(node.get("inputs") or ()):
+        for number, each in enumerate(_listed(node.get("inputs"))):
             if isinstance(each, dict):
                 value, tensors = _argument(each.get("arg"))
                 values[str(each.get("name") or number)] = value
                 sources += tensors
         self.used.update(sources)
-        outputs = [name for each in node.get("outputs") or () for name in _argument(each)[1]]
+        outputs = [name for each in _listed(node.get("outputs")) for name in _argument(each)[1]]
         about = node.get("metadata")
         self.label = _module(about.get("nn_module_stack") if isinstance(about, dict) else None)
         return _Call(_plain_target(node["target"]), values, tuple(sources), tuple(outputs))
@@ -346,7 +348,10 @@ class _Program(Traced):
             self.move(call.name, call.outputs[:1], [source], known=True)
             return
         for output in call.outputs:
-            self.view(output, source)
+            if output in self.shapes:
+                self.view(output, source)
+            else:
+                self.alias(output, source)
 
     def _multiply(self, call: _Call) -> None:
         first, second, added = (call.tensor(name) for name in PRODUCTS[call.name])

@@ -185,7 +185,7 @@ class Traced:
 
     def _size(self, count: int) -> int:
         if count > LARGEST_SIZE:
-            raise InputError(f"{self.file}: a tensor of {count:,} numbers is larger than any that is simulated")
+            raise InputError(f"{self.file}: a tensor of {count:.3g} numbers is larger than any that is simulated")
         return max(1, count)
 
     def pointwise(self, word: str, output: str, sources: Sequence[str], kind: str) -> None:
