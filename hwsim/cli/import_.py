@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 IMPORT_EXAMPLE = (
     "Example: [cyan]hwsim import config.json -o my_model.yaml[/cyan]   "
-    "[cyan]hwsim import resnet.onnx -o resnet.yaml --name resnet[/cyan]"
+    "[cyan]hwsim import resnet.onnx -o resnet.yaml --name resnet[/cyan]   "
+    "[cyan]hwsim import program.pt2 -o program.yaml[/cyan]"
 )
 
 
 def import_command(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="config.json, .onnx, or .csv: layers of SCALE-Sim, operators."),
+        typer.Argument(
+            metavar="FILE", help="config.json, .onnx, .pt2 of torch.export, or .csv: layers of SCALE-Sim, operators."
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="The model file to write; else it is printed.")
@@ -32,7 +35,7 @@ def import_command(
     name: Annotated[str | None, typer.Option("--name", help="What the model is called; else after its file.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Turn a config.json, ONNX file or table of layers into a model file that can be read and changed."""
+    """Turn a config.json, ONNX, torch.export or table of layers into a model file that can be read and changed."""
     from hwsim.catalog import expand
     from hwsim.models.load import import_file, plain_name
     from hwsim.models.write import model_yaml

@@ -13,11 +13,13 @@ from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pair
 from hwsim.cli.console import err, print_body, screen, styled, wrapped
 from hwsim.cli.run import remember
 from hwsim.errors import InputError
+from hwsim.files import write_text
 from hwsim.text import counted, data, joules, percent, rate, seconds, short, watts
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hwsim.models.run import ModelRun
     from hwsim.result import RunResult
 
 MODEL_EXAMPLE = (
@@ -33,9 +35,9 @@ def model_command(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL] [MACHINE] [NAME=VALUE]...",
-            help="A model by name, or a file: a model file, a config.json, ONNX, a table of layers. Then a machine, "
-            "and prompt=, generate=, batch=, phase=, precision=, weights=, kv=, activations=, kernels=; without any, "
-            "the list of models.",
+            help="A model by name, or a file: a model file, a config.json, ONNX, torch.export, a table of layers. Then "
+            "a machine, and prompt=, generate=, batch=, phase=, precision=, weights=, kv=, activations=, kernels=; "
+            "without any, the list of models.",
             show_default=False,
         ),
     ] = None,
@@ -48,7 +50,10 @@ def model_command(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            "--timeline", metavar="FILE", help="On a system: a lane for each device and link; JSON or a plot."
+            "--timeline",
+            metavar="FILE",
+            help="Write who was at work when, for Perfetto (JSON), or a plot. On one machine: phases, layers, "
+            "operations, kernels and power; on a system: a lane for each device and link.",
         ),
     ] = None,
     plot: PlotFile = None,
@@ -60,7 +65,7 @@ def model_command(
         return
     from hwsim.api import resolve_machine
     from hwsim.models.load import load_model
-    from hwsim.models.run import run
+    from hwsim.models.run import run_phases, summed
     from hwsim.models.weights import read_weights
     from hwsim.ops.model import ModelWorkload
     from hwsim.spec.parameters import with_parameters
@@ -77,8 +82,6 @@ def model_command(
             raise InputError("--weights is for a model on one machine; on a system nothing is computed")
         show_on_system(name, machine, parameters, output, timeline, plot)
         return
-    if timeline is not None:
-        raise InputError("--timeline is for systems, such as 8xh100; hwsim run has it for one operation")
     computer = resolve_machine(machine, settings or ())
     loaded = load_model(name)
     model = with_parameters(loaded.model, parameters)
@@ -86,13 +89,29 @@ def model_command(
     for note in loaded.notes:
         err().print(f"{name}: {note}", style="dim", soft_wrap=True)
     with _progress() as told:
-        result = run(computer, model, told, math=not no_math, given=None if weights is None else read_weights(weights))
+        found = run_phases(computer, model, told)
+        result = summed(found, math=not no_math, given=None if weights is None else read_weights(weights))
     remember(result)
     output.show(result.to_dict, lambda: print_model(result, words, tuple(settings or ())))
     if plot is not None:
         from hwsim.results.plot.model import plot_model
 
         plot_model(result, plot)
+    if timeline is not None:
+        _write_timeline(timeline, found)
+
+
+def _write_timeline(path: Path, found: ModelRun) -> None:
+    from hwsim.models.timeline import model_timeline
+    from hwsim.results.plot.style import is_plot_file
+    from hwsim.results.plot.timeline import plot_timeline, timeline_json
+
+    made = model_timeline(found)
+    title = f"{found.model.name} on {found.machine.name}"
+    if is_plot_file(path):
+        plot_timeline(made.operations, path, title)
+    else:
+        write_text(path, timeline_json(made.spans, title, made.power))
 
 
 def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:

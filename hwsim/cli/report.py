@@ -88,8 +88,14 @@ def _titled(page: Page, title: str) -> Page:
 def _spans(result: RunResult) -> tuple[Span, ...]:
     """The timeline of a stored run: simulated once more, without its math."""
     from hwsim.api import run_all
+    from hwsim.models.run import run_phases
+    from hwsim.models.timeline import model_timeline
+    from hwsim.ops.model import ModelWorkload
     from hwsim.result import machine_of, workload_of
 
-    if result.resolved.workload.get("op") in ("python", "model"):
+    if result.resolved.workload.get("op") == "python":
         return ()
-    return run_all(machine_of(result), workload_of(result), math=False, timeline=True).spans
+    work = workload_of(result)
+    if isinstance(work, ModelWorkload):
+        return tuple(model_timeline(run_phases(machine_of(result), work)).operations)
+    return run_all(machine_of(result), work, math=False, timeline=True).spans

@@ -77,6 +77,8 @@ def run_command(
 
     given = parse_words(words or ())
     output = check_output(json_file, plot, words or (), timeline=timeline, energy_csv=energy_csv)
+    if timeline is not None:
+        _check_timeline(given)
     with spinner("simulating"):
         run = _run(given, settings or (), seed, not no_math, timeline is not None)
     result = run.result
@@ -98,6 +100,15 @@ def run_command(
         plot_split(result, plot)
     if result.verified is False:
         raise CheckFailedError(f"{result.workload}: {result.warnings[-1]}")
+
+
+def _check_timeline(given: Words) -> None:
+    """A whole model is many runs, and has a timeline of its own."""
+    from hwsim.catalog import load_workload
+
+    if load_workload(given.workload).spec.runner is not None:
+        raise InputError(f"--timeline: {given.workload} is a whole model; hwsim model {given.workload} {given.machine} "
+                         "--timeline FILE writes it")  # fmt: skip
 
 
 def _write_energy(path: Path, result: RunResult) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.models.count import macs, parameters
-from hwsim.models.evaluate import RULES, Exact, GivenWeights, RandomWeights, Rounding, evaluate
+from hwsim.models.evaluate import Exact, GivenWeights, RandomWeights, Rounding, evaluate, has_math
 from hwsim.models.graph import Graph
 from hwsim.models.load import frozen
 from hwsim.models.numbers import Numbers
@@ -94,8 +94,6 @@ def _small(model: ModelWorkload) -> tuple[ModelWorkload, bool, str] | None:
         graph = Graph.of(model)
     except ShapeError:
         return None
-    if any(type(node.op) not in RULES for _, node in graph.nodes()):
-        return None
     if _fits(graph):
         return model, True, "the whole model"
     for factor in (1, 2, 4, 8, 16, 32):
@@ -109,6 +107,9 @@ def _small(model: ModelWorkload) -> tuple[ModelWorkload, bool, str] | None:
 
 
 def _fits(graph: Graph) -> bool:
+    """Whether it can be computed, and in a moment."""
+    if not all(has_math(node) for _, node in graph.nodes()):
+        return False
     source = TOKENS if graph.sourced else 0
     return parameters(graph) <= MOST_PARAMETERS and macs(graph, forward(1, TOKENS, source)) <= MOST_MACS
 

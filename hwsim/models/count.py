@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from hwsim.models.graph import SOURCE, Graph, Node
+from hwsim.models.graph import TOKENS, Graph, Node
 from hwsim.models.phase import Phase
 from hwsim.ops.model import (
     Attention,
@@ -159,7 +159,7 @@ def kept_of(node: Node) -> int:
     """Numbers that are kept for each token: keys and values, or the latent vector."""
     z = node.sizes
     match node.op:
-        case Attention(causal=True, cross=False) if node.out.rows != SOURCE:
+        case Attention(causal=True, cross=False) if node.out.rows == TOKENS:
             return z["kv_heads"] * (z["head_dim"] + z.get("value_dim", z["head_dim"]))
         case LatentAttention():
             return z["rank"] + z["rope_dim"]

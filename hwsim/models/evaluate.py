@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -452,15 +453,19 @@ def _product(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return found.reshape(x.shape[0], -1, node.size("n"))
 
 
-def _unknown(run: _Run, node: Node, inputs: list[Array]) -> Array:
-    raise InputError(f"{node.name}: what {node.word} computes is not known")
-
-
 RULES: Mapping[type[Any], Callable[[_Run, Node, list[Array]], Array]] = {
     Linear: _linear, Embedding: _embedding, Positions: _positions, Norm: _norm, HeadNorm: _head_norm, Rope: _rope,
     Attention: _attention, LatentAttention: _latent, Experts: _experts, Pointwise: _pointwise, Conv: _conv,
     Pool: _pool, Reshape: _reshape, View: _view, Product: _product,
 }  # fmt: skip
+
+
+def has_math(node: Node) -> bool:
+    """Whether what an operation computes is known; numbers from elsewhere and products of them are not."""
+    if isinstance(node.op, View):
+        rows = node.flow.rows if isinstance(node.flow.rows, int) else 0
+        return rows * node.flow.per_row == prod(node.op.makes)
+    return type(node.op) in RULES and (not isinstance(node.op, Product) or node.op.weights)
 
 
 def tensor_names(graph: Graph) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -159,9 +159,9 @@ class Graph:
 
     @property
     def is_generative(self) -> bool:
-        """Whether tokens can be made one by one: something in it is causal."""
+        """Whether tokens can be made one by one: something in it is causal, and takes any number of them."""
         return any(isinstance(n.op, LatentAttention) or (isinstance(n.op, Attention) and n.op.causal and not n.op.cross)
-                   for _, n in self.nodes())  # fmt: skip
+                   for _, n in self.nodes() if not isinstance(n.out.rows, int))  # fmt: skip
 
     @property
     def takes_tokens(self) -> bool:
@@ -307,7 +307,7 @@ class _Builder:
                 rows: Rows = LAST if op.rows_of == "last" and flow.rows == TOKENS else flow.rows
                 return Flow(rows, z["out"])
             case Embedding():
-                return Flow(flow.rows if flow.rows in (TOKENS, SOURCE) else TOKENS, z["width"])
+                return Flow(TOKENS if flow.image or flow.rows == LAST else flow.rows, z["width"])
             case Attention():
                 dim = z.get("value_dim", z["head_dim"])
                 self._check_heads(op, z, flows, dim)

@@ -56,9 +56,9 @@ def load_model(name: str | Path) -> LoadedModel:
     return LoadedModel(spec)
 
 
-IMPORTED = (".json", ".onnx", ".csv")
+IMPORTED = (".json", ".onnx", ".pt2", ".csv")
 """Endings of files that importers read."""
-OTHERS = (".pt2", ".pt", ".pth", ".bin", ".safetensors", ".gguf", ".npz", ".tflite", ".pb", ".h5", ".xml", ".txt")
+OTHERS = (".pt", ".pth", ".bin", ".safetensors", ".gguf", ".npz", ".tflite", ".pb", ".h5", ".xml", ".txt")
 """Endings of files that hold a model, and that no importer reads."""
 MOST_CONFIG_BYTES = 4_000_000
 
@@ -77,6 +77,10 @@ def import_file(path: Path, name: str | None = None) -> LoadedModel:
         from hwsim.models.importers.onnx_file import read_onnx
 
         return _made(path, read_onnx(path, called))
+    if path.suffix == ".pt2":
+        from hwsim.models.importers.torch_export import read_program
+
+        return _made(path, read_program(path, called))
     if path.suffix == ".csv":
         from hwsim.models.importers.layer_csv import read_layers
 

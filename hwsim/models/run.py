@@ -72,8 +72,12 @@ def run(
 
     ``math``: compute the model, or a slice of it, in its formats and in float64; ``given`` are weights of your own.
     """
-    found = run_phases(machine, model, told)
-    accuracy = measure_accuracy(model, found.numbers, given, model.seed) if math else None
+    return summed(run_phases(machine, model, told), math=math, given=given)
+
+
+def summed(found: ModelRun, *, math: bool = True, given: GivenWeights | None = None) -> RunResult:
+    """All phases as one result."""
+    accuracy = measure_accuracy(found.model, found.numbers, given, found.model.seed) if math else None
     return total_result(found, accuracy)
 
 

@@ -373,25 +373,39 @@ def _operation_bound(operation: OperationCost, bounds: defaultdict[str, float], 
     return word
 
 
-UNITS = frozenset({"math", "fma", "array", "vector"})
+ARITHMETIC, OVERHEAD = "arithmetic", "overhead inside kernels"
+LEAST_USEFUL = 0.25
+"""Share of the work of multiply-add units below which it is not the multiply-adds of the model that take the time."""
+NEARLY = 0.75
+"""A level or a unit that would alone take so much of the longest part is what the kernel is bound by."""
+PRODUCTS = frozenset({"math", "fma", "array"})
+UNITS = PRODUCTS | {"vector"}
 """Parts of a run that are multiply-adds, by the names that machines give them."""
 
 
 def kernel_bound(result: RunResult) -> str:
     """What most cycles of a kernel went to; where that is no part of the machine but the end of a kernel or the like,
-    the part that would take longest alone."""
-    bound = explain_kernel(result).bound
-    if bound.part in UNITS or bound.part.partition(ARROW)[0] in result.memory:
-        return bound.short
-    skipped = find_target(machine_of(result)).starts(result).part
-    parts = {name: alone for name, alone in result.bounds.parts.items() if name != skipped}
-    part = max(parts, key=lambda name: parts[name], default="")
-    level = part.partition(ARROW)[0]
-    if level in result.memory:
-        return f"bandwidth of {level}"
-    if part in UNITS:
-        return "arithmetic"
-    return bound.short if bound.part != skipped else "starting kernels"
+    the level or unit that would take about as long alone.
+
+    Units may be busy with little: a tile of 64 queries computes one token, weights are unpacked, steps of a block wait
+    for each other. Where the multiply-adds that were asked for would take but a small share of that time at the full
+    rate, the kernel is bound by such overhead and not by arithmetic.
+    """
+    bound, parts = explain_kernel(result).bound, result.bounds.parts
+    part = bound.part
+    if part not in UNITS and part.partition(ARROW)[0] not in result.memory:
+        skipped = find_target(machine_of(result)).starts(result).part
+        real = {
+            name: alone for name, alone in parts.items() if name in UNITS or name.partition(ARROW)[0] in result.memory
+        }
+        longest = max((alone for name, alone in parts.items() if name != skipped), default=0.0)
+        part = max(real, key=lambda name: real[name], default="")
+        if not part or real[part] < NEARLY * longest:
+            return bound.short if bound.part != skipped else "starting kernels"
+    if part not in UNITS:
+        return f"bandwidth of {part.partition(ARROW)[0]}"
+    needed_s = result.work.useful_flops / max(1.0, result.work.peak_flops_per_s)
+    return OVERHEAD if part in PRODUCTS and needed_s < LEAST_USEFUL * parts.get(part, 0.0) else ARITHMETIC
 
 
 def _warnings(found: ModelRun, accuracy: Accuracy | None) -> Iterator[str]:

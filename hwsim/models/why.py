@@ -85,7 +85,7 @@ def advise(result: RunResult, bound: Bound) -> Advice:
         if about["weights"] in ("bf16", "fp16", "fp32"):
             return Advice((("weights", "w4a16"),), (), "a step reads all weights once: narrower ones are read sooner")
         return Advice((("batch", str(4 * about["batch"])),), (), "more sequences share each weight that is read")
-    if bound.kind == "starting kernels":
+    if bound.kind in ("starting kernels", "overhead inside kernels"):
         return Advice((("batch", str(4 * about["batch"])),), (), "more work for each kernel that is started")
     if bound.kind == "compute" and about["weights"] in ("fp32",):
         return Advice((("precision", "bf16"),), (), "the same on faster units")

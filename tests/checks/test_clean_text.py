@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE_BY_TOOLS = frozenset(("build", "dist", "out", "__pycache__"))
-BINARY = frozenset((".png", ".gz", ".npz", ".pyc", ".pdf", ".ico"))
+BINARY = frozenset((".png", ".gz", ".npz", ".pt2", ".pyc", ".pdf", ".ico"))
 
 
 def _any_of(*words: str) -> str:

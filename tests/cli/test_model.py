@@ -111,7 +111,7 @@ def test_an_imported_file_is_a_model_that_runs(tmp_path: Path) -> None:
         (("bert_base", "h100", "phase=decode"), "bert_base generates nothing"),
         (("matmul", "h100"), "matmul is a workload of one operation"),
         (("none.json", "h100"), "there is no file none.json"),
-        (("none.pt2", "h100"), "ends in .yaml"),
+        (("none.pth", "h100"), "ends in .yaml"),
         (("llama3_8b", "a100_80", "weights=fp8"), "no lanes rate for fp8_e4m3"),
     ],
 )

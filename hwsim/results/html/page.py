@@ -148,7 +148,11 @@ _LANES, _BARS = 16, 300
 
 
 def run_page(result: RunResult, spans: Iterable[Span] = ()) -> Page:
-    """A report of one run; its chart and table are over memory levels."""
+    """A report of one run; its chart and table are over memory levels, those of a whole model over its operations."""
+    if "model" in result.work.use:
+        from hwsim.results.html.model import model_page
+
+        return model_page(result, spans)
     names = list(dict.fromkeys(name for counts in result.memory.values() for name in counts.to_dict()))
     units = {name: "B" if name.startswith("bytes") else "" for name in names}
     columns = [Column("level", "level", kind="axis")]

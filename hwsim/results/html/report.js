@@ -181,10 +181,14 @@
       svg.append(make("text", { x: box.left - 8, y: y + 4, "text-anchor": "end", "font-size": 13, fill: "#555" }, written(cy, v)));
     }
     const places = words ? names.map((name, i) => [i, name]) : axisTicks(kept, cx, sx, xs);
-    const every = Math.ceil(places.length / 14);
+    // Names that would run into each other stand in two rows; of more than fit there, some are left out.
+    const letters = Math.max(...places.map(([, text]) => String(text).length)), room = (box.width - box.left - box.right) / 7.5;
+    const tight = words && places.length * (letters + 1) > room;
+    const every = words ? Math.ceil((places.length * (letters + 1)) / (2 * room)) : Math.ceil(places.length / 14);
     places.forEach(([v, text], i) => {
       if (i % every || v < sx.low || v > sx.high) return;
-      svg.append(make("text", { x: sx.at(v), y: box.height - box.bottom + 20, "text-anchor": "middle", "font-size": 13, fill: "#555" }, text));
+      const lower = tight && (i / every) % 2 ? 14 : 0;
+      svg.append(make("text", { x: sx.at(v), y: box.height - box.bottom + (tight ? 15 : 20) + lower, "text-anchor": "middle", "font-size": 13, fill: "#555" }, text));
     });
     svg.append(make("line", { x1: box.left, x2: box.width - box.right, y1: box.height - box.bottom, y2: box.height - box.bottom, stroke: "#999" }));
     svg.append(make("text", { x: (box.left + box.width) / 2, y: box.height - 10, "text-anchor": "middle", "font-size": 14 }, cx.title));

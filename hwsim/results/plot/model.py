@@ -17,6 +17,7 @@ MOST_ROWS = 10
 COLOURS = {
     "arithmetic": "#0072B2",
     "starting kernels": "#BBBBBB",
+    "overhead inside kernels": "#888888",
 }
 BANDWIDTH, OTHER = "#D55E00", "#CC79A7"
 PARTS = {"weights": "#0072B2", "gradients": "#56B4E9", "optimizer": "#999933", "activations": "#009E73",

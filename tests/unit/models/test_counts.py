@@ -11,42 +11,46 @@ from hwsim.models.load import load_model
 from hwsim.models.phase import decode, forward, prefill
 
 PARAMETERS = {
-    # Hugging Face model cards (safetensors metadata: number of parameters)
+    # KerasHub's presets, "params" of llama_7b_en, qwen3_32b_en, mixtral_8_7b_en, gpt2_*_en, bert_*_en_uncased and
+    # whisper_small_multi; Llama 2 7B has the sizes of the first 7B
     "llama2_7b": 6_738_415_616,
-    "llama3_8b": 8_030_261_248,
-    "llama3_70b": 70_553_706_496,
     "qwen3_32b": 32_762_123_264,
     "mixtral_8x7b": 46_702_792_704,
     "gpt2": 124_439_808,
     "gpt2_medium": 354_823_168,
     "gpt2_large": 774_030_080,
     "gpt2_xl": 1_557_611_200,
-    "opt_1_3b": 1_315_758_080,
     "bert_base": 109_482_240,
     "bert_large": 335_141_888,
     "whisper_small": 241_734_912,
-    # DeepSeek-V3 technical report, section 4.2: 671 B; the card's 671,026,419,200 has a bias for each expert's score
-    # in 58 layers of 256 experts more
+    # the number of parameters that Hugging Face's API tells of their safetensors
+    "llama3_8b": 8_030_261_248,
+    "llama3_70b": 70_553_706_496,
+    # derived from its layer sizes, see below; 1.3 B in Zhang and others, OPT, 2022, table 1
+    "opt_1_3b": 1_315_758_080,
+    # DeepSeek-V3 technical report, section 4.2: 671 B. All tensors of the 61 layers hold 671,026,419,200 numbers, of
+    # which a bias for each expert's score, in 58 layers of 256 experts, is not counted here
     "deepseek_v3": 671_026_419_200 - 58 * 256,
-    # torchvision, "num_params" of each set of weights
+    # torchvision, "num_params" of IMAGENET1K_V1 of each model
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
     "mobilenet_v2": 3_504_872,
     "vit_b16": 86_567_656,
-    # timm, results table: mixer_b16_224 has 59.88 M
+    # derived from its layer sizes, see below; timm's card of mixer_b16_224 says 59.9 M
     "mlp_mixer": 59_880_472,
-    # mateuszbuda/brain-segmentation-pytorch has 7,763,041 with the same channels and one class; a second has 33 more
+    # a U-Net of 32 to 512 channels with batch norm, three channels in and one class has 7,763,041 by many counts; a
+    # second class has 33 more
     "unet": 7_763_041 + 33,
 }
 
 MACS = {
-    # torchvision, "_ops" of each set of weights, in billions of multiply-adds
+    # torchvision, "_ops" of IMAGENET1K_V1 of each model, in billions of multiply-adds
     "resnet18": 1.814,
     "resnet50": 4.089,
     "mobilenet_v2": 0.301,
     "vit_b16": 17.564,
-    # timm, benchmark table (rounded; norms and means counted in)
-    "mlp_mixer": 12.62,
+    # derived from its layer sizes; timm's card says 12.6
+    "mlp_mixer": (196 * 768 * 768 + 12 * (768 * 2 * 196 * 384 + 196 * 2 * 768 * 3072) + 768 * 1000) / 1e9,
 }
 
 
@@ -61,6 +65,51 @@ def test_every_stock_model_has_a_published_count() -> None:
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_are_those_that_were_published(name: str) -> None:
     assert parameters(graph(name)) == PARAMETERS[name]
+
+
+def llama(width: int, layers: int, inner: int, kv: int, words: int, experts: int = 1, extra: int = 0) -> int:
+    """Tables of words at both ends; q and out of the full width, k and v, a gated wide layer or experts, two norms."""
+    wide = experts * 3 * width * inner + (experts * width if experts > 1 else 0)
+    return 2 * words * width + layers * (2 * width * width + 2 * width * kv + wide + 2 * width + extra) + width
+
+
+def gpt2(width: int, layers: int, words: int, places: int) -> int:
+    """Four products of attention and eight of the wide layer in units of width², biases, norms."""
+    return (words + places) * width + layers * (12 * width * width + 13 * width) + 2 * width
+
+
+def bert(width: int, layers: int) -> int:
+    """As GPT-2, with two kinds of segments, a norm behind the tables and a pooled token."""
+    tables = (30_522 + 512 + 2) * width + 2 * width
+    return tables + layers * (12 * width * width + 13 * width) + width * width + width
+
+
+DERIVED = {
+    # sizes: config.json of each model, as Hugging Face has it
+    "llama2_7b": llama(4096, 32, 11008, 4096, 32_000),
+    "llama3_8b": llama(4096, 32, 14336, 1024, 128_256),
+    "llama3_70b": llama(8192, 80, 28672, 1024, 128_256),
+    "mixtral_8x7b": llama(4096, 32, 14336, 1024, 32_000, experts=8),
+    # its 64 heads of 128 are wider than the model, and q and k of each head are normalised
+    "qwen3_32b": llama(5120, 64, 25600, 1024, 151_936, extra=2 * 5120 * (64 * 128 - 5120) + 2 * 128),
+    "gpt2": gpt2(768, 12, 50_257, 1024),
+    "gpt2_medium": gpt2(1024, 24, 50_257, 1024),
+    "gpt2_large": gpt2(1280, 36, 50_257, 1024),
+    "gpt2_xl": gpt2(1600, 48, 50_257, 1024),
+    # two of its 2,050 rows of positions are never used, and are stored
+    "opt_1_3b": gpt2(2048, 24, 50_272, 2050),
+    "bert_base": bert(768, 12),
+    "bert_large": bert(1024, 24),
+    # Tolstikhin and others, MLP-Mixer, 2021, table 1: patches of 16 x 16, 196 of them, widths 384 and 3072 inside
+    "mlp_mixer": 16 * 16 * 3 * 768 + 768 + 12 * (2 * 196 * 384 + 384 + 196 + 2 * 768 * 3072 + 3072 + 768 + 4 * 768)
+    + 2 * 768 + 768 * 1000 + 1000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_published_parameters_follow_from_the_sizes_of_the_layers(name: str) -> None:
+    """A sum by hand: what was published, and what a model file holds, are that of the architecture."""
+    assert DERIVED[name] == PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", MACS)

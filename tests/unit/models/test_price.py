@@ -10,7 +10,11 @@ from hwsim.models.graph import Graph
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.numbers import Numbers
 from hwsim.models.price import StepPrice
+from hwsim.models.run import run_phases
+from hwsim.models.timeline import model_timeline
+from hwsim.models.total import kernel_bound
 from hwsim.ops.model import ModelWorkload
+from hwsim.results.plot.timeline import assign_lanes
 
 
 def small(**changes: object) -> ModelWorkload:
@@ -32,6 +36,21 @@ def small(**changes: object) -> ModelWorkload:
 
 def prices(model: ModelWorkload, machine: str = "h100", **more: object) -> StepPrice:
     return StepPrice(load_machine(machine).spec, Graph.of(model), Numbers.of(model), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_decode_step_of_a_few_sequences_is_not_bound_by_arithmetic(batch: int) -> None:
+    """Each weight is used for `batch` multiply-adds and takes 2 bytes: an A100 would need 150 of them to be kept busy.
+
+    Its attention computes 4 of the 64 queries of a tile, which is overhead; that of a prompt is arithmetic.
+    """
+    price = prices(load_model("llama3_8b").model, "a100_80")
+    step = price.decode(batch=batch, context=512)
+    bounds = {(each.name, kernel_bound(one.result)) for each in step.operations for _, one, _ in each.kernels}
+    assert "arithmetic" not in {bound for _, bound in bounds}
+    assert {bound for name, bound in bounds if name in ("qkv", "out", "up", "down", "logits")} == {"bandwidth of dram"}
+    prompt = next(each for each in price.prefill(tokens=2048).operations if each.name == "mixed")
+    assert kernel_bound(prompt.kernels[-1][1].result) == "arithmetic"
 
 
 def test_eighty_layers_take_the_kernels_of_one_and_twenty_times_the_time_of_four() -> None:
@@ -122,3 +141,23 @@ def test_a_format_that_a_machine_does_not_have_is_refused_by_name() -> None:
     model = small(use={"weights": "fp8"})
     with pytest.raises(InputError, match=r"linear: a100_80 has no .* rate for fp8_e4m3; it multiplies bf16"):
         prices(model, "a100_80").decode(1, 16)
+
+
+def test_a_timeline_has_every_layer_and_the_seconds_and_joules_of_its_steps() -> None:
+    """Lanes are filled without gaps; where the host is slower than the kernels, only that of kernels has some."""
+    machine = load_machine("h100").spec
+    for kernels in ("serving", "eager"):
+        found = run_phases(machine, small(use={"prompt": 64, "generate": 2, "kernels": kernels}))
+        made = model_timeline(found)
+        lanes = assign_lanes(made.spans)
+        filled = {lane: sum(span.end_fs - span.start_fs for span in held) / 1e15 for lane, held in lanes.items()}
+        assert list(filled) == ["1 phase", "2 layer", "3 operation", "4 kernel"]
+        for lane in ("1 phase", "2 layer", "3 operation"):
+            assert filled[lane] == pytest.approx(found.seconds, rel=1e-6)
+        at_work = sum(each.seconds for phase in found.phases for each in phase.step.operations)
+        assert filled["4 kernel"] == pytest.approx(at_work, rel=1e-6)
+        assert [span.name for span in lanes["1 phase"]] == ["prefill", "decode at 66 tokens"]
+        layers = [span.name for span in lanes["2 layer"]]
+        assert layers == 2 * ["words", "layer 1", "layer 2", "layer 3", "layer 4", "head"]
+        drawn = sum(each.watts * (each.end_fs - each.start_fs) for each in made.power) / 1e15
+        assert drawn == pytest.approx(sum(phase.step.joules or 0.0 for phase in found.phases), rel=1e-6)
