@@ -94,10 +94,18 @@ class Lowering:
             dropped = dropped_after(block) if self.drops else frozenset()
             for node in block.nodes:
                 if self.phase.runs(block, node):
-                    calls = RULES[type(node.op)](self, widened(node, alike), joined) if alike.get(node.name, 1) else []
+                    low = self.of_share(graph.divides(block.name, node.name))
+                    calls = RULES[type(node.op)](low, widened(node, alike), joined) if alike.get(node.name, 1) else []
                     if node.name in dropped:
-                        calls = [*calls, self.drop(self.phase.elements(node.out))]
+                        calls = [*calls, low.drop(low.phase.elements(node.out))]
                     yield block, node, calls
+
+    def of_share(self, parts: int) -> Lowering:
+        """The same for a share of the tokens, or of the sequences where each has one token."""
+        if parts == 1:
+            return self
+        name = "tokens" if self.phase.tokens > 1 else "batch"
+        return replace(self, phase=replace(self.phase, **{name: -(-getattr(self.phase, name) // parts)}))
 
     @property
     def drops(self) -> bool:

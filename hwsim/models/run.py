@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy
@@ -84,6 +85,13 @@ def explain(result: RunResult) -> Why:
 
 def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str], None] | None = None) -> ModelRun:
     """Price every phase that is asked for."""
+    divided = model.parallel.given()
+    if prod(divided.get(axis, 1) for axis in ("tp", "pp", "dp", "ep")) > 1:
+        said = ", ".join(f"{name}: {value}" for name, value in divided.items())
+        raise InputError(
+            f"{model.name} is divided over several devices (parallel: {{{said}}}), and {machine.name} is one; name a "
+            f"system, as in: hwsim model {model.name} 8x{machine.name}"
+        )
     graph, use = Graph.of(model), model.use
     numbers, swapped = _computed(machine, Numbers.of(model))
     wanted = list(phases_of(model, graph))

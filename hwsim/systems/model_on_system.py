@@ -14,12 +14,12 @@ from hwsim.ops.model import Experts, ModelWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.find import device_of, load_system
-from hwsim.systems.layout import AXES, Layout, layouts, make_layout
+from hwsim.systems.layout import NUMBERS, Layout, layouts, make_layout
 from hwsim.systems.parallel import Parallel, ParallelStep
 from hwsim.systems.shards import SplitCheck, check_split
 from hwsim.systems.spec import SystemSpec
 
-OWN = (*AXES, "micro", "library")
+OWN = (*NUMBERS, "library")
 """Parameters of the split; all others are those of the model."""
 
 
@@ -77,8 +77,8 @@ def run_on_system(
 ) -> SystemRun:  # fmt: skip
     """Simulate a model on several devices, as a command line says it."""
     joined, loaded = load_system(system), _loaded(model, given)
-    numbers = {name: _whole(name, given[name]) for name in (*AXES, "micro") if name in given}
-    layout = make_layout(joined, numbers)
+    numbers = {name: _whole(name, given[name]) for name in NUMBERS if name in given}
+    layout = make_layout(joined, {**loaded.parallel.given(), **numbers})
     network = Network(joined, given.get("library"))
     return run_layout(loaded, joined, layout, network, timeline=timeline, told=told)
 

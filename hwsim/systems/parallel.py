@@ -110,7 +110,7 @@ class Parallel:
         self.machine, self.model, self.network, self.layout = machine, model, network, layout
         self.numbers = Numbers.of(model)
         check_heads(model, layout.tp)
-        whole = Graph.of(model, layout.tp, layout.ep)
+        whole = Graph.of(model, layout.tp, layout.ep, layout.sp)
         layers = sum(block.repeat for block in whole.blocks if block.repeat > 1)
         if layout.pp > max(1, layers):
             raise InputError(f"pp={layout.pp}: {model.name} has {layers} layers that can be divided")
@@ -184,7 +184,8 @@ class Parallel:
     def pieces(self, stage: int, cost: StepCost, part: Part, phase: Phase) -> list[Piece]:
         """The work of a stage for one microbatch, layer by layer; on the way back from the last to the first."""
         graph = self.graphs[stage]
-        seconds = {(each.block, each.name): each.seconds for each in cost.operations if each.part == part}
+        slower = cost.seconds / sum(each.seconds for each in cost.operations)  # where the host's starts take longer
+        seconds = {(each.block, each.name): slower * each.seconds for each in cost.operations if each.part == part}
         after: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for each in graph.exchanges:
             rows = phase.rows(each.flow)
