@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hwsim.errors import InputError
 from hwsim.models.graph import Graph
-from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
+from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload
 from hwsim.systems.spec import SystemSpec
 
 AXES = ("tp", "pp", "dp", "ep")
@@ -88,6 +89,10 @@ def check_heads(model: ModelWorkload, tp: int) -> None:
             )
 
 
+def has_experts(model: ModelWorkload) -> bool:
+    return any(isinstance(node.op, Experts) for _, node in Graph.of(model).nodes())
+
+
 def layouts(count: int, *, experts: bool = False) -> Iterator[Layout]:
     """All ways to use so many devices by powers of two, and what else divides their number."""
     for tp in _divisors(count):
@@ -100,3 +105,15 @@ def layouts(count: int, *, experts: bool = False) -> Iterator[Layout]:
 
 def _divisors(number: int) -> tuple[int, ...]:
     return tuple(each for each in range(1, number + 1) if number % each == 0)
+
+
+def stages_of(model: ModelWorkload, graph: Graph, pp: int) -> Iterator[Graph]:
+    """What each stage of a pipeline has of a graph; raises InputError where there are more stages than layers."""
+    layers = sum(block.repeat for block in graph.blocks if block.repeat > 1)
+    if pp > max(1, layers):
+        raise InputError(f"pp={pp}: {model.name} has {layers} layers that can be divided")
+    if pp == 1:
+        yield graph
+        return
+    edges = [round(layers * stage / pp) for stage in range(pp + 1)]
+    yield from (graph.layers(first, last - first) for first, last in pairwise(edges))

@@ -10,11 +10,11 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.models.graph import Graph
 from hwsim.models.load import load_model
 from hwsim.models.run import choose_kernels, phases_of
-from hwsim.ops.model import Experts, ModelWorkload
+from hwsim.ops.model import ModelWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.find import device_of, load_system
-from hwsim.systems.layout import NUMBERS, Layout, layouts, make_layout
+from hwsim.systems.layout import NUMBERS, Layout, has_experts, layouts, make_layout
 from hwsim.systems.parallel import Parallel, ParallelStep
 from hwsim.systems.shards import SplitCheck, check_split
 from hwsim.systems.spec import SystemSpec
@@ -98,10 +98,6 @@ def run_layout(
     steps = tuple((parallel.step(phase, timeline=timeline), times) for phase, times in wanted)
     check = check_split(layout, experts=has_experts(model))
     return SystemRun(model, system, layout, network.library, steps, check, parallel.numbers.words())
-
-
-def has_experts(model: ModelWorkload) -> bool:
-    return any(isinstance(node.op, Experts) for _, node in Graph.of(model).nodes())
 
 
 @dataclass(frozen=True)
