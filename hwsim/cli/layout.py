@@ -14,6 +14,7 @@ from hwsim.text import counted, data, digits, joules, percent, seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hwsim.systems.hosted import HostedRun, HostedStep
     from hwsim.systems.model_on_system import Candidate, SystemRun
     from hwsim.systems.parallel import ParallelStep
 
@@ -31,10 +32,14 @@ def show_on_system(
         raise InputError(
             "--plot draws a model on one machine; on a system, --timeline FILE.png draws devices and links"
         )
+    if {"host_layers", "stream"} & set(parameters):
+        _show_hosted(model, system, parameters, output, timeline)
+        return
     with _progress() as told:
         run = run_on_system(model, system, parameters, timeline=timeline is not None, told=told)
     if timeline is not None:
-        _write_timeline(timeline, run)
+        title = f"{run.model.name} on {run.layout.devices} x {run.system.machine}, {run.layout.words}"
+        _write_timeline(timeline, [steps[0][0] for steps in run.named().values()], title)
     output.show(run.to_dict, lambda: _print_run(run))
 
 
@@ -109,19 +114,69 @@ def _print_check(console: Console, run: SystemRun) -> None:
     console.print(text, style="dim" if check.passed else "bold red", soft_wrap=True)
 
 
-def _write_timeline(path: Path, run: SystemRun) -> None:
-    """The phases one after the other, each once."""
+def _show_hosted(model: str, system: str, parameters: dict[str, str], output: Output, timeline: Path | None) -> None:
+    """A model whose layers a host keeps or computes in part."""
+    from hwsim.cli.model import _progress
+    from hwsim.systems.hosted import run_hosted
+
+    with _progress() as told:
+        run = run_hosted(model, system, parameters, timeline=timeline is not None, told=told)
+    if timeline is not None:
+        steps = list({step.phase.name: step for step, _ in reversed(run.steps)}.values())[::-1]
+        _write_timeline(timeline, steps, f"{run.model.name} on {run.host} and {run.system.machine}")
+    output.show(run.to_dict, lambda: _print_hosted(run))
+
+
+def _print_hosted(run: HostedRun) -> None:
+    console = screen()
+    resident = run.layers - run.host_layers - run.streamed
+    console.print(
+        styled((run.model.name, "bold"), " on ", (run.host, "bold"), " and ", (run.system.machine, "bold"),
+               f", {run.formats}")
+    )  # fmt: skip
+    console.print(
+        f"{counted(run.layers, 'layer')}: {run.host_layers} computed by {run.host}, {resident} on the device, "
+        f"{run.streamed} copied to it in every step"
+    )
+    console.print(f"the device needs {data(run.memory.total)}; the host keeps {data(run.host_bytes)} of weights")
+    console.print()
+    table = make_table("phase", "time", "tokens/s", "host", "copies", "device", "device waits", "energy")
+    shown = {step.phase.name: step for step, _ in run.steps}
+    for name, step in shown.items():
+        speed = step.phase.batch * step.phase.tokens / step.seconds
+        parts = [seconds(fs / 1e15) for fs in (step.host_fs, step.copied_fs, step.device_fs, step.waiting_fs)]
+        table.add_row(
+            PHASES[name], seconds(step.seconds), digits(speed), *parts,
+            joules(step.joules) if step.joules is not None else "–",
+        )  # fmt: skip
+    console.print(table)
+    console.print()
+    step, _ = max(run.steps, key=lambda each: each[0].seconds * each[1])
+    parts = {
+        "the host computes": step.host_fs,
+        "its link copies": step.copied_fs,
+        "the device computes": step.device_fs,
+    }
+    longest = max(parts, key=lambda name: parts[name])
+    wrapped(
+        console, "",
+        f"A {PHASES[step.phase.name]} takes {seconds(step.seconds)}, where {longest} for "
+        f"{seconds(parts[longest] / 1e15)}; one after the other, all would take {seconds(sum(parts.values()) / 1e15)}.",
+        "bold",
+    )  # fmt: skip
+
+
+def _write_timeline(path: Path, steps: Sequence[ParallelStep | HostedStep], title: str) -> None:
+    """Phases one after the other, each once."""
     from hwsim.engine.outcome import Span
     from hwsim.files import write_text
     from hwsim.results.plot.style import is_plot_file
     from hwsim.results.plot.timeline import plot_timeline, timeline_json
 
     spans, now = [], 0
-    for steps in run.named().values():
-        step, _ = steps[0]
+    for step in steps:
         spans += [Span(each.lane, each.name, each.start_fs + now, each.end_fs + now) for each in step.spans]
         now += step.elapsed_fs
-    title = f"{run.model.name} on {run.layout.devices} x {run.system.machine}, {run.layout.words}"
     if is_plot_file(path):
         plot_timeline(spans, path, title)
     else:

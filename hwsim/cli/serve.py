@@ -36,8 +36,8 @@ def serve_command(
         typer.Argument(
             metavar="MODEL SYSTEM [NAME=VALUE]...",
             help="A model, a system (8xh100, dgx_h100, or a machine alone), and load= (users), rate= (requests per "
-            "second) or trace= (a file), prompt=, generate=, tp=, dp=, weights=, kv=, engine=, spread=, prefix=, "
-            "requests=, blocks=, budget=, seed=.",
+            "second) or trace= (a file), prompt=, generate=, tp=, pp=, dp=, ep=, weights=, kv=, engine=, spread=, "
+            "prefix=, requests=, blocks=, budget=, seed=.",
         ),
     ],
     timeline: Annotated[
@@ -108,7 +108,7 @@ def _loads(kind: str, text: str) -> list[str]:
 
 def _print_head(console: Console, service: Service, model: str) -> None:
     price, system = service.price, service.system
-    layout = f"tp={price.tp}" + (f" dp={service.replicas}" if service.replicas > 1 else "")
+    layout = price.layout.words
     used = price.devices * service.replicas
     console.print(
         styled((model, "bold"), " on ", (f"{used} x {system.machine}", "bold"), f" ({layout}), ",

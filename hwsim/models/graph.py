@@ -106,7 +106,7 @@ class Exchange:
 
     block: str
     after: str
-    collective: Literal["all_reduce", "all_gather", "all_to_all"]
+    collective: Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
     flow: Flow
     """Whole result that all devices have afterwards; of all_to_all, what a device sends."""
 
@@ -124,15 +124,27 @@ class Graph:
     """Whether it reads a source before any token is made."""
     block_inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Blocks that come into a block, where a file names them."""
+    scattered: frozenset[tuple[str, str]] = frozenset()
+    """Operations (block, name) whose tokens the devices of a tensor group divide: sequence parallelism."""
 
     @classmethod
-    def of(cls, model: ModelWorkload, tp: int = 1, ep: int = 1) -> Graph:
+    def of(cls, model: ModelWorkload, tp: int = 1, ep: int = 1, sp: int = 0) -> Graph:
         """The graph of a file; with `tp` and `ep`, what one of so many devices computes.
 
-        tp divides heads, inner widths and the vocabulary, ep divides experts. Raises ShapeError where operations do
-        not fit each other.
+        tp divides heads, inner widths and the vocabulary, ep divides experts. With `sp` norms and sums between them are
+        divided by tokens: a sum of partial results is then scattered, and gathered where a product needs all of it.
+        Raises ShapeError where operations do not fit each other.
         """
-        return _Builder(model, tp, ep).build()
+        return _Builder(model, tp, ep, bool(sp) and tp > 1).build()
+
+    def divides(self, block: str, name: str) -> int:
+        """Devices that divide the tokens of an operation."""
+        return self.tp if (block, name) in self.scattered else 1
+
+    def keeps(self, block: str, name: str) -> int:
+        """Devices that divide the result of an operation among them, be it made of shares or scattered."""
+        sums = any((e.block, e.after, e.collective) == (block, name, "reduce_scatter") for e in self.exchanges)
+        return self.tp if sums else self.divides(block, name)
 
     def nodes(self) -> Iterator[tuple[GraphBlock, Node]]:
         for block in self.blocks:
@@ -155,7 +167,9 @@ class Graph:
             if own:
                 kept.append(GraphBlock(block.name, own, block.stream, block.nodes))
             position += block.repeat
-        return Graph(self.name, tuple(kept), self.tp, self.ep, self.exchanges, self.sourced, self.block_inputs)
+        return Graph(
+            self.name, tuple(kept), self.tp, self.ep, self.exchanges, self.sourced, self.block_inputs, self.scattered
+        )
 
     @property
     def is_generative(self) -> bool:
@@ -171,11 +185,16 @@ class Graph:
 class _Builder:
     """Goes through the blocks in order, and finds what flows."""
 
-    def __init__(self, model: ModelWorkload, tp: int, ep: int) -> None:
+    def __init__(self, model: ModelWorkload, tp: int, ep: int, sp: bool = False) -> None:
         if tp < 1 or ep < 1:
             raise InputError(f"tp={tp} ep={ep}: each is a number of devices, at least 1")
-        self.model, self.tp, self.ep = model, tp, ep
+        self.model, self.tp, self.ep, self.sp = model, tp, ep, sp
         self.exchanges: list[Exchange] = []
+        self.scattered: set[tuple[str, str]] = set()
+        self._divided = False
+        """Whether what comes into a block is divided by tokens."""
+        self._parts: set[str] = set()
+        """Names of a block whose tokens are divided, and not yet gathered."""
         self.source: Flow | None = None
 
     def build(self) -> Graph:
@@ -202,7 +221,10 @@ class _Builder:
                     flow = self._first()
         named = {block.name: block.inputs for block in self.model.blocks if block.inputs}
         exchanges = tuple(self.exchanges) if max(self.tp, self.ep) > 1 else ()
-        return Graph(self.model.name, tuple(blocks), self.tp, self.ep, exchanges, self.source is not None, named)
+        return Graph(
+            self.model.name, tuple(blocks), self.tp, self.ep, exchanges, self.source is not None, named,
+            frozenset(self.scattered),
+        )  # fmt: skip
 
     def _after(self, block: Block) -> bool:
         """Whether the block is the last of the source."""
@@ -224,6 +246,7 @@ class _Builder:
         if self.source is not None:
             known["source"] = self.source
         before, nodes = "input", []
+        self._parts = {"input"} if self._divided and not came[0].image and came[0].rows == TOKENS else set()
         for op in block.operations:
             names = op.inputs or (before,)
             flows = [known[name] for name in names]
@@ -235,6 +258,8 @@ class _Builder:
             except ShapeError as error:
                 raise ShapeError(f"block {block.name}, operation {op.name}: {error}") from None
             nodes.append(Node(block.name, op, sizes, tuple(flows), out, tuple(names)))
+            if self.sp:
+                self._scatter(block, op, tuple(names), flows)
             self._exchange(block, op, sizes, out)
             known[op.name] = out
             before = op.name
@@ -286,16 +311,39 @@ class _Builder:
                 divide("shared", tp)
         return sizes
 
+    def _scatter(self, block: Block, op: ModelOperation, names: tuple[str, ...], flows: list[Flow]) -> None:
+        """Norms and sums of tokens that are divided stay divided; whatever else reads them needs all, once."""
+        parts = [name for name in names if name in self._parts]
+        if isinstance(op, Norm | Positions) or (isinstance(op, Pointwise) and op.op == "add"):
+            if parts:
+                self.scattered.add((block.name, op.name))
+                self._parts.add(op.name)
+            return
+        for name, flow in zip(names, flows, strict=False):
+            if name in parts:
+                after = op.name if name == "input" else name
+                self.exchanges.append(Exchange(block.name, after, "all_gather", flow))
+                self._parts.discard(name)
+
+    def _summed(self, block: Block, op: ModelOperation, out: Flow) -> None:
+        """Partial results: the sum goes to all devices, or to each its tokens."""
+        if self.sp and out.rows == TOKENS and not out.image:
+            self.exchanges.append(Exchange(block.name, op.name, "reduce_scatter", out))
+            self._divided = True
+            self._parts.add(op.name)
+        else:
+            self.exchanges.append(Exchange(block.name, op.name, "all_reduce", out))
+
     def _exchange(self, block: Block, op: ModelOperation, sizes: dict[str, int], out: Flow) -> None:
         match op:
             case Linear(split="in") | Embedding():
-                self.exchanges.append(Exchange(block.name, op.name, "all_reduce", out))
+                self._summed(block, op, out)
             case Experts():
                 if self.ep > 1:
                     sent = Flow(out.rows, out.width * sizes["top_k"])
                     self.exchanges.append(Exchange(block.name, op.name, "all_to_all", sent))
                 if self.tp > 1:
-                    self.exchanges.append(Exchange(block.name, op.name, "all_reduce", out))
+                    self._summed(block, op, out)
             case Linear(split="out", rows_of="last"):
                 whole = Flow(out.rows, out.width * self.tp)
                 self.exchanges.append(Exchange(block.name, op.name, "all_gather", whole))

@@ -90,13 +90,22 @@ class Lowering:
         """Every operation that runs in this phase, with its kernels, each for one repetition of its block."""
         for block in graph.blocks:
             joined = joined_adds(block)
+            alike = merged_products(block) if self.kernels == SERVING else {}
             dropped = dropped_after(block) if self.drops else frozenset()
             for node in block.nodes:
                 if self.phase.runs(block, node):
-                    calls = RULES[type(node.op)](self, node, joined)
+                    low = self.of_share(graph.divides(block.name, node.name))
+                    calls = RULES[type(node.op)](low, widened(node, alike), joined) if alike.get(node.name, 1) else []
                     if node.name in dropped:
-                        calls = [*calls, self.drop(self.phase.elements(node.out))]
+                        calls = [*calls, low.drop(low.phase.elements(node.out))]
                     yield block, node, calls
+
+    def of_share(self, parts: int) -> Lowering:
+        """The same for a share of the tokens, or of the sequences where each has one token."""
+        if parts == 1:
+            return self
+        name = "tokens" if self.phase.tokens > 1 else "batch"
+        return replace(self, phase=replace(self.phase, **{name: -(-getattr(self.phase, name) // parts)}))
 
     @property
     def drops(self) -> bool:
@@ -174,6 +183,25 @@ def dropped_after(block: GraphBlock) -> frozenset[str]:
     made = {node.name for node in block.nodes if isinstance(node.op, Linear | Experts)}
     first = {block.nodes[-1].name} if any(isinstance(node.op, Embedding) for node in block.nodes) else set()
     return frozenset(adds & made) | frozenset(first)
+
+
+def merged_products(block: GraphBlock) -> dict[str, int]:
+    """Widths of products of one and the same input: an engine keeps their weights side by side, and the first of them
+    is a product for all; the others have nothing left to do."""
+    found: dict[str, int] = {}
+    first: dict[tuple[object, ...], str] = {}
+    for node in block.nodes:
+        if isinstance(node.op, Linear) and node.op.split != "in":
+            op = node.op
+            name = first.setdefault((node.makers[:1], op.split, op.rows_of, op.bias, is_narrowed(node)), node.name)
+            found[node.name] = 0
+            found[name] += node.size("out")
+    return found
+
+
+def widened(node: Node, widths: Mapping[str, int]) -> Node:
+    """A product with the width that it has together with those that it is merged with."""
+    return replace(node, sizes={**node.sizes, "out": widths[node.name]}) if node.name in widths else node
 
 
 def joined_adds(block: GraphBlock) -> Joined:
@@ -339,6 +367,8 @@ def _experts(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     z, width, rows = node.sizes, node.flow.width, low.phase.rows(node.out)
     up = z["inner"] * (2 if node.op.gated else 1)
     activate = "swiglu" if node.op.gated else "relu"
+    if low.kernels == SERVING and not z.get("capacity"):
+        return _served_experts(low, node, up, activate)
     found = low.matmul(rows, z["experts"], width)
     found.append(low.touch(rows * z["experts"] * (1 if low.fused else 6)))
     if z.get("capacity"):
@@ -363,6 +393,34 @@ def _experts(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
         found.append(low.touch(rows * z["shared"], activate))
         found += low.matmul(rows, width, z["shared"])
         found.append(low.touch(rows * width, "add"))
+    return found
+
+
+TILE_ROWS = 64
+"""Rows of the smallest tile of a tensor core's product: an expert with fewer tokens takes as long."""
+
+
+def _served_experts(low: Lowering, node: Node, up: int, activate: str) -> list[KernelCall]:
+    """As engines do it: the router in the wide format, tokens rounded once and read where they lie, all experts in one
+    product, and what all tokens go through beside it, as further experts with as many tiles as its rows take."""
+    z, width, rows = node.sizes, node.flow.width, low.phase.rows(node.out)
+    chosen = expected_experts(rows, z["experts"], z["top_k"])
+    sent = rows * min(z["top_k"], z["experts"])
+    wide = z["shared"] / z["inner"] if z.get("shared") else 0
+    busy = chosen.busy + round(wide * -(-rows // max(chosen.tokens, TILE_ROWS)))
+    through = round(sent + wide * rows)
+    found = [
+        _product("matmul", low.numbers.activations, m=rows, n=z["experts"], k=width),
+        low.touch(rows * z["experts"]),
+    ]
+    if low.numbers.rounds:
+        found.append(low.rounding(rows * width))
+    found.append(low.matmul(chosen.tokens, up, width, busy)[-1])
+    found.append(low.touch(through * z["inner"], activate))
+    if low.numbers.rounds:
+        found.append(low.rounding(through * z["inner"]))
+    found.append(low.matmul(chosen.tokens, width, z["inner"], busy)[-1])
+    found.append(low.touch((through * width + rows * width) / 2))
     return found
 
 
@@ -449,6 +507,12 @@ def _unfused(low: Lowering, z: Heads, *, biased: bool, eager: bool = True) -> li
     return found
 
 
+MOST_LATENT_HEADS = 64
+"""Up to so many heads latent attention is bound by what it reads, and it reads each latent vector once, as key and as
+value: two multiply-adds of a head for each of its 576 numbers stay below what a GPU computes in the time of two bytes.
+Beyond, products decide."""
+
+
 def _latent(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     """Keys and values made from the latent vectors of a prompt; while text is generated, queries brought to them."""
     z, phase = node.sizes, low.phase
@@ -457,10 +521,10 @@ def _latent(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     if phase.name == DECODE:
         found += low.matmul(rows, rank, z["head_dim"], heads)
         shape = Heads(phase.batch, heads, 1, 1, phase.context, rank, rank, False)
-        extra = rope / (2 * rank)
+        latent = (rank + rope) / (2 * rank) if heads <= MOST_LATENT_HEADS else 1 + rope / (2 * rank)
         return [
             *found,
-            _one_kernel(low, shape, False).times(1 + extra),
+            _one_kernel(low, shape, False).times(latent),
             *low.matmul(rows, z["value_dim"], rank, heads),
         ]
     all_rows = phase.batch * phase.context

@@ -85,8 +85,8 @@ def _training(
     states = {"adam": 2, "sgd": 0, "none": 0}[optimizer] + (1 if narrow and optimizer != "none" else 0)
     stored, largest = 0, 0
     for block in graph.blocks:
-        own = sum(_stored(node, phase, kernels) for node in block.nodes)
-        came = phase.elements(block.nodes[0].inputs[0])
+        own = sum(_stored(node, phase, kernels) // graph.keeps(block.name, node.name) for node in block.nodes)
+        came = phase.elements(block.nodes[0].inputs[0]) // (graph.tp if graph.scattered else 1)
         stored += block.repeat * (came if recompute else own)
         largest = max(largest, own)
     kept_bytes = numbers.activation_bytes(stored + (largest if recompute else 0))

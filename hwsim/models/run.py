@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy
@@ -88,8 +89,15 @@ def explain(result: RunResult) -> Why:
 
 def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str], None] | None = None) -> ModelRun:
     """Price every phase that is asked for."""
+    divided = model.parallel.given()
+    if prod(divided.get(axis, 1) for axis in ("tp", "pp", "dp", "ep")) > 1:
+        said = ", ".join(f"{name}: {value}" for name, value in divided.items())
+        raise InputError(
+            f"{model.name} is divided over several devices (parallel: {{{said}}}), and {machine.name} is one; name a "
+            f"system, as in: hwsim model {model.name} 8x{machine.name}"
+        )
     graph, use = Graph.of(model), model.use
-    numbers, swapped = _computed(machine, Numbers.of(model))
+    numbers, swapped = computed_numbers(machine, Numbers.of(model))
     wanted = list(phases_of(model, graph))
     kernels = choose_kernels(model, graph, wanted[0][0])
     prices = StepPrice(machine, graph, numbers, kernels, use.recompute, use.optimizer, use.dropout, told)
@@ -120,7 +128,7 @@ HALVES = {"fp16": "bf16", "bf16": "fp16"}
 """Formats of 16 bits, one of which nearly every machine has."""
 
 
-def _computed(machine: MachineSpec, numbers: Numbers) -> tuple[Numbers, str]:
+def computed_numbers(machine: MachineSpec, numbers: Numbers) -> tuple[Numbers, str]:
     """The other format of 16 bits where the machine has only that one, with a word about it."""
     kernels = simulated_on(machine)
     wrong = {each for each in (numbers.weights, numbers.activations, numbers.kv) if each in HALVES}

@@ -277,6 +277,23 @@ class ModelUse(Spec):
     optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="train: what happens to the weights.")
 
 
+class Division(Spec):
+    """How devices divide a model among themselves; what is not said is as on a command line."""
+
+    tp: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="Devices that divide heads and widths.")
+    pp: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="Devices that divide layers, in line.")
+    dp: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="Copies that divide sequences.")
+    ep: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="Devices that divide experts.")
+    sp: Literal[0, 1] | None = Field(
+        None, description="1: what every device of a tp group would do alike (norms, sums) is divided by tokens."
+    )
+    micro: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="Parts of a batch in a pipeline.")
+
+    def given(self) -> dict[str, int]:
+        """What the file says."""
+        return {name: int(value) for name, value in self.model_dump().items() if value is not None}
+
+
 class ModelWorkload(WorkloadSpec):
     """A whole model: blocks of operations."""
 
@@ -289,6 +306,10 @@ class ModelWorkload(WorkloadSpec):
     width: Dimension | None = Field(None, description="features: their width.")
     sizes: dict[Name, Extent] = Field({}, description="Named extents.", examples=[{"layers": 32}])
     use: ModelUse = Field(ModelUse(), description="How it is used where nothing else is asked for.")
+    parallel: Division = Field(
+        Division(), description="How several devices divide it; a command line may say otherwise.",
+        examples=[{"tp": 4, "pp": 2}],
+    )  # fmt: skip
     context: Extent | None = Field(None, description="The longest text that it was made for.")
     blocks: tuple[Block, ...] = Field(min_length=1, max_length=1024, description="What is done, in this order.")
 

@@ -19,6 +19,15 @@ class HostCostSpec(Spec):
         description="Whether the host prepares the next step while the devices work: then a step takes the longer of "
         "both, otherwise their sum."
     )
+    arrival: Duration | None = Field(
+        None,
+        description="Between a request that is sent and its place in the queue: received, turned into tokens.",
+    )
+    token: Duration | None = Field(
+        None,
+        description="For each token that is given out, in a process of its own (turned into text, sent): tokens wait "
+        "in line where steps make them faster.",
+    )
     source: Source | dict[str, str] = Field(description="Where the numbers come from; fitted ones say on what.")
 
 

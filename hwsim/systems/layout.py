@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hwsim.errors import InputError
 from hwsim.models.graph import Graph
-from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
+from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload
 from hwsim.systems.spec import SystemSpec
 
 AXES = ("tp", "pp", "dp", "ep")
+NUMBERS = (*AXES, "sp", "micro")
+"""What a command line or a model file may say of a layout."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Layout:
     ep: int = 1
     micro: int = 1
     """Parts into which the batch of a copy is cut, so that stages of a pipeline work at the same time."""
+    sp: int = 0
+    """1 where devices of a tensor group divide by tokens what each of them would do alike."""
 
     @property
     def devices(self) -> int:
@@ -35,7 +40,7 @@ class Layout:
     @property
     def words(self) -> str:
         named = [f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1] or ["tp=1"]
-        return " ".join([*named, *([f"micro={self.micro}"] if self.micro > 1 else [])])
+        return " ".join([*named, *(["sp=1"] if self.sp else []), *([f"micro={self.micro}"] if self.micro > 1 else [])])
 
     def device(self, t: int = 0, e: int = 0, p: int = 0, d: int = 0) -> int:
         """The number of a device, by its places."""
@@ -58,10 +63,13 @@ def make_layout(system: SystemSpec, numbers: Mapping[str, int]) -> Layout:
     for name in (*AXES, "micro"):
         if numbers.get(name, 1) < 1:
             raise InputError(f"{name}={numbers[name]}: at least 1")
+    if numbers.get("sp", 0) not in (0, 1):
+        raise InputError(f"sp={numbers['sp']}: 1 divides norms and sums of a tensor group by tokens, 0 does not")
     others = numbers.get("pp", 1) * numbers.get("dp", 1) * numbers.get("ep", 1)
     tp = numbers.get("tp", max(1, system.count // others))
     pp = numbers.get("pp", 1)
-    layout = Layout(tp, pp, numbers.get("dp", 1), numbers.get("ep", 1), numbers.get("micro", pp))
+    sp = numbers.get("sp", 0) if tp > 1 else 0
+    layout = Layout(tp, pp, numbers.get("dp", 1), numbers.get("ep", 1), numbers.get("micro", pp), sp)
     if layout.devices > system.count:
         raise InputError(f"{layout.words}: {layout.devices} devices, and {system.name} has {system.count}")
     return layout
@@ -81,6 +89,10 @@ def check_heads(model: ModelWorkload, tp: int) -> None:
             )
 
 
+def has_experts(model: ModelWorkload) -> bool:
+    return any(isinstance(node.op, Experts) for _, node in Graph.of(model).nodes())
+
+
 def layouts(count: int, *, experts: bool = False) -> Iterator[Layout]:
     """All ways to use so many devices by powers of two, and what else divides their number."""
     for tp in _divisors(count):
@@ -93,3 +105,15 @@ def layouts(count: int, *, experts: bool = False) -> Iterator[Layout]:
 
 def _divisors(number: int) -> tuple[int, ...]:
     return tuple(each for each in range(1, number + 1) if number % each == 0)
+
+
+def stages_of(model: ModelWorkload, graph: Graph, pp: int) -> Iterator[Graph]:
+    """What each stage of a pipeline has of a graph; raises InputError where there are more stages than layers."""
+    layers = sum(block.repeat for block in graph.blocks if block.repeat > 1)
+    if pp > max(1, layers):
+        raise InputError(f"pp={pp}: {model.name} has {layers} layers that can be divided")
+    if pp == 1:
+        yield graph
+        return
+    edges = [round(layers * stage / pp) for stage in range(pp + 1)]
+    yield from (graph.layers(first, last - first) for first, last in pairwise(edges))

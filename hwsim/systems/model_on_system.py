@@ -10,16 +10,16 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.models.graph import Graph
 from hwsim.models.load import load_model
 from hwsim.models.run import choose_kernels, phases_of
-from hwsim.ops.model import Experts, ModelWorkload
+from hwsim.ops.model import ModelWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.find import device_of, load_system
-from hwsim.systems.layout import AXES, Layout, layouts, make_layout
+from hwsim.systems.layout import NUMBERS, Layout, has_experts, layouts, make_layout
 from hwsim.systems.parallel import Parallel, ParallelStep
 from hwsim.systems.shards import SplitCheck, check_split
 from hwsim.systems.spec import SystemSpec
 
-OWN = (*AXES, "micro", "library")
+OWN = (*NUMBERS, "library")
 """Parameters of the split; all others are those of the model."""
 
 
@@ -76,9 +76,9 @@ def run_on_system(
     told: Callable[[str], None] | None = None,
 ) -> SystemRun:  # fmt: skip
     """Simulate a model on several devices, as a command line says it."""
-    joined, loaded = load_system(system), _loaded(model, given)
-    numbers = {name: _whole(name, given[name]) for name in (*AXES, "micro") if name in given}
-    layout = make_layout(joined, numbers)
+    joined, loaded = load_system(system), load_asked(model, given)
+    numbers = {name: whole_number(name, given[name]) for name in NUMBERS if name in given}
+    layout = make_layout(joined, {**loaded.parallel.given(), **numbers})
     network = Network(joined, given.get("library"))
     return run_layout(loaded, joined, layout, network, timeline=timeline, told=told)
 
@@ -100,10 +100,6 @@ def run_layout(
     return SystemRun(model, system, layout, network.library, steps, check, parallel.numbers.words())
 
 
-def has_experts(model: ModelWorkload) -> bool:
-    return any(isinstance(node.op, Experts) for _, node in Graph.of(model).nodes())
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A layout that was tried."""
@@ -118,7 +114,7 @@ def search_layouts(
     model: str, system: str, given: Mapping[str, str], told: Callable[[str], None] | None = None
 ) -> list[Candidate]:
     """All layouts that use the whole system, fastest first; those that do not fit come last, with the reason."""
-    joined, loaded = load_system(system), _loaded(model, given)
+    joined, loaded = load_system(system), load_asked(model, given)
     network = Network(joined, given.get("library"))
     found = []
     for layout in layouts(joined.count, experts=has_experts(loaded)):
@@ -134,13 +130,14 @@ def search_layouts(
     return sorted(found, key=lambda each: (bool(each.why), each.run.seconds if each.run is not None else 0.0))
 
 
-def _loaded(model: str, given: Mapping[str, str]) -> ModelWorkload:
+def load_asked(model: str, given: Mapping[str, str]) -> ModelWorkload:
+    """A model by name, with the parameters of a command line that are its own."""
     loaded = with_parameters(load_model(model).model, {name: value for name, value in given.items() if name not in OWN})
     assert isinstance(loaded, ModelWorkload)
     return loaded
 
 
-def _whole(name: str, text: str) -> int:
+def whole_number(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 6:
         raise InputError(f"{name}={text}: a whole number is needed")
     return int(text)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from math import ceil
 from typing import Any, Literal
 
 from hwsim.energy import static_watts
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, Span
-from hwsim.errors import CapacityError, InputError
+from hwsim.errors import CapacityError
 from hwsim.models.count import parameters_of
 from hwsim.models.graph import LAST, Graph
 from hwsim.models.kernels import SERVING
@@ -28,7 +27,7 @@ from hwsim.models.price import StepCost, StepPrice
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
-from hwsim.systems.layout import Layout, check_heads
+from hwsim.systems.layout import Layout, check_heads, stages_of
 from hwsim.text import data
 
 BUCKET_BYTES = 25 << 20
@@ -110,15 +109,10 @@ class Parallel:
         self.machine, self.model, self.network, self.layout = machine, model, network, layout
         self.numbers = Numbers.of(model)
         check_heads(model, layout.tp)
-        whole = Graph.of(model, layout.tp, layout.ep)
-        layers = sum(block.repeat for block in whole.blocks if block.repeat > 1)
-        if layout.pp > max(1, layers):
-            raise InputError(f"pp={layout.pp}: {model.name} has {layers} layers that can be divided")
+        whole = Graph.of(model, layout.tp, layout.ep, layout.sp)
         use = model.use
         self.recompute, self.optimizer = use.recompute, use.optimizer
-        self.graphs = [
-            whole.layers(first, count) if layout.pp > 1 else whole for first, count in _cut(layers, layout.pp)
-        ]
+        self.graphs = list(stages_of(model, whole, layout.pp))
         self.prices = [
             StepPrice(machine, graph, self.numbers, kernels, use.recompute, use.optimizer, use.dropout, told)
             for graph in self.graphs
@@ -184,7 +178,8 @@ class Parallel:
     def pieces(self, stage: int, cost: StepCost, part: Part, phase: Phase) -> list[Piece]:
         """The work of a stage for one microbatch, layer by layer; on the way back from the last to the first."""
         graph = self.graphs[stage]
-        seconds = {(each.block, each.name): each.seconds for each in cost.operations if each.part == part}
+        slower = cost.seconds / sum(each.seconds for each in cost.operations)  # where the host's starts take longer
+        seconds = {(each.block, each.name): slower * each.seconds for each in cost.operations if each.part == part}
         after: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for each in graph.exchanges:
             rows = phase.rows(each.flow)
@@ -227,12 +222,6 @@ def _layer(
             gathered = 0.0
     if gathered:
         yield Piece(block, round(gathered * FEMTOSECONDS), 0)
-
-
-def _cut(layers: int, stages: int) -> list[tuple[int, int]]:
-    """First layer and number of layers of each stage, as equal as they can be."""
-    edges = [round(layers * stage / stages) for stage in range(stages + 1)]
-    return [(first, last - first) for first, last in pairwise(edges)]
 
 
 class _Line:

@@ -204,8 +204,8 @@ class Scheduler:
                 break
             cached = self._shared_tokens(job)
             tokens = min(budget, job.target - cached)
-            if tokens < job.target - cached and not self.engine.chunked:
-                break
+            if tokens < job.target - cached and not (self.engine.chunked or job.preempted):
+                break  # what was put back may have grown beyond a step: it is read in pieces
             job.shared = cached // self.engine.block
             if not self._take(job, cached + tokens, self._reserve()):
                 job.shared = 0

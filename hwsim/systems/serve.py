@@ -18,6 +18,7 @@ from hwsim.errors import InputError
 from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.requests import Request, Stream
 from hwsim.systems.scheduler import Counters, Job, Scheduler, StepWork
+from hwsim.systems.spec import as_femtoseconds
 
 MOST_SPANS = 50_000
 TOLD_EVERY = 64
@@ -268,9 +269,20 @@ class Replica:
 
     def __post_init__(self) -> None:
         self._bell: Event | None = None
+        self._busy_until = 0
 
     def add(self, request: Request) -> None:
-        self.scheduler.add(request, self.floor.now)
+        """Somebody sends a request; it stands in the queue when the host has read it."""
+        later_fs = as_femtoseconds(self.scheduler.engine.host.arrival)
+        if later_fs:
+            self.floor.start(self._read(request, self.floor.now, later_fs))
+        else:
+            self.scheduler.add(request, self.floor.now)
+            self.ring()
+
+    def _read(self, request: Request, asked_fs: int, later_fs: int) -> Wait:
+        yield self.floor.delay(later_fs)
+        self.scheduler.add(request, asked_fs)
         self.ring()
 
     def ring(self) -> None:
@@ -297,8 +309,25 @@ class Replica:
             if len(self.floor.spans) < MOST_SPANS:
                 words = f"{step.decoding} decoding" + (f", {step.prompt_tokens} of prompts" if step.chunks else "")
                 self.floor.record(self.name, words, begin, self.floor.now)
-            for job in self.scheduler.finish(step, self.floor.now):
-                self.done(job)
+            seen = self._given_out(step)
+            ended = self.scheduler.finish(step, seen)
+            if seen > self.floor.now and ended:
+                self.floor.start(self._answer(ended, seen - self.floor.now))
+            else:
+                for job in ended:
+                    self.done(job)
+
+    def _given_out(self, step: StepWork) -> int:
+        """When the tokens of a step have left: a process of its own hands them on, step after step."""
+        tokens = step.decoding + sum(chunk.ends_prompt for chunk in step.chunks)
+        each_fs = as_femtoseconds(self.scheduler.engine.host.token)
+        self._busy_until = max(self._busy_until, self.floor.now) + tokens * each_fs
+        return self._busy_until
+
+    def _answer(self, ended: list[Job], later_fs: int) -> Wait:
+        yield self.floor.delay(later_fs)
+        for job in ended:
+            self.done(job)
 
     def _pay(self, step: StepWork) -> int:
         """The time of a step, at least a femtosecond; where it went is written down."""

@@ -14,13 +14,14 @@ from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.find import device_of, load_engine, load_system
+from hwsim.systems.layout import AXES, has_experts, make_layout
 from hwsim.systems.requests import Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.serve import ServeResult, serve
 from hwsim.systems.spec import SystemSpec
 from hwsim.systems.step_price import ServedModel
 
 FORMATS = ("precision", "weights", "kv", "activations")
-NUMBERS = ("prompt", "generate", "requests", "seed", "prefix", "tp", "dp", "blocks", "budget")
+NUMBERS = ("prompt", "generate", "requests", "seed", "prefix", "tp", "pp", "dp", "ep", "blocks", "budget")
 OTHERS = ("load", "rate", "trace", "engine", "spread", "library")
 PARAMETERS = (*FORMATS, *NUMBERS, *OTHERS)
 DEFAULT_ENGINE = "vllm"
@@ -71,30 +72,23 @@ def make_service(
         if name not in PARAMETERS:
             raise InputError(f"'{name}' is not one of {', '.join(PARAMETERS)}{did_you_mean(name, PARAMETERS)}")
     numbers = {name: _whole(name, given[name]) for name in NUMBERS if name in given}
-    for name in ("tp", "dp", "requests", "blocks", "budget"):
+    for name in (*AXES, "requests", "blocks", "budget"):
         if numbers.get(name, 1) < 1:
             raise InputError(f"{name}={numbers[name]}: at least 1")
     joined = load_system(system)
     loaded = with_parameters(load_model(model).model, {name: given[name] for name in FORMATS if name in given})
     assert isinstance(loaded, ModelWorkload)
-    tp, dp = _layout(joined, numbers)
+    said = {name: value for name, value in loaded.parallel.given().items() if name in AXES}
+    layout = make_layout(joined, {**said, **{name: numbers[name] for name in AXES if name in numbers}})
+    if layout.ep > 1 and not has_experts(loaded):
+        raise InputError(f"ep={layout.ep}: {loaded.name} has no experts to divide; tp, pp and dp divide other models")
     engine = load_engine(given.get("engine", DEFAULT_ENGINE))
     if "budget" in numbers:
         engine = engine.model_copy(update={"tokens": numbers["budget"]})
     library = given.get("library") or (engine.library if engine.library in joined.libraries else None)
     machine = device_of(joined)
-    price = ServedModel(machine, loaded, engine, Network(joined, library), tp, told)
-    return Service(loaded, joined, engine, price, dp, numbers.get("prefix", 0), numbers.get("blocks"), numbers)
-
-
-def _layout(system: SystemSpec, numbers: Mapping[str, int]) -> tuple[int, int]:
-    """tp and dp: what is not said of tp fills the system."""
-    count = system.count
-    dp = numbers.get("dp", 1)
-    tp = numbers.get("tp", max(1, count // dp))
-    if tp * dp > count:
-        raise InputError(f"tp={tp} dp={dp}: {tp * dp} devices, and {system.name} has {count}")
-    return tp, dp
+    price = ServedModel(machine, loaded, engine, Network(joined, library), layout, told)
+    return Service(loaded, joined, engine, price, layout.dp, numbers.get("prefix", 0), numbers.get("blocks"), numbers)
 
 
 def _whole(name: str, text: str) -> int:

@@ -5,6 +5,7 @@ device holds its share of the weights and computes with it alone; what passes be
 messages of collectives (`exchange`), as it does in time. The two answers differ by the order of sums, and nothing else.
 
     tp  heads, inner widths and the vocabulary: partial sums are all-reduced, logits gathered
+    sp  tokens, between the products of tp: partial sums are reduce-scattered, norms gathered
     pp  layers: activations are sent on
     ep  experts: tokens go to where their expert is, and come back (all-to-all)
     dp  sequences: gradients are all-reduced
@@ -24,7 +25,7 @@ from hwsim.systems.layout import Layout
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]
-HEAD_DIM, TOKENS, TOP_K = 4, 5, 2
+HEAD_DIM, TOP_K = 4, 2
 EPSILON = 1e-6
 
 
@@ -38,6 +39,7 @@ class Small:
     words: int
     experts: int
     sequences: int
+    tokens: int = 5
     seed: int = 0
 
     @classmethod
@@ -45,8 +47,9 @@ class Small:
         """The smallest model that has something for every device of a layout."""
         batch = 2 * layout.dp * layout.ep
         return cls(
-            2 * layout.pp, 2 * layout.tp, 6 * layout.tp, 7 * layout.tp, 2 * layout.ep if experts else 0, batch, seed
-        )
+            2 * layout.pp, 2 * layout.tp, 6 * layout.tp, 7 * layout.tp, 2 * layout.ep if experts else 0, batch,
+            2 * layout.tp if layout.sp else 5, seed,
+        )  # fmt: skip
 
     @property
     def width(self) -> int:
@@ -73,7 +76,7 @@ class Small:
         return found
 
     def text(self) -> NDArray[np.int64]:
-        return np.random.default_rng((self.seed, 1)).integers(0, self.words, (self.sequences, TOKENS))
+        return np.random.default_rng((self.seed, 1)).integers(0, self.words, (self.sequences, self.tokens))
 
 
 # The parts of a layer -------------------------------------------------------------------------------------------------
@@ -166,6 +169,40 @@ def gather_last(arrays: Sequence[Array]) -> Array:
     return np.concatenate(list(_collective("all_gather", "ring", held)[0]), axis=-1)
 
 
+def scatter_sum(arrays: Sequence[Array]) -> list[Array]:
+    """The sum of partial results, to each device its tokens (the second axis)."""
+    summed = _collective("reduce_scatter", "ring", [array.swapaxes(0, 1) for array in arrays])
+    size = len(summed[0]) // len(arrays)
+    return [each[rank * size : (rank + 1) * size].swapaxes(0, 1) for rank, each in enumerate(summed)]
+
+
+def gather_tokens(arrays: Sequence[Array]) -> list[Array]:
+    """All tokens on every device, from the share of each."""
+    size = arrays[0].shape[1]
+    held = []
+    for rank, array in enumerate(arrays):
+        room = np.zeros((size * len(arrays), array.shape[0], array.shape[2]))
+        room[rank * size : (rank + 1) * size] = array.swapaxes(0, 1)
+        held.append(room)
+    return [each.swapaxes(0, 1) for each in _collective("all_gather", "ring", held)]
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """Devices that divide layers, and with `sp` the tokens between their products, too."""
+
+    tp: int
+    sp: int
+
+    def summed(self, partial: Sequence[Array]) -> list[Array]:
+        """What each device has of the sum of partial results."""
+        return scatter_sum(partial) if self.sp else all_reduce(partial)
+
+    def read(self, copies: Sequence[Array]) -> list[Array]:
+        """What each device's products read: every token."""
+        return gather_tokens(copies) if self.sp else list(copies)
+
+
 def send(array: Array) -> Array:
     """To the next device in line."""
     return _collective("send", "direct", [array, np.zeros_like(array)])[1]
@@ -183,21 +220,23 @@ def rows(weight: Array, rank: int, parts: int) -> Array:
 
 def in_shards(small: Small, weights: Weights, text: NDArray[np.int64], layout: Layout) -> Array:
     """The same logits, every device with its share of weights and sequences."""
-    tp, groups = layout.tp, layout.dp * layout.ep
+    tp, groups, team = layout.tp, layout.dp * layout.ep, TensorGroup(layout.tp, layout.sp)
     parts = np.split(text, groups)
     # the table of words is divided by rows: who does not have a word adds nothing
-    x = [all_reduce([_looked_up(weights["words"], part, t, tp) for t in range(tp)]) for part in parts]
+    x = [team.summed([_looked_up(weights["words"], part, t, tp) for t in range(tp)]) for part in parts]
     each_stage = small.layers // layout.pp
     for layer in range(small.layers):
         if layer and layer % each_stage == 0:
             x = [[send(copy) for copy in copies] for copies in x]
-        x = [_attention_sharded(weights, layer, copies, tp) for copies in x]
+        x = [_attention_sharded(weights, layer, copies, team) for copies in x]
         if small.experts:
             for first in range(0, groups, layout.ep):
-                x[first : first + layout.ep] = _experts_sharded(small, weights, layer, x[first : first + layout.ep], tp)
+                last = first + layout.ep
+                x[first:last] = _experts_sharded(small, weights, layer, x[first:last], team)
         else:
-            x = [_gated_sharded(weights, layer, copies, tp) for copies in x]
-    made = [gather_last([norm(copy) @ columns(weights["head"], t, tp) for t, copy in enumerate(c)]) for c in x]
+            x = [_gated_sharded(weights, layer, copies, team) for copies in x]
+    top = [team.read([norm(copy) for copy in copies]) for copies in x]
+    made = [gather_last([copy @ columns(weights["head"], t, tp) for t, copy in enumerate(c)]) for c in top]
     return np.concatenate(made)
 
 
@@ -209,33 +248,34 @@ def _looked_up(table: Array, text: NDArray[np.int64], rank: int, parts: int) -> 
     return np.where(here[..., None], own, 0.0)
 
 
-def _attention_sharded(weights: Weights, layer: int, copies: list[Array], tp: int) -> list[Array]:
-    partial = []
-    for t, copy in enumerate(copies):
+def _attention_sharded(weights: Weights, layer: int, copies: list[Array], team: TensorGroup) -> list[Array]:
+    partial, tp = [], team.tp
+    for t, h in enumerate(team.read([norm(copy) for copy in copies])):
         q, k, v = (columns(weights[f"{layer}.{name}"], t, tp) for name in ("q", "k", "v"))
-        partial.append(attention(norm(copy), q, k, v)[0] @ rows(weights[f"{layer}.o"], t, tp))
-    return [copy + total for copy, total in zip(copies, all_reduce(partial), strict=True)]
+        partial.append(attention(h, q, k, v)[0] @ rows(weights[f"{layer}.o"], t, tp))
+    return [copy + total for copy, total in zip(copies, team.summed(partial), strict=True)]
 
 
-def _gated_sharded(weights: Weights, layer: int, copies: list[Array], tp: int) -> list[Array]:
-    partial = []
-    for t, copy in enumerate(copies):
+def _gated_sharded(weights: Weights, layer: int, copies: list[Array], team: TensorGroup) -> list[Array]:
+    partial, tp = [], team.tp
+    for t, h in enumerate(team.read([norm(copy) for copy in copies])):
         gate, up = (columns(weights[f"{layer}.{name}"], t, tp) for name in ("gate", "up"))
-        partial.append(gated(norm(copy), gate, up) @ rows(weights[f"{layer}.down"], t, tp))
-    return [copy + total for copy, total in zip(copies, all_reduce(partial), strict=True)]
+        partial.append(gated(h, gate, up) @ rows(weights[f"{layer}.down"], t, tp))
+    return [copy + total for copy, total in zip(copies, team.summed(partial), strict=True)]
 
 
 def _experts_sharded(
-    small: Small, weights: Weights, layer: int, groups: list[list[Array]], tp: int
+    small: Small, weights: Weights, layer: int, groups: list[list[Array]], team: TensorGroup
 ) -> list[list[Array]]:
     """Tokens go to the devices of their experts and come back; the inner width of an expert is divided by tp."""
-    ep = len(groups)
+    ep, tp = len(groups), team.tp
     own = small.experts // ep
+    read = [team.read([norm(copy) for copy in copies]) for copies in groups]
     totals = [[np.zeros_like(copy) for copy in copies] for copies in groups]
     for place in range(TOP_K):
         partial: list[list[Array]] = [[] for _ in groups]
         for t in range(tp):
-            flat = [norm(copies[t]).reshape(-1, small.width) for copies in groups]
+            flat = [copies[t].reshape(-1, small.width) for copies in read]
             picks = [chosen(tokens, weights[f"{layer}.router"]) for tokens in flat]
             # for each other device a buffer with room for all tokens; those that stay at home are zeros
             homes = [[top[:, place] // own == e for e in range(ep)] for top, _ in picks]
@@ -253,9 +293,10 @@ def _experts_sharded(
             back = _collective("all_to_all", "direct", made)
             for e, (_, share) in enumerate(picks):
                 partial[e].append(back[e].sum(axis=0) * share[:, place][:, None])
-        for e, copies in enumerate(groups):
-            for t, total in enumerate(all_reduce(partial[e])):
-                totals[e][t] += total.reshape(copies[t].shape)
+        for e in range(ep):
+            shaped = [each.reshape(read[e][0].shape) for each in partial[e]]
+            for t, total in enumerate(team.summed(shaped)):
+                totals[e][t] += total
     return [[copy + total for copy, total in zip(*pair, strict=True)] for pair in zip(groups, totals, strict=True)]
 
 

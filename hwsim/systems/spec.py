@@ -104,6 +104,7 @@ class LibrarySpec(Spec):
 class HostSpec(Spec):
     """The computer that feeds the devices: P8 of the mission."""
 
+    machine: Name | None = Field(None, description="Which machine it is, where it computes, too: `zen4`.")
     bandwidth: BandwidthField = Field(description="From the host to one device, and back.")
     start: Duration = Field(description="Of one copy.")
     shared_by: int = Field(1, ge=1, le=MOST_DEVICES, description="Devices that share one such link.")

@@ -5,13 +5,16 @@ goes row by row are priced once for all rows together; attention is priced apart
 and mean context, for prompts by their new tokens and those before; what devices have to tell each other is played on
 their links. Each of these is a smooth function of one or two numbers, known at the points of a grid (1, 2, 3, 4, 6, 8,
 12, …) and taken as straight between them.
+
+Where experts are divided, each of `ep` devices has its share of the requests, and all wait for the fullest. Stages of a
+pipeline take as many parts of a step as there are stages, one behind the other.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hwsim.energy import static_watts
@@ -26,7 +29,7 @@ from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
 from hwsim.systems.engine_spec import EngineSpec
-from hwsim.systems.layout import check_heads
+from hwsim.systems.layout import Layout, check_heads, stages_of
 from hwsim.systems.scheduler import StepWork
 from hwsim.systems.serve import StepTime
 from hwsim.text import data
@@ -97,20 +100,57 @@ class Surface:
         return self._curves[second]
 
 
+Pieces = tuple[tuple[int, int, bool], ...]
+"""Pieces of prompts: new tokens, tokens before them, and whether the prompt ends with them."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A part of a step: requests that decode, the tokens before them, and pieces of prompts."""
+
+    decoding: int
+    context: int
+    chunks: Pieces = ()
+
+    @property
+    def rows(self) -> int:
+        return self.decoding + sum(tokens for tokens, _, _ in self.chunks)
+
+    def parts(self, count: int) -> list[Load]:
+        """Shares as equal as whole requests allow; the fullest first, empty ones left out."""
+        if count == 1:
+            return [self]
+        chunks: list[list[tuple[int, int, bool]]] = [[] for _ in range(count)]
+        rows = [(self.decoding + count - 1 - place) // count for place in range(count)]
+        decoding = list(rows)
+        for chunk in sorted(self.chunks, reverse=True):
+            place = rows.index(min(rows))
+            chunks[place].append(chunk)
+            rows[place] += chunk[0]
+        context = self.context / max(1, self.decoding)
+        found = [
+            Load(each, round(each * context), tuple(own))
+            for each, own in zip(decoding, chunks, strict=True)
+            if each or own
+        ]
+        return sorted(found, key=lambda load: -load.rows)
+
+
 @dataclass
 class ServedModel:
-    """A model on a group of devices that share it: `tp` divides heads and widths."""
+    """A model on a group of devices that share it, as a layout says; `dp` is the business of who sends requests."""
 
     machine: MachineSpec
     model: ModelWorkload
     engine: EngineSpec
     network: Network
-    tp: int = 1
+    layout: Layout = field(default_factory=Layout)
     told: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
-        check_heads(self.model, self.tp)
-        self.graph = Graph.of(self.model, self.tp)
+        check_heads(self.model, self.layout.tp)
+        self.graph = Graph.of(self.model, self.layout.tp, self.layout.ep)
+        self.stages = list(stages_of(self.model, self.graph, self.layout.pp))
         self.numbers = Numbers.of(self.model)
         if not self.graph.is_generative:
             raise InputError(f"{self.model.name} makes no tokens one by one; serving is for models that do")
@@ -139,36 +179,68 @@ class ServedModel:
 
     @property
     def devices(self) -> int:
-        return self.tp
+        return self.layout.tp * self.layout.ep * self.layout.pp
 
     def step(self, work: StepWork) -> StepTime:
         chunks = tuple((chunk.tokens, chunk.cached, chunk.ends_prompt) for chunk in work.chunks)
         return self.price(work.decoding, work.context, chunks)
 
-    def price(self, decoding: int, context: int, chunks: tuple[tuple[int, int, bool], ...] = ()) -> StepTime:
-        """So many requests that decode, with `context` tokens before them in all, beside pieces of prompts: new tokens,
-        tokens before them, and whether the prompt ends with them."""
+    def price(self, decoding: int, context: int, chunks: Pieces = ()) -> StepTime:
+        """So many requests that decode, with `context` tokens before them in all, beside pieces of prompts."""
         key = (decoding, context, chunks)
         if key not in self._steps:
             if len(self._steps) > MOST_STEPS:
                 self._steps.clear()
-            self._steps[key] = self._sum(decoding, context, chunks)
+            self._steps[key] = self._piped(Load(decoding, context, chunks))
         return self._steps[key]
 
-    def _sum(self, decoding: int, context: int, chunks: tuple[tuple[int, int, bool], ...]) -> StepTime:
-        new = sum(tokens for tokens, _, _ in chunks)
-        rows, last = decoding + new, decoding + sum(ends for _, _, ends in chunks)
+    def _piped(self, load: Load) -> StepTime:
+        """As many parts as stages, one behind the other: a step takes the sum of a stage's work on all of them, or all
+        stages of the longest where there are too few parts to keep the stages busy; a part is handed on between."""
+        stages = self.layout.pp
+        if stages == 1:
+            return self._divided(load)
+        found = [self._divided(part) for part in load.parts(stages)]
+        longest = max(found, key=lambda each: each.seconds)
+        total = sum(each.seconds for each in found) / stages
+        scale = max(total, longest.seconds) / sum(each.seconds for each in found)
+        sent = (stages - 1) * self._handed_on(-(-load.rows // stages))
+        joules = [each.joules for each in found]
+        return StepTime(
+            scale * sum(each.prompts for each in found), scale * sum(each.decoding for each in found),
+            scale * sum(each.communication for each in found) + sent,
+            None if None in joules else sum(each or 0.0 for each in joules),
+        )  # fmt: skip
+
+    def _divided(self, load: Load) -> StepTime:
+        """Each device of the experts has its share of the requests; experts wait for the fullest."""
+        parts = load.parts(self.layout.ep)
+        fullest = self._sum(parts[0])
+        if fullest.joules is None:
+            return fullest
+        return replace(fullest, joules=fullest.joules * sum(part.rows for part in parts) / parts[0].rows)
+
+    def _sum(self, load: Load) -> StepTime:
+        decoding, chunks, rows = load.decoding, load.chunks, load.rows
+        last = decoding + sum(ends for _, _, ends in chunks)
         body, head = self._rows.at(rows), self._head.at(last)
-        decode = self._decode.at(decoding, context / decoding) if decoding else (0.0, 0.0)
+        decode = self._decode.at(decoding, load.context / decoding) if decoding else (0.0, 0.0)
         prompts = [self._prompt.at(tokens, cached) for tokens, cached, _ in chunks]
         talk, talk_last = self._talk.at(rows), self._talk_last.at(last)
         alone = self._rows.at(decoding)
         more = body[0] - alone[0] if decoding else body[0]
-        joules = sum(part[1] for part in (body, head, decode, *prompts, talk, talk_last)) * self.devices
+        joules = sum(part[1] for part in (body, head, decode, *prompts, talk, talk_last)) * self.layout.tp
         return StepTime(
             more + sum(part[0] for part in prompts), alone[0] + head[0] + decode[0] if decoding else head[0],
             talk[0] + talk_last[0], joules if self._priced else None,
         )  # fmt: skip
+
+    def _handed_on(self, rows: int) -> float:
+        """What a stage sends to the next."""
+        width = self.stages[-1].blocks[0].nodes[0].flow.per_row
+        nbytes = -(-round(rows * width * stored_bits(self.numbers.activations) / 8) // self.layout.tp)
+        pair = (self.layout.device(), self.layout.device(p=1))
+        return self.network.collective_fs("send", nbytes, pair, self.numbers.activations) / FEMTOSECONDS
 
     # Closed form ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +258,7 @@ class ServedModel:
     def blocks_of(self, block: int) -> int:
         """Blocks of so many tokens that fit beside the weights; raises CapacityError where not even one does."""
         has = capacity(self.machine)
-        weights = weight_bytes(self.graph, self.numbers)
+        weights = max(weight_bytes(stage, self.numbers) for stage in self.stages)
         working = self.working_bytes
         each = self.token_bytes * block
         if has is None:
@@ -196,14 +268,15 @@ class ServedModel:
             raise CapacityError(
                 f"{self.model.name} in {self.numbers.words()} needs {data(weights)} for weights and {data(working)} to "
                 f"work in on each of {self.devices}, and {self.engine.name} takes {self.engine.memory:.0%} of "
-                f"{data(has)} of {self.machine.name}; more devices (tp=), weights=fp8 or a larger machine would help"
+                f"{data(has)} of {self.machine.name}; more devices (tp=, pp=), weights=fp8 or a larger machine would "
+                "help"
             )
-        return int(room // each)
+        return int(room // each) * self.layout.ep
 
     @property
     def token_bytes(self) -> float:
-        """Keys and values of one token on one device."""
-        return self.numbers.kv_bytes(kept_per_token(self.graph))
+        """Keys and values of one token on the device that keeps most of them."""
+        return self.numbers.kv_bytes(max(kept_per_token(stage) for stage in self.stages))
 
     @cached_property
     def working_bytes(self) -> int:
@@ -236,7 +309,7 @@ class ServedModel:
 
     def _exchanged(self, rows: int, *, last: bool) -> Pair:
         """What the devices tell each other in a step of so many rows."""
-        if self.devices == 1:
+        if self.layout.tp * self.layout.ep == 1:
             return 0.0, 0.0
         repeats = {block.name: block.repeat for block in self.graph.blocks}
         total = sum(
@@ -250,8 +323,12 @@ class ServedModel:
         """One exchange, alone on the links of the first group of devices."""
         bits = stored_bits(self.numbers.activations)
         nbytes = round(rows * exchange.flow.per_row * bits / 8)
-        members = range(self.devices)
-        return self.network.collective_fs(exchange.collective, nbytes, members, self.numbers.activations) / FEMTOSECONDS
+        experts = exchange.collective == "all_to_all"
+        members = self.layout.expert_group() if experts else self.layout.tensor_group()
+        if len(members) == 1:
+            return 0.0
+        fs = self.network.collective_fs(exchange.collective, nbytes, members, self.numbers.activations)
+        return (2 if experts else 1) * fs / FEMTOSECONDS  # tokens go to their experts, and come back
 
 
 MOST_STEPS = 20_000

@@ -2,12 +2,14 @@
 
 Every row goes through what `hwsim model` runs. Nothing was fitted to any of these rows. The rows of PyTorch are forward
 passes (`inf`) and steps of training (`train`, forward and backward, with dropout and without an optimizer) in fp32,
-operation by operation or compiled (`fusion`). The serving rows are the time for each token under continuous batching:
-a step of generating, and the prompts of other sequences that are read meanwhile.
+operation by operation, compiled (`fusion`), or on several devices (`dp4`, `tp4`, `pp4_1`). The serving rows are the
+time for each token under continuous batching: a step of generating, and the prompts of other sequences that are read
+meanwhile.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
@@ -21,6 +23,10 @@ from hwsim.models.run import run
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
+from hwsim.systems.communicate import Network
+from hwsim.systems.find import load_system
+from hwsim.systems.layout import make_layout
+from hwsim.systems.model_on_system import run_layout
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual
 from hwsim.validation.split import unfitted_half
@@ -29,8 +35,13 @@ from hwsim.validation.table import LINE, Record, integer, number, read_table, sa
 WHAT = "seconds of whole models, against PyTorch on real GPUs and a serving engine"
 COLUMNS = ("machine", "model", "mode", "seq", "batch", "variant", "e2e_ms", "pred_roofline_ms", "pred_neusight_ms")
 SERVING_COLUMNS = ("machine", "model", "isl", "osl", "batch", "tpot_ms")
-BARS = {"inf": 0.06, "train": 0.12, "serving": 0.10}
-NAMES = {"inf": "inference", "train": "training", "serving": "Llama-3.1-8B served on one H100"}
+BARS = {"inf": 0.06, "train": 0.12, "several": 0.15, "serving": 0.10}
+NAMES = {
+    "inf": "inference",
+    "train": "training",
+    "several": "on several devices",
+    "serving": "Llama-3.1-8B served on one H100",
+}
 OTHERS = {"pred_neusight_ms": "NeuSight", "pred_roofline_ms": "a roofline"}
 """Other predictors of the same rows."""
 
@@ -42,6 +53,8 @@ TRAINED = {"bert_large": "bert_large_words"}
 DROPOUT = {"opt_13": "layers"}
 """OPT drops nothing of its scores; the others drop everywhere."""
 ONE_DEVICE = ("", "fusion")
+SEVERAL = re.compile(r"(?P<axis>dp|tp|pp)(?P<devices>\d{1,3})(?:_(?P<micro>\d{1,4}))?")
+"""Variants of several devices: dp4, tp4, and pp4_1, four stages with one microbatch. `batch` is that of all of them."""
 
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
@@ -69,7 +82,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         family = f"gpu_model_{'training' if record['mode'] == 'train' else 'inference'}"
         group = f"{record['mode']} {record['machine']}"
         rows.append(_compared(record, group, _name(record), found, measured, family))
-        errors[record["mode"]].append(rows[-1].error)
+        errors["several" if SEVERAL.fullmatch(record["variant"]) else record["mode"]].append(rows[-1].error)
         for column, who in OTHERS.items():
             if record[column]:
                 others[record["mode"], who].append(relative_error(number(path, record, column), measured))
@@ -101,8 +114,8 @@ def _reason(record: Record) -> str:
         return f"there is no machine {record['machine']}"
     if record["model"] not in STOCK | OWN:
         return f"the numbers of {record['model']} are not known"
-    if record["variant"] not in ONE_DEVICE:
-        return f"{record['variant']} takes several devices"
+    if record["variant"] not in ONE_DEVICE and not SEVERAL.fullmatch(record["variant"]):
+        return f"the variant {record['variant']} is not known"
     return "" if record["mode"] in ("inf", "train") else f"{record['mode']} is no mode"
 
 
@@ -117,7 +130,24 @@ def pytorch_seconds(path: Path, record: Record) -> float:
         "kernels": "compiled" if record["variant"] == "fusion" else "eager",
         "dropout": DROPOUT.get(record["model"], "all"),
     }  # fmt: skip
+    if (several := SEVERAL.fullmatch(record["variant"])) is not None:
+        return _seconds_of_several(path, record, model, parameters, several)
     return _seconds(path, record, model, parameters)
+
+
+def _seconds_of_several(
+    path: Path, record: Record, model: ModelWorkload, parameters: Mapping[str, object], variant: re.Match[str]
+) -> float:
+    """The same on several devices, as `hwsim model bert_large 4xa100_40 dp=4 phase=train` runs it."""
+    numbers = {"tp": 1, "micro": int(variant["micro"] or 1)}
+    numbers[variant["axis"]] = int(variant["devices"])
+    try:
+        system = load_system(f"{variant['devices']}x{record['machine']}")
+        asked = with_parameters(model, parameters)
+        assert isinstance(asked, ModelWorkload)
+        return run_layout(asked, system, make_layout(system, numbers), Network(system)).seconds
+    except HwsimError as error:
+        raise table_error(path, int(record[LINE]), "", str(error)) from error
 
 
 def served_seconds(path: Path, record: Record) -> float:

@@ -1,15 +1,16 @@
 """`hwsim validate serving`: time to first token and time per output token of served models against measured ones.
 
 Every row is served by the simulation that `hwsim serve` runs. The cost of the host in the engine files was fitted on
-rows that are not reported. What else the table does not say was settled with rows of both halves in view: which
-precision weights have where none is recorded (that of the published weights), and how many requests the benchmark
-sent (below).
+rows that are not reported. How a benchmark sent its requests and what its servers took at a time the table does not
+say: it was found out from the times to the first token of the fitted half (below), and some of it earlier with rows of
+both halves in view: which precision weights have where none is recorded (that of the published weights), BURST and
+MIXED_LENGTHS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -42,6 +43,15 @@ BURST = "0.5.1.post1"
 half of all prompts."""
 MIXED_LENGTHS = ((1024, 1024), (1024, 8192), (8192, 1024))
 """Shapes of a benchmark that draws lengths from 80 to 100 % of these, ten requests for each user."""
+SWEEPS = (("trtllm", "1.0.0rc3"), ("vllm", "0.12.0"))
+SWEPT_PROMPTS = (1024, 2048, 4096)
+"""A benchmark with ten requests for each user, all of one length. Users who began together stay together, and then
+the time to the first token is that of whole groups of prompts: it shows how many fit into a step."""
+SWEPT_STEP = 2
+"""Prompts that a step of its servers took at most, whatever their length."""
+ONE_PLACE_FEWER = (("meta-llama/Llama-3.1-8B-Instruct", "trtllm"),)
+"""Servers that had one place fewer than there were users: first tokens wait for somebody else's last one, 1/users of
+the whole time of a request on average."""
 SPREAD = 0.1
 """All other benchmarks: five requests for each user, lengths up to a tenth above and below what is said. With lengths
 that are all equal, users who began together would stay in step for ever; on real servers they do not."""
@@ -89,8 +99,21 @@ class Measured:
     def group(self) -> str:
         return f"{self.model.rpartition('/')[2]} {self.machine} {self.backend} {self.precision or 'not recorded'}"
 
+    @property
+    def swept(self) -> bool:
+        return (self.backend, self.version) in SWEEPS and self.prompt in SWEPT_PROMPTS
+
+    def server(self) -> dict[str, int]:
+        """Settings of the engine that its benchmark changed."""
+        found = {"tokens": SWEPT_STEP * self.prompt + self.users} if self.swept else {}
+        if (self.model, self.backend) in ONE_PLACE_FEWER and self.users > 1:
+            found["requests"] = self.users - 1
+        return found
+
     def stream(self) -> Stream:
         """The requests, as the benchmark that measured this row sent them."""
+        if self.swept:
+            return closed_loop(self.users, self.prompt, self.output, 10 * self.users)
         if self.version == BURST:
             return closed_loop(self.users, self.prompt, self.output, self.users)
         if (self.prompt, self.output) in MIXED_LENGTHS:
@@ -174,7 +197,9 @@ def compare(services: dict[tuple[object, ...], Service], row: Measured) -> Itera
             formats["kv"] = "fp8"
         given = {"tp": str(row.tp), "engine": row.backend, **formats}
         services[key] = make_service(MODELS[row.model], f"8x{row.machine}", given)
-    result = services[key].run(row.stream())
+    service = services[key]
+    engine = service.engine.model_copy(update=row.server())
+    result = replace(service, engine=engine).run(row.stream())
     assert result.tpot is not None
     name = f"line {row.line}: {row.prompt} + {row.output} tokens, {row.users} users, tp={row.tp}"
     for what, found, measured in (("TPOT", result.tpot.mean, row.tpot), ("TTFT", result.ttft.mean, row.ttft)):

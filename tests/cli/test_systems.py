@@ -66,7 +66,7 @@ def test_collectives_over_size_are_drawn(tmp_path: Path) -> None:
         (("serve", "llama3_8b", "h100", "users=4"), "'users' is not one of"),
         (("serve", "llama3_8b", "h100", "trace=none.csv"), "cannot be read as a CSV table"),
         (("serve", "llama3_8b", "h100", "prompt=600000"), "it would never be served"),
-        (("serve", "llama3_70b", "h100"), "more devices (tp=), weights=fp8"),
+        (("serve", "llama3_70b", "h100"), "more devices (tp=, pp=), weights=fp8"),
         (("serve", "bert_base", "h100"), "makes no tokens one by one"),
         (("serve", "llama3_8b", "8xh100", "tp=16"), "16 devices, and dgx_h100 has 8"),
         (("serve", "llama3_8b", "3xh100"), "tp can be 1, 2, 4, 8, 16, 32"),

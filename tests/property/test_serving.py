@@ -135,6 +135,33 @@ def test_the_host_counts_where_it_is_slower() -> None:
     assert hidden.limit().startswith("the host")
 
 
+def test_a_request_is_read_before_it_stands_in_the_queue() -> None:
+    """5 ms to be read, 500 µs of prompt; then steps of 1 ms, which nothing delays."""
+    host = {"step": "0 s", "request": "0 s", "overlap": True, "arrival": "5 ms", "source": "made up"}
+    result = serve(closed_loop(1, 500, 11, 3), engine(host=host), Linear())
+    assert all(each.ttft == pytest.approx(5.5e-3) and each.tpot == pytest.approx(1e-3) for each in result.served)
+
+
+def test_tokens_wait_in_line_where_steps_make_them_faster_than_they_are_given_out() -> None:
+    """40 users, steps of 1 ms: at 20 µs a token the line is empty after each step, 0.8 ms; at 50 µs 20,000 tokens a
+    second leave at most, the time per token is 40 x 50 µs, and first tokens stand behind others."""
+    host = {"step": "0 s", "request": "0 s", "overlap": True, "source": "made up"}
+    stream = closed_loop(40, 16, 100, 400, spread=0.5)
+    fast, slow = (serve(stream, engine(host={**host, "token": token}), Linear()) for token in ("20 us", "50 us"))
+    assert fast.tpot is not None and slow.tpot is not None
+    assert fast.tpot.mean == pytest.approx(1e-3, rel=0.05)
+    assert slow.output_per_s == pytest.approx(20_000, rel=0.03)
+    assert slow.ttft.p50 > 10 * fast.ttft.p50
+    check(slow, stream)
+
+
+def test_a_prompt_that_was_put_back_is_read_in_pieces_where_it_has_outgrown_a_step() -> None:
+    stream = closed_loop(8, 500, 100, 16)
+    result = serve(stream, engine(chunked=False, tokens=520), Linear(70))
+    assert result.preemptions
+    check(result, stream)
+
+
 def test_a_request_that_never_fits_is_refused_before_anything_runs() -> None:
     with pytest.raises(CapacityError, match=r"request 0: 500 \+ 100 tokens need 38 blocks.*room for 37"):
         serve(closed_loop(1, 500, 100, 1), engine(), Linear(37))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -101,3 +102,27 @@ def test_memory_of_a_device_is_divided_and_checked() -> None:
     assert quarter.memory.weights == pytest.approx(whole.memory.weights / 4, rel=0.01)
     with pytest.raises(CapacityError, match="divide it further"):
         Parallel(H100, model, network, Layout()).require_room(whole)
+
+
+def test_sequence_parallelism_scatters_every_sum_and_gathers_it_before_the_next_product() -> None:
+    """A ring's all-reduce is a reduce-scatter and an all-gather: the same bytes, so the same time on links alone; what
+    norms and sums read is a quarter (Korthikanti and others, 2022)."""
+    plain, divided = (Graph.of(gpt2(), tp=4, sp=sp) for sp in (0, 1))
+    counted = [Counter(each.collective for each in graph.exchanges) for graph in (plain, divided)]
+    assert counted[0]["all_reduce"] == counted[1]["reduce_scatter"] == counted[1]["all_gather"] - 1
+    assert {name for _, name in divided.scattered} >= {"norm1", "norm2"}
+    links = {"bandwidth": "100 GB/s"}
+    with_sums, with_parts = (parallel(Layout(tp=4, sp=sp), **links).step(TRAIN) for sp in (0, 1))
+    assert with_parts.stages[0].exposed_fs == pytest.approx(with_sums.stages[0].exposed_fs, rel=1e-3)
+    assert with_parts.stages[0].compute_fs < with_sums.stages[0].compute_fs
+    assert with_parts.memory.activations < 0.7 * with_sums.memory.activations
+    assert with_parts.memory.weights == with_sums.memory.weights
+
+
+def test_a_host_that_starts_kernels_slowly_is_as_slow_on_several_devices() -> None:
+    """Small steps, kernel by kernel: each of two devices waits for its host as one device does."""
+    model = gpt2()
+    eager = Parallel(H100, model, Network(system()), Layout(dp=2), kernels="eager").step(Phase("forward", 2, 8))
+    alone = StepPrice(H100, Graph.of(model), Numbers.of(model), "eager").step(Phase("forward", 1, 8))
+    assert alone.host_seconds == alone.seconds
+    assert eager.seconds == pytest.approx(alone.seconds, rel=1e-6)

@@ -7,8 +7,10 @@ import pytest
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError
 from hwsim.models.graph import Graph
+from hwsim.models.kernels import SERVING, Lowering
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.numbers import Numbers
+from hwsim.models.phase import decode
 from hwsim.models.price import StepPrice
 from hwsim.models.run import run_phases
 from hwsim.models.timeline import model_timeline
@@ -161,3 +163,39 @@ def test_a_timeline_has_every_layer_and_the_seconds_and_joules_of_its_steps() ->
         assert layers == 2 * ["words", "layer 1", "layer 2", "layer 3", "layer 4", "head"]
         drawn = sum(each.watts * (each.end_fs - each.start_fs) for each in made.power) / 1e15
         assert drawn == pytest.approx(sum(phase.step.joules or 0.0 for phase in found.phases), rel=1e-6)
+
+
+def served_kernels(model: ModelWorkload, rows: int, tp: int = 1) -> dict[str, list[dict[str, int]]]:
+    """Sizes of the products of each operation of a layer, for a step that makes a token for each of so many."""
+    low = Lowering(Numbers("bf16", "bf16", "bf16"), SERVING, decode(rows, 1000))
+    graph = Graph.of(model, tp)
+    return {
+        node.name: [dict(call.sizes) for call in calls if call.product]
+        for block, node, calls in low.calls(graph)
+        if block.name == "layer"
+    }
+
+
+def test_an_engine_takes_products_of_one_input_together() -> None:
+    """DeepSeek's projections to 1536 (queries), 512 (latent) and 64 (positions) read the same rows."""
+    kernels = served_kernels(load_model("deepseek_v3").model, 4)
+    assert kernels["q_down"] == [{"m": 4, "n": 1536 + 512 + 64, "k": 7168}]
+    assert kernels["kv_down"] == kernels["k_rope"] == []
+
+
+def test_shared_experts_of_an_engine_are_further_experts_of_the_same_product() -> None:
+    """64 tokens on 8 devices choose 222 of 256 experts on average, E (1 - (1 - 8/256)^64); one more is for all."""
+    (router, up, down) = served_kernels(load_model("deepseek_v3").model, 64, tp=8)["down"]
+    assert router == {"m": 64, "n": 256, "k": 7168}
+    assert (up["n"], up["k"], up["batch"]) == (2 * 2048 // 8, 7168, 222 + 1)
+    assert (down["n"], down["k"], down["batch"]) == (7168, 2048 // 8, 222 + 1)
+
+
+def test_latent_attention_reads_each_latent_vector_once() -> None:
+    """61 layers, 64 sequences of 5,000 tokens, 576 numbers of two bytes: 22.5 GB, in 4.7 ms at 4.8 TB/s of an H200;
+    read as keys and once more as values it would be twice that."""
+    model = load_model("deepseek_v3").model
+    price = StepPrice(load_machine("h200").spec, Graph.of(model, 8), Numbers.of(model))
+    spent = sum(each.seconds for each in price.decode(64, 5000).operations if each.word == "latent_attention")
+    least = 61 * 64 * 5000 * 576 * 2 / 4.8e12
+    assert least < spent < 1.7 * least

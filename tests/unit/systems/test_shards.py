@@ -15,6 +15,7 @@ from hwsim.systems.shards import Small, check_split, gradients, whole
     [
         Layout(tp=2), Layout(tp=4), Layout(tp=3), Layout(pp=2), Layout(pp=4), Layout(dp=4), Layout(ep=2), Layout(ep=4),
         Layout(tp=2, pp=2, dp=2), Layout(tp=2, ep=2), Layout(tp=2, pp=2, dp=2, ep=2),
+        Layout(tp=2, sp=1), Layout(tp=4, sp=1), Layout(tp=3, pp=2, dp=2, sp=1), Layout(tp=2, ep=2, sp=1),
     ],
     ids=lambda layout: layout.words,
 )  # fmt: skip
@@ -48,6 +49,12 @@ def test_a_sum_that_is_left_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(shards, "all_reduce", list)
     assert not check_split(Layout(tp=2)).passed
     assert not check_split(Layout(dp=2)).passed
+
+
+def test_tokens_of_others_that_do_not_come_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequence parallelism: a device that reads its own tokens in place of all answers something else."""
+    monkeypatch.setattr(shards, "gather_tokens", lambda arrays: [np.concatenate(2 * [each], 1) for each in arrays])
+    assert not check_split(Layout(tp=2, sp=1)).passed
 
 
 def test_tokens_that_stay_at_home_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hwsim.errors import SpecError
 from hwsim.models.load import load_model
 from hwsim.models.run import run
 from hwsim.spec.parameters import with_parameters
-from hwsim.validation.models import _machine, served_seconds, validate
+from hwsim.validation.models import COLUMNS, _machine, pytorch_seconds, served_seconds, validate
 from hwsim.validation.report import Report
 from hwsim.validation.table import read_table, shipped
 
@@ -40,10 +40,10 @@ def test_a_row_is_what_the_model_command_runs(tmp_path: Path) -> None:
 
 def test_a_wrong_time_misses_its_bar_and_other_machines_are_named(tmp_path: Path) -> None:
     found = compared(table(tmp_path, "h100,bert_large,inf,512,16,,70,90,80", "abacus,bert_large,inf,512,8,,9,,",
-                           "h100,bert_large,inf,512,8,dp4,9,,", "h100,switch4,inf,512,8,,9,,"))  # fmt: skip
+                           "h100,bert_large,inf,512,8,zero3,9,,", "h100,switch4,inf,512,8,,9,,"))  # fmt: skip
     assert not found.passed
     assert any("there is no machine abacus" in note for note in found.notes)
-    assert any("dp4 takes several devices" in note for note in found.notes)
+    assert any("the variant zero3 is not known" in note for note in found.notes)
     assert any("the numbers of switch4 are not known" in note for note in found.notes)
     assert any("NeuSight 14.3%" in note and "a roofline 28.6%" in note for note in found.notes)
 
@@ -58,3 +58,15 @@ def test_a_served_token_is_within_a_tenth_of_the_measured_one() -> None:
 def test_a_damaged_row_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"rows\.csv:2: seq: 'long' is not a whole number"):
         compared(table(tmp_path, "h100,bert_large,inf,long,16,,70,,"))
+
+
+def test_rows_of_several_devices_are_what_a_system_takes(tmp_path: Path) -> None:
+    """One microbatch goes through four stages one after the other: as long as on one device. Four copies of a quarter
+    of the batch, or four shares of every layer, are faster, and at most four times."""
+    rows = [f"h100,bert_large,inf,512,8,{variant},1,," for variant in ("", "dp4", "tp4", "pp4_1")]
+    path = table(tmp_path, *rows)
+    one, dp, tp, pp = (pytorch_seconds(path, record) for record in read_table(path, COLUMNS))
+    assert pp == pytest.approx(one, rel=0.01)
+    assert one / 4.4 < dp < one / 2
+    assert one / 4.4 < tp < one / 1.5
+    assert {bar.name for bar in compared(path).bars} == {"inference, mean error", "on several devices, mean error"}
