@@ -79,8 +79,17 @@ class Lane:
 class ArrayAgent:
     """All arrays of a chip, which work on one tile together."""
 
-    def __init__(self, floor: Floor, chip: Chip, passes: Sequence[ArrayPass], links: dict[str, Link]) -> None:
+    def __init__(
+        self,
+        floor: Floor,
+        chip: Chip,
+        passes: Sequence[ArrayPass],
+        links: dict[str, Link],
+        host: tuple[int, int] = (0, 0),
+    ) -> None:
         self.floor, self.chip, self.passes, self.links = floor, chip, passes, links
+        self.host = host
+        """Cycles in which the host sends inputs before the first tile, and takes results after the last."""
         self.watch = ArrayWatch(f"{chip.unit.name}[0]")
         dma = chip.unit.dma
         self.dma = floor.engines(dma.engines)
@@ -196,6 +205,11 @@ class ArrayAgent:
     # Work -------------------------------------------------------------------------------------------------------------
 
     def _compute(self) -> Wait:
+        before, after = self.host
+        if before:
+            yield self._until(before)
+            self.watch.wait(INPUTS, before)
+            self._free = self._loadable = self._drained = self._out = self._vector_free = before
         for each in self.passes:
             first_store = len(self.stored)
             self._lanes.clear()
@@ -209,6 +223,7 @@ class ArrayAgent:
         self.watch.wait(FILL, self._drained)
         self.watch.wait(VECTOR, self._out)
         self.watch.wait(OUTPUTS, max(event.value for event in self.over))
+        self.watch.wait(OUTPUTS, self.watch.now + after)
 
     def _finish(self, number: int, out: int, stores: Sequence[Event]) -> Wait:
         yield self._until(out)
@@ -375,10 +390,12 @@ def play_alone(chip: Chip, whole: ArrayPass) -> int:
     return play_passes(chip, [alone], Floor()).watch.now
 
 
-def play_passes(chip: Chip, passes: Sequence[ArrayPass], floor: Floor) -> ArrayAgent:
+def play_passes(
+    chip: Chip, passes: Sequence[ArrayPass], floor: Floor, host: tuple[int, int] = (0, 0)
+) -> ArrayAgent:
     """Let the time of passes pass on a floor."""
     links = {level.name: floor.link(level.name, _bytes_per_second(chip, level.name)) for level in chip.machine.memory}
-    agent = ArrayAgent(floor, chip, passes, links)
+    agent = ArrayAgent(floor, chip, passes, links, host)
     done = agent.start()
     floor.run()
     assert done.processed, "an array waits for something that never comes"
