@@ -109,7 +109,7 @@ def simulate_layer(path: Path, record: Record, choices: dict[str, object]) -> Ru
         "accumulator.size": f"{BUFFERS * integer(path, record, 'accumulator_rows') * SUM_ROW} B",
     }
     if is_product(path, record):
-        layer, shape = "matmul", {"m": p * q, "n": k, "k": c}
+        layer, shape = "matmul", {"m": p * q, "n": k, "k": c, "packed": False}
     else:
         layer = "conv2d"
         shape = {"ci": c, "co": k, "height": (q - 1) * stride + s, "width": (p - 1) * stride + r, "kernel": r}
