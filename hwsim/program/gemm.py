@@ -112,6 +112,19 @@ def distinct(operand: Operand, box: Box) -> int:
     return rows * prod(_count(cluster) for cluster in _clusters(steps))
 
 
+def neighbours(operand: Operand, box: Box) -> tuple[int, int]:
+    """Bytes along the innermost axis of a box of indices, side by side, and bytes from there to the next such run."""
+    steps = []
+    for index, stride in operand.strides.items():
+        block, _ = operand.far.get(index, (0, 0))
+        extent = box.get(index, 1)
+        steps.append((abs(int(stride)), min(extent, block) if block else extent))
+    element = ceil(operand.element_bytes)
+    inner = [step for step in steps if step[0] == element]
+    run = element * max((extent for _, extent in inner), default=1)
+    return run, min((stride for stride, extent in steps if stride > element and extent > 1), default=run)
+
+
 def _looked_up(places: Gather, box: Box) -> int:
     """Rows that a box of indices looks up: each once, and no more than the whole table names."""
     return min(box.get(places.index, 1), np.unique(places.offsets).size)

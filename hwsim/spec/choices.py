@@ -96,6 +96,16 @@ class MappingSpec(Spec):
     tile_m: TileExtent | None = Field(None, description="Rows of A and C in a tile; chosen if not given.")
     tile_n: TileExtent | None = Field(None, description="Columns of B and C in a tile; chosen if not given.")
     tile_k: TileExtent | None = Field(None, description="Columns of A and rows of B in a tile; chosen if not given.")
+    box: dict[str, TileExtent] = Field(
+        {},
+        description="Iterations of single loops in a tile, such as {h: 4, w: 14} of a convolution; other loops of the "
+        "same group are whole. Instead of tile_m, tile_n or tile_k.",
+    )
+    reuse: Literal["auto", "none"] = Field(
+        "auto",
+        description="What tiles of one loop share. auto: comes once where there is room; none: each tile loads all its "
+        "inputs and weights anew, as a library does that calls one tile after the other.",
+    )
     keep: Literal["auto", "none"] = Field(
         "auto",
         description="What one loop leaves for the next. auto: stays in a scratchpad where it fits; none: goes through "
@@ -115,7 +125,8 @@ class MappingSpec(Spec):
     @model_serializer(mode="wrap")
     def _without_open_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
-        return {name: value for name, value in data.items() if value is not None or name not in ("buffers", "dataflow")}
+        unsaid = {"box": {}, "reuse": "auto", "buffers": None, "dataflow": None}
+        return {name: value for name, value in data.items() if name not in unsaid or value != unsaid[name]}
 
 
 Extent = KernelTile

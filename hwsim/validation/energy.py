@@ -34,6 +34,7 @@ from hwsim.targets.grid.mapping import (
     NestCounts,
     NestLevel,
     Role,
+    RowStationary,
     count_accesses,
 )
 from hwsim.targets.grid.model import PeGrid
@@ -46,12 +47,15 @@ from hwsim.validation.table import LINE, Record, columns_of, integer, number, re
 SHAPE = ("batch", "c_in", "c_out", "h_in", "w_in", "r", "s", "stride", "pad", "groups")
 LAYER_COLUMNS = ("network", "layer", *SHAPE, "zero_inputs_pct", "total_ms", "energy_mj")
 MACHINE = "eyeriss"
+FITTED = "alexnet"
+"""The network whose layers the constants of the machine were fitted to."""
 
 
 @dataclass(frozen=True)
 class MeasuredLayer:
     """A measured layer with what hwsim counts for it."""
 
+    network: str
     name: str
     measured_j: float
     measured_s: float
@@ -79,6 +83,11 @@ def read_layers(path: Path) -> list[MeasuredLayer]:
     return [_layer(machine, grid, path, record) for record in read_table(path, LAYER_COLUMNS)]
 
 
+def fitted_layers(layers: Sequence[MeasuredLayer]) -> list[MeasuredLayer]:
+    """Those that the two constants of the machine were fitted to."""
+    return [layer for layer in layers if layer.network == FITTED]
+
+
 def leave_one_out(layers: Sequence[MeasuredLayer]) -> list[float]:
     """The error of each layer when both constants are fitted to the others."""
     errors = []
@@ -100,9 +109,11 @@ def fit(layers: Sequence[MeasuredLayer]) -> tuple[float, float]:
 
 
 def as_run(layers: Sequence[MeasuredLayer]) -> Iterator[ComparisonRow]:
-    """What a run prints, with both constants fitted to the other layers: time, and energy and power with that time."""
+    """What a run prints: time, and energy and power with that time. For a layer that was fitted to, both constants are
+    fitted to the others."""
+    fitted = fitted_layers(layers)
     for layer in layers:
-        dynamic, static = fit([each for each in layers if each is not layer])
+        dynamic, static = fit([each for each in fitted if each is not layer]) if layer in fitted else (1.0, 1.0)
         joules = layer.joules(layer.simulated_s, dynamic, static)
         for quantity, simulated, measured, unit in (
             (TIME, layer.simulated_s, layer.measured_s, "s"),
@@ -120,7 +131,12 @@ def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> Me
     n, c, m, h, w, r, s, stride, pad, groups = (integer(path, record, column) for column in SHAPE)
     shape = ConvShape(c, m, (h, w), (r, s), n, (stride, stride), (pad, pad), groups=groups)
     zeros = number(path, record, "zero_inputs_pct") / 100
-    cost = find_mapping(grid, shape, zeros, goal="energy")
+    said = record.get("mapping")
+    cost = (
+        grid.cost(RowStationary.of(shape, _letters(path, record)), zeros)
+        if said
+        else find_mapping(grid, shape, zeros, goal="energy")
+    )
     played = play_mapping(grid, cost, zeros)
     assert machine.energy is not None
     picojoules = sum(
@@ -129,6 +145,7 @@ def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> Me
         if part != "dram"
     )
     return MeasuredLayer(
+        network=record["network"],
         name=f"{record['network']} {record['layer']}",
         measured_j=number(path, record, "energy_mj") * 1e-3,
         measured_s=number(path, record, "total_ms") * 1e-3,
@@ -136,6 +153,14 @@ def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> Me
         static_w=float(sum(static.power for static in machine.energy.static.values())),
         simulated_s=played.elapsed_fs * 1e-15,
     )
+
+
+def _letters(path: Path, record: Record) -> dict[str, int]:
+    """``n=1 m=96 e=7``: the mapping that the chip had."""
+    try:
+        return {name: int(value) for name, value in (word.split("=") for word in record["mapping"].split())}
+    except ValueError:
+        raise table_error(path, int(record[LINE]), "mapping", "write letters with numbers: n=1 m=96 e=7") from None
 
 
 ANY_TIME = 1.0
@@ -317,7 +342,7 @@ def _energy(store: StoreSpec, count: LevelAccesses) -> Fraction:
 
 
 WHAT = "energy against measured chips and against the counts of other programs"
-LAYER_BAR, SWEEP_BAR = 0.06, 0.05
+LAYER_BAR, UNFITTED_BAR, SWEEP_BAR = 0.06, 0.08, 0.05
 
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
@@ -362,17 +387,23 @@ def _layers(path: Path, *, own: bool = False) -> Part:
     notes = [_simulated(layers)]
     if own:
         return rows, [], [*notes, "nothing was fitted to this table: the constants are those of machines/eyeriss.yaml"]
-    left_out = leave_one_out(layers)
+    fitted = fitted_layers(layers)
+    left_out = leave_one_out(fitted)
     rows += [
         ComparisonRow(layer.name, "Eyeriss layers, left out of the fit", error)
-        for layer, error in zip(layers, left_out, strict=True)
+        for layer, error in zip(fitted, left_out, strict=True)
     ]
     rows += as_run(layers)
-    dynamic, static = fit(layers)
+    dynamic, static = fit(fitted)
     notes += [
-        f"a fit to all layers would change pe.mac by {dynamic - 1:+.1%} and the static power by {static - 1:+.1%}"
+        f"a fit to all layers of {FITTED} would change pe.mac by {dynamic - 1:+.1%} and the static power by {static - 1:+.1%}"
     ]
-    return rows, [_bar("Eyeriss layers, each left out of the fit", left_out, LAYER_BAR)], notes
+    unfitted = [layer.error_simulated for layer in layers if layer.network != FITTED]
+    bars = [
+        _bar("Eyeriss layers, each left out of the fit", left_out, LAYER_BAR),
+        _bar("Eyeriss layers of VGG-16, none of them fitted, with the simulated time", unfitted, UNFITTED_BAR),
+    ]
+    return rows, bars, notes
 
 
 def _simulated(layers: Sequence[MeasuredLayer]) -> str:

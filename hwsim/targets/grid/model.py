@@ -331,7 +331,7 @@ class DoubleBuffering:
 
     @classmethod
     def of(cls, mapping: RowStationary, grid: PeGrid) -> DoubleBuffering:
-        buffer = grid.sizes.buffer
+        buffer = grid.sizes.buffer if grid.unit.double_buffered else 0
         inputs = 2 * mapping.input_tile + mapping.sum_tile <= buffer
         sums = (2 if inputs else 1) * mapping.input_tile + 2 * mapping.sum_tile <= buffer
         return cls(mapping.pass_weights <= grid.weight_room, inputs, sums)

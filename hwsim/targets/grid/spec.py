@@ -41,6 +41,11 @@ class GridSpec(UnitSpec):
         "come when it is over.",
         examples=["8 KiB"],
     )
+    double_buffered: bool = Field(
+        True,
+        description="Whether inputs come and finished sums leave while other passes are computed, where the buffer has "
+        "room for both; otherwise the grid waits for them.",
+    )
     drain_words: PerCycle = Field(
         4,
         ge=1,

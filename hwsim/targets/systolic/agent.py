@@ -79,10 +79,21 @@ class Lane:
 class ArrayAgent:
     """All arrays of a chip, which work on one tile together."""
 
-    def __init__(self, floor: Floor, chip: Chip, passes: Sequence[ArrayPass], links: dict[str, Link]) -> None:
+    def __init__(
+        self,
+        floor: Floor,
+        chip: Chip,
+        passes: Sequence[ArrayPass],
+        links: dict[str, Link],
+        host: tuple[int, int] = (0, 0),
+    ) -> None:
         self.floor, self.chip, self.passes, self.links = floor, chip, passes, links
+        self.host = host
+        """Cycles in which the host sends inputs before the first tile, and takes results after the last."""
         self.watch = ArrayWatch(f"{chip.unit.name}[0]")
-        self.dma = floor.engines(chip.unit.dma.engines)
+        dma = chip.unit.dma
+        self.dma = floor.engines(dma.engines)
+        self.writers = self.dma if dma.writers is None else floor.engines(dma.writers)
         self.slots: list[Slot] = []
         self.first: list[int] = []
         for each in passes:
@@ -107,7 +118,7 @@ class ArrayAgent:
         self._lanes: dict[int, Lane] = {}
         self._dram = chip.dram.name
         self._clock_hz = chip.clock_hz
-        dma, latency = chip.unit.dma, chip.dram.latency
+        latency = chip.dram.latency
         self._setup = Fraction(0) if dma.setup is None else dma.setup.cycles(chip.clock_hz)
         self._engine_rate = None if dma.bandwidth is None else dma.bandwidth.bytes_per_cycle(chip.clock_hz)
         seconds = None if latency is None else latency.seconds(chip.machine.clock_hz(chip.dram.clock))
@@ -170,14 +181,15 @@ class ArrayAgent:
             yield link.transfer(move.nbytes)
             return self.floor.delay(0)
         begin = self.floor.now
-        yield self.dma.request(number)
+        engines = self.writers if move.store else self.dma
+        yield engines.request(number)
         if self._setup:
             yield self.floor.delay(self._fs(self._setup * move.requests))
         moving = [link.transfer(move.nbytes * self._store_weight if move.store else move.nbytes)]
-        if self._engine_rate is not None:
-            moving.append(self.floor.delay(self._fs(move.nbytes / self._engine_rate)))
+        if self._engine_rate is not None and engines is self.dma:
+            moving.append(self.floor.delay(self._fs(max(move.nbytes, move.padded) / self._engine_rate)))
         yield self.floor.every(moving) if len(moving) > 1 else moving[0]
-        self.dma.release()
+        engines.release()
         if self.floor.timeline:
             lane = f"{self.watch.name} {move.role}s {'to' if move.store else 'from'} {move.level}"
             self.floor.record(lane, name, begin, self.floor.now)
@@ -193,6 +205,11 @@ class ArrayAgent:
     # Work -------------------------------------------------------------------------------------------------------------
 
     def _compute(self) -> Wait:
+        before, after = self.host
+        if before:
+            yield self._until(before)
+            self.watch.wait(INPUTS, before)
+            self._free = self._loadable = self._drained = self._out = self._vector_free = before
         for each in self.passes:
             first_store = len(self.stored)
             self._lanes.clear()
@@ -206,6 +223,7 @@ class ArrayAgent:
         self.watch.wait(FILL, self._drained)
         self.watch.wait(VECTOR, self._out)
         self.watch.wait(OUTPUTS, max(event.value for event in self.over))
+        self.watch.wait(OUTPUTS, self.watch.now + after)
 
     def _finish(self, number: int, out: int, stores: Sequence[Event]) -> Wait:
         yield self._until(out)
@@ -372,10 +390,12 @@ def play_alone(chip: Chip, whole: ArrayPass) -> int:
     return play_passes(chip, [alone], Floor()).watch.now
 
 
-def play_passes(chip: Chip, passes: Sequence[ArrayPass], floor: Floor) -> ArrayAgent:
+def play_passes(
+    chip: Chip, passes: Sequence[ArrayPass], floor: Floor, host: tuple[int, int] = (0, 0)
+) -> ArrayAgent:
     """Let the time of passes pass on a floor."""
     links = {level.name: floor.link(level.name, _bytes_per_second(chip, level.name)) for level in chip.machine.memory}
-    agent = ArrayAgent(floor, chip, passes, links)
+    agent = ArrayAgent(floor, chip, passes, links, host)
     done = agent.start()
     floor.run()
     assert done.processed, "an array waits for something that never comes"

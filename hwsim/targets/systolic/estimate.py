@@ -44,6 +44,8 @@ SPREAD: Mapping[Role, Any] = {
 """Each operand's pieces along an axis of their own, after that of the orders."""
 EQUAL = 2e-3
 """Times that differ by less are taken as equal: then the second aim decides."""
+LONG_TILE = 1 << 30
+"""Bytes of a tile whose last request does not count."""
 NEAR, MOST, TINY = 1.6, 12, 1e-30
 """Choices are looked at closely that are expected to be at most so much worse than the best, and at most so many for
 each number of buffers."""
@@ -67,20 +69,20 @@ class ArrayEstimates:
     def __init__(self, search: TilingSearch, tried: Mapping[str, Sequence[Cut]]) -> None:
         self.search, self.tried = search, tried
         self.array = search.chip.array
-        sizes, counts, starts = {}, {}, {}
+        sizes, streams, counts, starts = {}, {}, {}, {}
         for name in "mnk":
-            flat = [each for cut in tried[name] for each in cut.sizes()]
-            sizes[name] = _along(name, [size for size, _ in flat])
+            flat = [each for cut in tried[name] for each in cut.boxes()]
+            sizes[name] = _along(name, [prod(box.values()) for box, _ in flat])
+            streams[name] = _along(name, [search.streamed(name, box) for box, _ in flat])
             counts[name] = _along(name, [count for _, count in flat])
             starts[name] = np.cumsum([0, *(len(cut.sizes()) for cut in tried[name])])[:-1]
         self._starts = starts
         self._count = counts["m"] * counts["n"] * counts["k"]
         shape = _shape(sizes)
-        body, gap, one_fold = self._tile(shape, 1)
+        body, gap, one_fold = self._tile(_shape(streams), shape, 1)
         self.bodies, self._gaps, self._goes_on = self._sum(body), self._sum(gap), self._sum(gap * one_fold)
-        whole = [cuts[-1].tiles == 1 for cuts in tried.values()]
-        if search.batches > 1 and all(whole):
-            self._take_together(sizes)
+        if search.batches > 1 and all(cuts[-1].tiles == 1 for cuts in tried.values()):
+            self._take_together(streams, sizes)
         self.tile_cycles = self.bodies + self._gaps
         """All tiles, one after the other."""
         fills = 0 if self.array.folding == "serial" else self.array.fill_cycles + self.array.drain_cycles
@@ -89,8 +91,9 @@ class ArrayEstimates:
         results = self._late() / _along("m", [cut.tiles for cut in tried["m"]])
         self.out_cycles = self.array.drain_cycles + results / _along("n", [cut.tiles for cut in tried["n"]])
         """From the last value's entry until the results of a tile are out."""
-        whole_tiles = {name: _along(name, [cut.size for cut in tried[name]]) for name in "mnk"}
-        self.whole_body = self._tile(_shape(whole_tiles), 1)[0]
+        whole = {name: _along(name, [cut.size for cut in tried[name]]) for name in "mnk"}
+        timed = {name: _along(name, [search.streamed(name, cut.box) for cut in tried[name]]) for name in "mnk"}
+        self.whole_body = self._tile(_shape(timed), _shape(whole), 1)[0]
         """A tile that is not at the edge, from its first to its last value."""
         self.energy = self._energy(shape)
 
@@ -112,11 +115,14 @@ class ArrayEstimates:
         own = [i for i in (*view.m, *view.n) if i in view.output.strides]
         return float(cycles_for(self.search.chip, loop.late_body, prod(self.search.extents[i] for i in own)))
 
-    def _take_together(self, sizes: Mapping[str, Numbers]) -> None:
+    def _take_together(self, streams: Mapping[str, Numbers], sizes: Mapping[str, Numbers]) -> None:
         """Products that fit in one tile are dealt out to all arrays."""
         batch = max(1, self.search.batches // self.search.batch_steps)
-        last = {name: each.ravel()[-1:].reshape(1, 1, 1) for name, each in sizes.items()}
-        body, gap, _ = self._tile(_shape(last), batch)
+        timed, last = (
+            _shape({name: values.ravel()[-1:].reshape(1, 1, 1) for name, values in each.items()})
+            for each in (streams, sizes)
+        )
+        body, gap, _ = self._tile(timed, last, batch)
         self.bodies[-1, -1, -1], self._gaps[-1, -1, -1] = body.item() / batch, gap.item() / batch
         self._goes_on[-1, -1, -1] = 0.0
 
@@ -127,11 +133,14 @@ class ArrayEstimates:
             found = np.add.reduceat(found, self._starts[name], axis=axis)
         return found
 
-    def _tile(self, shape: GemmShape, batch: int) -> tuple[Any, Any, Any]:
-        """Cycles from the first to the last value of a tile, then to the next tile, and whether it is one fold."""
+    def _tile(self, timed: GemmShape, shape: GemmShape, batch: int) -> tuple[Any, Any, Any]:
+        """Cycles from the first to the last value of a tile, then to the next tile, and whether it is one fold.
+
+        `timed` has the rows whose time it takes, `shape` those that it has.
+        """
         array, best = self.array, None
         edges = array.fill_cycles + array.drain_cycles
-        for folds, stream in array.shares(shape, batch, self.search.chip.unit.count):
+        for folds, stream in array.shares(timed, batch, self.search.chip.unit.count):
             interval = stream + edges if array.folding == "serial" else np.maximum(stream, array.rows)
             body = (folds - 1) * interval + stream
             found: Any = np.stack(np.broadcast_arrays(body, interval - stream, folds == 1))
@@ -221,6 +230,9 @@ class TilingEstimates:
             if roles:
                 taken.append(sum(held[role][SPREAD[role]] for role in roles))
                 fits = fits & (taken[-1] <= self.search.room[pad.name])
+        if self.search.anew:  # nothing but tiles is held
+            fits = np.broadcast_to(fits, self.shape).copy()
+            fits[:, ROW:] = fits[:, :, ROW:] = False
         traffic: Any = sum(self.moved[role][SPREAD[role]] for role in ROLES if self._far(role))
         time = self._time(buffers)
         fits, time, energy, traffic, *taken = (
@@ -258,6 +270,7 @@ class TilingEstimates:
             traffic=int(ranking.traffic[where]),
             estimate=float(ranking.time[where]),
             energy=float(ranking.energy[where]),
+            anew=self.search.anew,
         )
 
     def _far(self, role: Role) -> bool:
@@ -273,11 +286,28 @@ class TilingEstimates:
             names = zip((first, second), whole, strict=True)
             along = [[self.tried[i][0].uncut()] if uncut else self.tried[i] for i, uncut in names]
             values = np.array([[self.search.bytes_of(role, a, b) for b in along[1]] for a in along[0]], float)
-            shape = [1, 1, 1]
-            shape["mnk".index(first)], shape["mnk".index(second)] = values.shape
-            turned = values if "mnk".index(first) < "mnk".index(second) else values.T
-            found[whole] = turned.reshape(shape)
+            found[whole] = self._spread(first, second, values)
         return found
+
+    @cached_property
+    def _full(self) -> dict[Role, Any]:
+        """The share of a DMA engine's requests that tiles of an operand fill."""
+        if self.search.chip.unit.dma.request is None:
+            return dict.fromkeys(ROLES, 1.0)
+        found: dict[Role, Any] = {}
+        for role in ROLES:
+            first, second, _ = RELEVANT[role]
+            pairs = [[{**a.box, **b.box} for b in self.tried[second]] for a in self.tried[first]]
+            values = np.array([[LONG_TILE / self.search.padded(role, box, LONG_TILE) for box in row] for row in pairs])
+            found[role] = self._spread(first, second, values)
+        return found
+
+    def _spread(self, first: str, second: str, values: Numbers) -> Numbers:
+        """Values over two loops along their axes."""
+        shape = [1, 1, 1]
+        shape["mnk".index(first)], shape["mnk".index(second)] = values.shape
+        turned = values if "mnk".index(first) < "mnk".index(second) else values.T
+        return turned.reshape(shape)
 
     def _piece(self, role: Role, order: str, piece: int) -> Numbers:
         first, second, _ = RELEVANT[role]
@@ -338,7 +368,8 @@ class TilingEstimates:
     def _again(self, role: Role, order: str) -> list[Numbers]:
         """How often all of an operand comes, for each piece that may be kept."""
         once, trips = np.ones((1, 1, 1)), self.trips[RELEVANT[role][2]]
-        return [trips if fetched_again(role, order, piece) else once for piece in PIECES]
+        anew = self.search.anew and role != "output"
+        return [trips if anew or fetched_again(role, order, piece) else once for piece in PIECES]
 
     def _moved(self, role: Role, order: str) -> Numbers:
         """Bytes that each piece brings from the level behind, or takes there."""
@@ -418,7 +449,7 @@ class TilingEstimates:
         chip, batches = self.search.chip, self.search.batches
         start, speed = chip.start_cycles, chip.dram_speed
         far = [role for role in ROLES if self._far(role)]
-        link: Any = sum((self.moved[role] / self._speed(role))[SPREAD[role]] for role in far)
+        link: Any = sum((self.moved[role] / self._rate(role))[SPREAD[role]] for role in far)
         head: Any = 0.0
         for role in ROLES[:2]:
             if self._far(role):
@@ -428,23 +459,33 @@ class TilingEstimates:
         found = np.maximum(
             batches * self.cycles + head + tail, batches * link + start + last + (start if self._far("output") else 0.0)
         )
-        setup = chip.unit.dma.setup
-        if setup is not None or chip.unit.dma.engines == 1:
-            setting = float(setup.cycles(chip.clock_hz)) if setup is not None else 0.0
-            asked: Any = sum(self.transfers[role][SPREAD[role]] for role in far)
-            found = np.maximum(found, (self._steps * asked * setting + batches * link) / chip.unit.dma.engines)
+        dma = chip.unit.dma
+        setting = float(dma.setup.cycles(chip.clock_hz)) if dma.setup is not None else 0.0
+        stores = [] if dma.writers is None else ["output"]
+        for engines, roles in ((dma.engines, set(far) - set(stores)), (dma.writers or 1, set(far) & set(stores))):
+            asked: Any = sum(self.transfers[role][SPREAD[role]] for role in sorted(roles))
+            busy: Any = sum((self.moved[role] / self._speed(role))[SPREAD[role]] for role in sorted(roles))
+            found = np.maximum(found, (self._steps * asked * setting + batches * busy) / engines)
         return found
 
-    def _speed(self, role: Role) -> float:
+    def _speed(self, role: Role) -> Any:
+        """Bytes per cycle of the level behind an operand's scratchpad, and of an engine whose requests are not full."""
+        dma = self.search.chip.unit.dma
+        posted = role == "output" and dma.writers is not None
+        limit = None
+        if dma.bandwidth is not None and self._far(role) and not posted:
+            limit = dma.bandwidth.bytes_per_cycle(self.search.chip.clock_hz)
+        fastest = self._rate(role)
+        return fastest if limit is None else np.minimum(fastest, float(limit) * self._full[role])
+
+    def _rate(self, role: Role) -> float:
         """Bytes per cycle of the level behind an operand's scratchpad."""
         chip = self.search.chip
         level = chip.machine.level(self.search.storage[role].level)
         rate = chip.bytes_per_cycle(level)
         if role == "output" and self._far(role) and chip.dram.write_bandwidth is not None:
             rate = chip.bytes_per_cycle(level, chip.dram.write_bandwidth)
-        engine = chip.unit.dma.bandwidth
-        limit = None if engine is None or not self._far(role) else engine.bytes_per_cycle(chip.clock_hz)
-        return min((float(each) for each in (rate, limit) if each is not None), default=np.inf)
+        return np.inf if rate is None else float(rate)
 
     # Energy -----------------------------------------------------------------------------------------------------------
 

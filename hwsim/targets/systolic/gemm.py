@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf, isqrt, prod
+from math import ceil, inf, isqrt, prod
 from typing import Any
 
 import numpy as np
 
 from hwsim.errors import CapacityError
 from hwsim.numerics.format import find_format
-from hwsim.program.gemm import GemmShape, GemmView, footprint, slides
+from hwsim.program.gemm import Box, GemmShape, GemmView, footprint, neighbours, slides
 from hwsim.program.loops import Operand
 from hwsim.spec.choices import MappingSpec
 from hwsim.targets.systolic.agent import play_alone
@@ -57,10 +57,12 @@ MOST_PLAYED, LONGEST, SURE, LONG = 600, 4096, 0.93, 0.85
 """Choices are played as long as they have so few steps together, and the one that promises most if it has so few by
 itself; not those whose estimate is so much longer than what another one took, since estimates are nearer to the truth
 than that. One that is too long to be played has to promise more."""
+PAGE = 4096
+"""Bytes whose addresses are translated together."""
 TIE = 0.01
 """Of choices whose times differ by no more, when played, the one that takes the least energy is taken."""
-Shape = tuple[GemmShape, int, bool]
-"""A tile's extents, how many of it, and whether earlier sums are added to."""
+Shape = tuple[GemmShape, GemmShape, int, bool]
+"""A tile's extents, those whose time it takes, how many of it, and whether earlier sums are added to."""
 
 
 class TilingSearch:
@@ -73,7 +75,11 @@ class TilingSearch:
         self.extents = view.loop.extents
         self.batches = prod(self.extents[index] for index in view.batch)
         self.batch_steps = BATCH_STEPS
+        self.anew = False
+        """Whether each tile loads all its inputs and weights."""
         self.operands: dict[Role, Operand] = {"input": view.input, "weight": view.weight, "output": view.output}
+        self.skipped = {} if chip.unit.gathers else _skipped(view)
+        """By how many positions a window moves on at a time, along each axis: what it skips comes along."""
         self.storage = {
             role: OperandStorage(places.bits[each.tensor], places.level[each.tensor])
             for role, each in self.operands.items()
@@ -84,7 +90,8 @@ class TilingSearch:
 
     def choices(self, asked: MappingSpec, goal: Goal = "time") -> list[Tiling]:
         """The best that fit, the very best first; raises CapacityError if nothing fits."""
-        tried = {name: self._cuts(name, getattr(asked, f"tile_{name}")) for name in "mnk"}
+        self.anew = asked.reuse == "none"
+        tried = {name: self._cuts(name, getattr(asked, f"tile_{name}"), asked.box) for name in "mnk"}
         table = TilingEstimates(self, tried, ORDERS if asked.order == "auto" else (asked.order,))
         found: dict[tuple[object, ...], Tiling] = {}
         for choice in table.best(goal, self._buffers(asked.buffers)):
@@ -96,7 +103,8 @@ class TilingSearch:
         for buffers in self._buffers(asked.buffers):  # what moves least is often near the best, whatever is estimated
             for choice in table.best("traffic", [buffers])[:1]:
                 found.setdefault(choice.alike(), replace(choice, sure=True))
-        for choice in sorted(found.values(), key=lambda each: (not each.sure, each.estimate))[:PROMOTED]:
+        promoted = sorted(found.values(), key=lambda each: (not each.sure, each.estimate))[:PROMOTED]
+        for choice in () if self.anew else promoted:
             more = self._keeping_more(choice)
             found.setdefault(more.alike(), more)
         refined = [self._by_size(each) for each in found.values()]
@@ -118,6 +126,31 @@ class TilingSearch:
         """Whether an operand lies somewhere else than in its scratchpad."""
         return self.storage[role].level != self.chip.pads[role].name
 
+    def streamed(self, name: str, box: Box) -> int:
+        """Iterations of a group whose time a tile takes: more than it has where commands stream few rows each, or where
+        a fold takes the channels of one position of a window alone."""
+        unit, size = self.chip.unit, prod(box.values())
+        if self.chip.array.dataflow != "ws":
+            return size
+        if name == "k" and not unit.gathers:
+            channels = box[self.view.k[-1]]
+            return size // channels * -(-channels // unit.rows) * unit.rows
+        if name != "m" or unit.least_rows == 1:
+            return size
+        run = box[self.view.m[-1]]
+        whole, rest = divmod(run, unit.rows)
+        last = max(rest, min(unit.rows, unit.least_rows)) if rest else unit.rows
+        return size // run * (whole * unit.rows + (last if rest else 0)) + unit.rows - last
+
+    def padded(self, role: Role, box: Box, nbytes: int) -> int:
+        """Bytes that a DMA engine could have moved in the time that a tile of an operand takes."""
+        request = self.chip.unit.dma.request
+        if request is None or self.storage[role].level != self.chip.dram.name:
+            return nbytes
+        run, step = neighbours(self.operands[role], box)
+        taken = -(-run // request) * request + min(step / PAGE, -(-run // PAGE)) * self.chip.page_bytes
+        return ceil(nbytes * taken / run)
+
     def held(self, choice: Tiling, together: int = 1) -> dict[str, int]:
         """What pieces of so many products take in each scratchpad, each as often as it lies there."""
         taken: Counter[str] = Counter()
@@ -135,9 +168,11 @@ class TilingSearch:
         per_element = self._bytes_per_element(choice)
         streamed = ALONG[array.dataflow][2]
         expected = computing = moving = 0.0
-        for m, n, k in product(*(choice.cuts[name].sizes() for name in "mnk")):
-            size, count = {"m": m[0], "n": n[0], "k": k[0]}, m[1] * n[1] * k[1]
-            folds, stream = array.share(GemmShape(m[0], n[0], k[0]), 1, chip.unit.count)
+        for boxes in product(*(choice.cuts[name].boxes() for name in "mnk")):
+            size = {name: prod(box.values()) for name, (box, _) in zip("mnk", boxes, strict=True)}
+            count = prod(times for _, times in boxes)
+            timed = [self.streamed(name, box) for name, (box, _) in zip("mnk", boxes, strict=True)]
+            folds, stream = array.share(GemmShape(*timed), 1, chip.unit.count)
             stays = folds == 1 and choice.order[-1] == streamed
             anew = 1.0 / trips[streamed] if stays else 1.0  # of these tiles, so many bring a stationary tile
             cycles = folds * array.interval(stream)
@@ -187,8 +222,10 @@ class TilingSearch:
             return np.full(np.shape(piece), min(buffers, pad.buffers))
         return np.clip(self.room[pad.name] // np.maximum(piece, 1), 2, buffers)
 
-    def _cuts(self, name: str, asked: int | None) -> list[Cut]:
+    def _cuts(self, name: str, asked: int | None, box: Box) -> list[Cut]:
         extents = {index: self.extents[index] for index in getattr(self.view, name)}
+        if extents.keys() & box.keys():
+            return [Cut(extents, {index: min(extent, box.get(index, extent)) for index, extent in extents.items()})]
         along_rows, along_columns, _ = ALONG[self.chip.array.dataflow]
         array = self.chip.array
         side = {along_rows: array.rows, along_columns: array.columns}.get(name, max(array.rows, array.columns))
@@ -199,12 +236,21 @@ class TilingSearch:
         if role == "output":
             return -(-first.size * second.size * self.sum_bits // 8)
         if role == "weight" and self.chip.unit.whole_tiles:
-            return self.padded(first.size, second.size)
+            return self.whole_tiles(first.size, second.size)
         if self._plain[role]:
             return -(-first.size * second.size * self.storage[role].bits // 8)
-        return footprint(self.operands[role], {**first.box, **second.box}, self.storage[role].bits)
+        return self.footprint(role, {**first.box, **second.box})
 
-    def padded(self, k: int, n: int) -> int:
+    def footprint(self, role: Role, box: Box) -> int:
+        """Bytes that a box of indices brings."""
+        operand = self.operands[role]
+        if role == "input" and self.skipped:
+            box = {i: (extent - 1) * self.skipped.get(i, 1) + 1 for i, extent in box.items()}
+            steps = {i: stride / self.skipped.get(i, 1) for i, stride in operand.strides.items()}
+            operand = replace(operand, strides=steps)
+        return footprint(operand, box, self.storage[role].bits)
+
+    def whole_tiles(self, k: int, n: int) -> int:
         rows, columns = self.chip.array.rows, self.chip.array.columns
         elements = -(-k // rows) * rows * -(-n // columns) * columns
         return -(-elements * self.storage["weight"].bits // 8)
@@ -401,10 +447,11 @@ class _Walk:
     def _work(self, here: Mapping[str, GroupTile], batch: int, same: bool) -> ArrayWork:
         shape = GemmShape(here["m"].size, here["n"].size, here["k"].size)
         adds_up = here["k"].number > 0 and self.chip.array.dataflow != "os"
-        key = (shape, batch, adds_up)
+        timed = GemmShape(*(self.search.streamed(name, here[name].box) for name in "mnk"))
+        key = (shape, timed, batch, adds_up)
         if key not in self._works:
             bits = (self.search.storage["input"].bits, self.search.storage["weight"].bits, self.search.sum_bits)
-            work, counts, folds = fold_tile(self.chip, shape, batch, bits, adds_up)
+            work, counts, folds = fold_tile(self.chip, shape, batch, bits, adds_up, timed)
             self._works[key] = (work, replace(work, goes_on=folds == 1)), counts
         self._times[key] += 1
         return self._works[key][0][same]
@@ -417,9 +464,9 @@ class _Walk:
         sums = -(-batch * here["m"].size * here["n"].size * self.search.sum_bits // 8)
         vector_cycles = 0
         if (spills and not first) or (first and self.view.loop.operation.continues and self.search.moves("output")):
-            loads.append(self._move("output", sums))
+            loads.append(self._move("output", sums, here))
         if spills and not last:
-            stores.append(self._move("output", sums, store=True))
+            stores.append(self._move("output", sums, here, store=True))
         if last:
             loop = self.view.loop
             results = (
@@ -431,7 +478,7 @@ class _Walk:
             stored = self.search.storage["output"]
             self.counts.touch(self.chip.pads["output"].name, "read", results, self.search.sum_bits)
             if self.search.moves("output"):
-                stores.append(self._move("output", -(-results * stored.bits // 8), store=True))
+                stores.append(self._move("output", -(-results * stored.bits // 8), here, store=True))
         return TileStep(
             self.view.loop.name,
             tuple(load for load in loads if load.nbytes),
@@ -451,7 +498,7 @@ class _Walk:
             key += (here[first].number, here[second].number)
         if key not in self._bytes:
             self._bytes[key] = self._new_bytes(role, here)
-        return self._move(role, batch * self._bytes[key], piece=self._piece(role, here))
+        return self._move(role, batch * self._bytes[key], here, piece=self._piece(role, here))
 
     def _piece(self, role: Role, here: Mapping[str, GroupTile]) -> int:
         """The number of the piece that a tile belongs to: a new one replaces an old one in the scratchpad."""
@@ -473,16 +520,15 @@ class _Walk:
         first, second, _ = RELEVANT[role]
         cuts = self.choice.cuts
         if role == "weight" and self.chip.unit.whole_tiles:
-            return self.search.padded(here[first].size, here[second].size)
-        operand, bits = self.search.operands[role], self.search.storage[role].bits
+            return self.search.whole_tiles(here[first].size, here[second].size)
         if not self._piecewise(role):
-            return footprint(operand, {**here[first].box, **here[second].box}, bits)
+            return self.search.footprint(role, {**here[first].box, **here[second].box})
         outer, inner = nested(role, self.choice.order)
         if self.choice.pieces[role] == ROW:
-            whole = footprint(operand, {**here[outer].box, **cuts[inner].extents}, bits)
+            whole = self.search.footprint(role, {**here[outer].box, **cuts[inner].extents})
             place, count = here[inner].number, len(self.tiles[inner])
         else:
-            whole = footprint(operand, {**cuts[outer].extents, **cuts[inner].extents}, bits)
+            whole = self.search.footprint(role, {**cuts[outer].extents, **cuts[inner].extents})
             place = here[outer].number * len(self.tiles[inner]) + here[inner].number
             count = len(self.tiles[inner]) * len(self.tiles[outer])
         return whole * (place + 1) // count - whole * place // count
@@ -497,9 +543,25 @@ class _Walk:
             if not self.chip.holds(self.places.level[operand.tensor])
         ]
 
-    def _move(self, role: Role, nbytes: int, *, store: bool = False, piece: int = -1) -> Move:
+    def _move(
+        self, role: Role, nbytes: int, here: Mapping[str, GroupTile], *, store: bool = False, piece: int = -1
+    ) -> Move:
         level = self.search.storage[role].level
-        return Move(role, self._tensor[role], level, nbytes, self._after[role], store=store, piece=piece)
+        first, second, _ = RELEVANT[role]
+        padded = self.search.padded(role, {**here[first].box, **here[second].box}, nbytes)
+        return Move(role, self._tensor[role], level, nbytes, self._after[role], 1, padded, store, piece)
+
+
+def _skipped(view: GemmView) -> dict[str, int]:
+    """The stride of windows by the index that moves them: as far as the index inside the window next to it, or more."""
+    strides, element = view.input.strides, view.input.element_bytes
+    inside = [strides[i] for i in view.k if strides[i] > element]
+    found = {}
+    for index in view.m:
+        step = max((each for each in inside if each <= strides[index]), default=strides[index])
+        if step and strides[index] > step and strides[index] % step == 0:
+            found[index] = int(strides[index] // step)
+    return found
 
 
 def _tiles(cut: Cut) -> list[GroupTile]:

@@ -42,6 +42,12 @@ def knobs(machine: MachineSpec, work: WorkloadSpec) -> Mapping[str, Knob]:
             also = tuple(f"tile.{pad}.{axis}" for pad, axes in pads.items() if axis in axes and pad != nearest[axis])
             tries = powers(side, 16 * side)
             found[name] = Knob(name, meaning, AUTO, "1..", (*also, f"mapping.tile_{axis}"), tries)
+        box = "Iterations of single loops in a tile, such as {h: 4, w: 14}, instead of a tile of their group."
+        reuse = "What tiles share: comes once where there is room, or with each tile anew."
+        found |= by_name(
+            Knob("mapping.box", box, AUTO, "{loop: 1..}", group="mapping"),
+            Knob("mapping.reuse", reuse, AUTO, "auto,none", group="mapping"),
+        )
         orders = ",".join((AUTO, *ORDERS))
         found |= by_name(Knob("order", "Loops over tiles, outermost first.", AUTO, orders, ("mapping.order",)))
     if products:

@@ -221,6 +221,13 @@ class Chip:
         return float(rate) if rate is not None else inf
 
     @cached_property
+    def page_bytes(self) -> float:
+        """What a DMA engine could move while it waits for the address of a page."""
+        dma = self.unit.dma
+        rate = None if dma.bandwidth is None else dma.bandwidth.bytes_per_cycle(self.clock_hz)
+        return 0.0 if rate is None or dma.translation is None else float(dma.translation.cycles(self.clock_hz) * rate)
+
+    @cached_property
     def move_speed(self) -> float:
         """Bytes in a cycle that main memory and the DMA engines together can move."""
         engine = self.unit.dma.bandwidth

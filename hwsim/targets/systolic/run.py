@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import groupby, pairwise
+from math import ceil
 from time import perf_counter
 
 from hwsim.energy import ARITHMETIC, OPERANDS, Ledger
@@ -87,6 +88,7 @@ def parts_alone(chip: Chip, agent: ArrayAgent) -> dict[str, int]:
         ARRAY: sum(max(step.work.body, step.work.fed) for step in steps if step.work is not None),
         VECTOR: sum(step.vector_cycles for step in steps),
         FILL: agent.watch.waiting[FILL],
+        "host": sum(agent.host),
     }
     found = {name: count * FEMTOSECONDS // hz for name, count in cycles.items()}
     for name, link in agent.links.items():
@@ -247,7 +249,7 @@ class ArrayCrew:
 
     def work(self, floor: Floor) -> None:
         """Play the tiles; the real math is done in their order."""
-        self.agent = play_passes(self.chip, self.mapped.passes, floor)
+        self.agent = play_passes(self.chip, self.mapped.passes, floor, self._host())
         started = perf_counter()
         if self.kernel.setting.math:
             self.kernel.stages()  # refuses given tensors that the kernel does not have
@@ -255,6 +257,18 @@ class ArrayCrew:
         self.math_seconds = perf_counter() - started
         if floor.timeline:
             self._post_pulses(floor)
+
+    def _host(self) -> tuple[int, int]:
+        """Cycles for inputs that stay on the chip, and for results that do."""
+        chip, places = self.chip, self.mapped.places
+        rate = None if chip.unit.host is None else chip.unit.host.bytes_per_cycle(chip.clock_hz)
+        if rate is None:
+            return 0, 0
+        on_chip = [name for name, level in places.level.items() if chip.holds(level) and name not in places.local]
+        results = set(getattr(self.kernel, "results", ()))
+        sent = sum(places.nbytes[name] for name in on_chip if name not in places.written)
+        taken = sum(places.nbytes[name] for name in on_chip if name in results)
+        return ceil(sent / rate), ceil(taken / rate)
 
     def _post_pulses(self, floor: Floor) -> None:
         """Power over time: of main memory while it moved bytes, of the rest while arrays and lanes were at work."""

@@ -12,7 +12,7 @@ from hwsim.spec.fields import Finding, did_you_mean, unknown_formats
 from hwsim.spec.limits import Cycles, PerCycle, Rate, Side, Units
 from hwsim.spec.machine import MachineSpec, UnitSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, ScratchpadSpec
-from hwsim.units import BandwidthField, LatencyField
+from hwsim.units import BandwidthField, Bytes, LatencyField
 
 Dataflow = Literal["ws", "os", "is"]
 Folding = Literal["serial", "pipelined"]
@@ -41,6 +41,20 @@ class DmaSpec(Spec):
     engines: Units = Field(1, description="Transfers that can be under way at once.")
     setup: LatencyField | None = Field(None, description="Time from a request to its first byte; none if not given.")
     bandwidth: BandwidthField | None = Field(None, description="What one engine moves; no limit if not given.")
+    request: Bytes | None = Field(
+        None,
+        description="Bytes side by side that one request brings; fewer take an engine as long. Not counted if not given.",
+    )
+    translation: LatencyField | None = Field(
+        None,
+        description="Time of an engine that loads for the address of each page of 4 KiB that it comes to; with "
+        "`bandwidth` and `request` alone.",
+    )
+    writers: Units | None = Field(
+        None,
+        description="Engines that only store, beside those that load. A store waits for no answer, so `bandwidth` does "
+        "not limit it. The same engines do both if not given.",
+    )
 
 
 class SystolicSpec(UnitSpec):
@@ -69,12 +83,28 @@ class SystolicSpec(UnitSpec):
     whole_tiles: bool = Field(
         False, description="Whether a tile of weights that does not fill the array is stored and loaded padded to it."
     )
+    least_rows: Side = Field(
+        1,
+        description="Rows of the streamed operand whose time a command takes at least, where weights stay. A command "
+        "streams rows that lie side by side, and the last one of a fold, beside which the next weights enter, takes as "
+        "long as the array has rows; with 1, commands are not counted.",
+    )
+    gathers: bool = Field(
+        True,
+        description="Whether channels of several positions of a window can share the rows of a fold, where weights stay; "
+        "otherwise each position is a fold of its own.",
+    )
     vector: VectorUnitSpec = Field(description="The unit for what the array cannot do.")
     dma: DmaSpec = Field(DmaSpec(), description="What fills and empties the scratchpads.")
     activations: Name | None = Field(
         None,
         description="Level that inputs come from and outputs go to, as long as they fit there: a scratchpad in "
         "which layers follow each other; main memory if not given.",
+    )
+    host: BandwidthField | None = Field(
+        None,
+        description="What inputs that stay on the chip come with from the host before a run, and results leave with "
+        "after it; without it they lie there already.",
     )
 
 

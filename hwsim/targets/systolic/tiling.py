@@ -58,13 +58,20 @@ class Cut:
         """All of the group as one tile."""
         return Cut(self.extents, self.extents)
 
-    def sizes(self) -> list[tuple[int, int]]:
-        """How many iterations the tiles have, and how many tiles have so many."""
+    def boxes(self) -> list[tuple[dict[str, int], int]]:
+        """The iterations of each index that tiles have, and how many tiles have so many."""
         axes = []
         for index, extent in self.extents.items():
             whole, rest = divmod(extent, self.box[index])
             axes.append([(self.box[index], whole)] * (whole > 0) + [(rest, 1)] * (rest > 0))
-        return [(prod(size for size, _ in corner), prod(count for _, count in corner)) for corner in product(*axes)]
+        return [
+            (dict(zip(self.extents, (size for size, _ in corner), strict=True)), prod(count for _, count in corner))
+            for corner in product(*axes)
+        ]
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """How many iterations the tiles have, and how many tiles have so many."""
+        return [(prod(box.values()), count) for box, count in self.boxes()]
 
     def ranges(self) -> Iterator[dict[str, Range]]:
         """The tiles, in order; those at the edge are smaller."""
@@ -155,6 +162,8 @@ class Tiling:
     """Whether it is played whatever its estimate."""
     energy: float = 0.0
     """Joules of what depends on the choice; bytes where the machine has no prices."""
+    anew: bool = False
+    """Whether each tile loads all its inputs and weights, whatever the tile before has."""
 
     @property
     def steps(self) -> int:
@@ -180,7 +189,7 @@ class Tiling:
 
     def outside(self, role: Role) -> bool:
         """Whether all of an operand is fetched again for each tile of the loop that it does not depend on."""
-        return fetched_again(role, self.order, self.pieces[role])
+        return (self.anew and role != "output") or fetched_again(role, self.order, self.pieces[role])
 
 
 @dataclass(frozen=True)
@@ -196,6 +205,8 @@ class Move:
     """The pass that has to be over before, because it computes these bytes; -1 for none."""
     requests: int = 1
     """How often the DMA engine has to be set up."""
+    padded: int = 0
+    """Bytes that the engine could have moved meanwhile, where that is more: requests that are not full take as long."""
     store: bool = False
     """Towards the level behind."""
     piece: int = -1
@@ -309,14 +320,15 @@ class ArrayPass:
 
 
 def fold_tile(
-    chip: Chip, shape: GemmShape, batch: int, bits: tuple[int, int, int], adds_up: bool
+    chip: Chip, shape: GemmShape, batch: int, bits: tuple[int, int, int], adds_up: bool, timed: GemmShape | None = None
 ) -> tuple[ArrayWork, Counts, int]:
     """The cycles of `batch` products of one shape, what they read and write, and the folds of each array.
 
-    `bits` are those of an input, a weight and a sum; `adds_up` says that sums of an earlier tile are added to.
+    `bits` are those of an input, a weight and a sum; `adds_up` says that sums of an earlier tile are added to; `timed`
+    is the shape whose time it takes, where that is another one.
     """
     array, pads = chip.array, chip.pads
-    folds, stream = array.share(shape, batch, chip.unit.count)
+    folds, stream = array.share(timed or shape, batch, chip.unit.count)
     once = array.occupy(shape)
     counts = Counts(macs=batch * shape.macs, hops=batch * once.hops)
     counts.touch(pads["input"].name, "read", batch * once.input_reads, bits[0])
@@ -379,7 +391,12 @@ def _sum_moves(moves: Sequence[Move]) -> tuple[Move, ...]:
         found[key] = (
             move
             if old is None
-            else replace(old, nbytes=old.nbytes + move.nbytes, requests=old.requests + move.requests)
+            else replace(
+                old,
+                nbytes=old.nbytes + move.nbytes,
+                requests=old.requests + move.requests,
+                padded=old.padded + move.padded,
+            )
         )
     return tuple(found.values())
 

@@ -123,8 +123,9 @@ def test_time_is_put_down_without_remainder_and_no_link_is_overtaken(grid: PeGri
         assert played.cycles >= played.cost.compute_cycles
 
 
-def test_the_next_tile_comes_while_this_one_is_computed_where_there_is_room(grid: PeGrid) -> None:
+def test_the_next_tile_comes_while_this_one_is_computed_where_there_is_room() -> None:
     """Of two mappings that differ in the output channels in the buffer alone, the one with room waits less."""
+    grid = PeGrid(load_machine("eyeriss", ["pe.double_buffered=true"]).spec)
     shape = ConvShape(192, 192, (13, 13), (3, 3), 4, padding=(1, 1))
     letters = {"n": 4, "e": 13, "p": 16, "q": 4, "r": 2, "t": 2}
     full, roomy = (play_mapping(grid, grid.cost(RowStationary.of(shape, {**letters, "m": m}))) for m in (64, 32))
