@@ -199,7 +199,7 @@ def _joined(group: Sequence[Portion]) -> Portion:
 def pass_grid(device: Device, portions: Sequence[Portion], unit: str) -> BlockGrid:
     """A kernel that passes over memory: its pieces are shares of the SMs, and results leave as operands come."""
     found = tuple(folded(portions))
-    return BlockGrid(found, device.count, device.count, device.l2_rate, device.stream_rate, unit, write_after=False)
+    return BlockGrid(found, device.count, device.count, device.l2_stream, device.stream_rate, unit, write_after=False)
 
 
 def queue_grid(device: Device, portions: Sequence[Portion], resident: int) -> BlockGrid:

@@ -145,12 +145,18 @@ class GpuModel:
         )
 
     def softmax(self, rows: int, columns: int, precision: str) -> KernelCost:
-        """Softmax of each row: a warp keeps a row of up to 8 KiB in registers, longer rows are read three times."""
-        if columns * element_bytes(precision) <= 8192 and columns <= 2048:
+        """Softmax of each row: a warp keeps a row of up to 8 KiB in registers; a block reads a longer one three times.
+
+        Its threads take 16 bytes at a time, or one number where rows do not begin at multiples of 16 bytes.
+        """
+        sm, size = self.device.sm, element_bytes(precision)
+        if columns * size <= 8192 and columns <= sm.library.softmax_columns:
             kernel = RowKernel("softmax", passes=1, threads=32, phases=1, special=1.0, operations=4.0)
         else:
-            threads = _whole_threads(self.device, columns, precision)
-            kernel = RowKernel("softmax", 3, threads, 3, 0.35, special=1.0, operations=4.0)
+            taken = VECTOR_BYTES / size if columns * size % VECTOR_BYTES == 0 else 1
+            rounds = ceil(columns / (sm.block_threads * taken))
+            kept = sm.library.row_kept
+            kernel = RowKernel("softmax", 3, sm.block_threads, 3, kept, special=1.0, operations=4.0, rounds=rounds)
         return rowwise(self.device, rows, columns, precision, kernel)
 
     def layernorm(self, rows: int, columns: int, precision: str) -> KernelCost:
@@ -237,6 +243,15 @@ class RowKernel:
     """Other operations per element."""
     to: str | None = None
     """Format of the results; as the operands if not given."""
+    rounds: int = 0
+    """Loads, one after the other, in which a block goes over a row of its own."""
+
+    def wait(self, device: Device, held: int) -> float:
+        """Cycles that the rows under way wait in all: other blocks hide what is not stated for the library."""
+        each = device.sm.library.row_latency
+        if self.rounds and each is not None:
+            return self.phases * self.rounds * float(each)
+        return self.phases * device.memory_latency / held
 
 
 def _rounds(device: Device, blocks: int, work: float, read: float, written: float, start: float) -> Iterator[Portion]:
@@ -289,7 +304,7 @@ def _row_grid(
     sizes = [min(at_once, rows - first) for first in range(0, rows, at_once)]
     near = whole_bytes(size * row_bytes * kernel.passes for size in sizes)
     far, out = whole_bytes(missed.turns), whole_bytes(size * out_bytes for size in sizes)
-    wait = kernel.phases * device.memory_latency / held
+    wait = kernel.wait(device, held)
     portions = []
     for number, size in enumerate(sizes):
         sms = min(device.count, ceil(size / each))
@@ -320,20 +335,11 @@ def _closed_rows(device: Device, rows: int, columns: int, precision: str, kernel
     work = rows * columns * (kernel.special / device.sm.special + kernel.operations / _lanes(device))
     longest = max(
         moved / device.stream_rate,
-        rows * (row_bytes * kernel.passes + out_bytes) / device.l2_rate,
+        rows * (row_bytes * kernel.passes + out_bytes) / device.l2_stream,
         work / min(device.count, ceil(rows / each)),
     )
-    waits = ceil(rows / at_once) * kernel.phases * device.memory_latency / held
+    waits = ceil(rows / at_once) * kernel.wait(device, held)
     return ClosedForm((longest + waits + _row_start(device, kernel)) / device.clock_hz, moved)
-
-
-def _whole_threads(device: Device, columns: int, precision: str) -> int:
-    """A power of two of threads with 16 bytes each, up to a whole block."""
-    wanted = columns * element_bytes(precision) / 16
-    threads = 128
-    while threads < wanted and threads < device.sm.block_threads:
-        threads *= 2
-    return threads
 
 
 def _lanes(device: Device) -> float:

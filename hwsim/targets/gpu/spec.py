@@ -109,6 +109,18 @@ class LibrarySpec(Spec):
         1.0, ge=1, description="Latency of a load among those that tiles have under way, over that of one alone."
     )
     stream_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that long streams reach.")
+    softmax_columns: KernelTile = Field(
+        2048, description="Longest row of a softmax that one warp keeps in registers; longer ones take a block each."
+    )
+    row_kept: Share = Field(
+        0.35, description="Share of the L2 up to which long rows of a softmax that are under way are found again."
+    )
+    row_latency: Cycles | None = Field(
+        None,
+        ge=0,
+        description="Cycles of one round of a block over its row, which other blocks do not hide: a load, and the "
+        "threads' wait for each other. If not given, a load from DRAM that they do hide.",
+    )
 
 
 class GpuSpec(UnitSpec):
