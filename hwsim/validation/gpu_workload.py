@@ -24,7 +24,7 @@ from hwsim.spec.choices import ThreadSchedule
 from hwsim.spec.schedule import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
-from hwsim.targets.gpu.lower import Conditions
+from hwsim.targets.gpu.lower import KEYS, Conditions
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.split import FIT, Purpose, purpose_of, unfitted_half
 from hwsim.validation.table import LINE, Record, integer, table_error
@@ -178,8 +178,9 @@ SERVING_KERNELS = {
     "vllm_flashinfer_trtllmprefill": "flash3", "vllm_flashinfer_trtllmdecode": "flash3", "vllm_triton_attn": "flash2",
 }  # fmt: skip
 DECODE_KERNEL = "flash_decode"
-OLD_DECODE = "vllm_flash_attn"
-"""Splits keys only where heads share them; kernels that came later always may."""
+SWAPPING = ("vllm_flash_attn", "vllm_flash_attn_fa2")
+"""FlashAttention-2 lets heads that share keys change places with queries, and splits keys only there; kernels that came
+later always may, and write results where they belong."""
 
 LADDER = {
     "1_naive": ThreadSchedule(kernel="naive"),
@@ -308,15 +309,21 @@ def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 
 
 def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    """The framework splits keys among blocks only where heads share keys; then it also copies what it swapped."""
+    """The framework splits keys among blocks only where heads share keys; then it copies the result.
+
+    Where heads of several groups in a batch change places with queries, queries and results are copied as well.
+    """
     z = _attention_shape(row)
-    if row.record["impl"] != OLD_DECODE:
-        fused = KernelPiece(_attention(row, "fused"), Conditions(attention=DECODE_KERNEL))
-        return [fused, _copy(row, z.batch * z.heads, z.d)]
-    shared = z.heads > z.kv_heads
-    fused = KernelPiece(_attention(row, "fused"), Conditions(attention=DECODE_KERNEL, split_keys=shared))
-    copies = [_copy(row, z.batch * z.heads, z.d)] * (2 if shared and z.kv_heads > 1 and z.batch > 1 else 1)
-    return [_copy(row, 2 * z.batch * z.kv_heads, z.d), fused, *copies]
+    size, _ = stored_bytes(row.precision)
+    held = 2 * z.batch * z.d * size * (z.kv_heads * z.keys + z.heads * z.queries)
+    warm = KEYS if held < device.kept_bytes else frozenset()
+    swaps, shared = row.record["impl"] in SWAPPING, z.heads > z.kv_heads
+    conditions = Conditions(warm, attention=DECODE_KERNEL, split_keys=shared or not swaps)
+    fused = KernelPiece(_attention(row, "fused"), conditions)
+    if not swaps:
+        return [fused]
+    copies = 3 if shared and z.kv_heads > 1 and z.batch > 1 else int(shared)
+    return [_copy(row, 2 * z.batch * z.kv_heads, z.d), fused, *[_copy(row, z.batch * z.heads, z.d)] * copies]
 
 
 def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:

@@ -246,6 +246,10 @@ def is_implicit(task: OperatorLoops, found: ConvView | None, view: GemmView) -> 
     return view.input.tensor == task.tensor(found.images.tensor) or task.kernel.is_private(view.input.tensor)
 
 
+KEYS = frozenset(("K", "V"))
+"""Tensors of attention that stay in the L2 where a measurement repeats it."""
+
+
 def attention_launches(task: OperatorLoops, operator: StatementOperator, items: Sequence[Item]) -> Iterator[Launch]:
     """Fused, with keys split where a few queries decode; or in three kernels where that was asked for or is all."""
     from hwsim.ops.attention import is_fused, shape_of
@@ -263,11 +267,12 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
             first = replace(first, note=note, workspace_bytes=scores)
         yield from (first, *others)
         return
-    asked = task.conditions.attention
+    conditions = task.conditions
+    asked = conditions.attention
     few = shape.queries * shape.repeat <= DECODE_QUERIES
     decoding = asked == DECODE or (not asked and few)
     cost = (
-        model.decode(shape, fmt, split=task.conditions.split_keys, choices=task.choices)
+        model.decode(shape, fmt, split=conditions.split_keys, choices=task.choices, warm=KEYS <= conditions.warm)
         if decoding
         else model.attention(shape, fmt, asked or None, task.choices)
     )

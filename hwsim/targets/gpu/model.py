@@ -24,7 +24,8 @@ from hwsim.errors import InputError
 from hwsim.program.gemm import GemmShape
 from hwsim.spec.machine import MachineSpec
 from hwsim.targets.gpu.agent import BlockGrid, Portion, pass_grid, play_kernel
-from hwsim.targets.gpu.attention import DECODE, decode, find_kernel, fused
+from hwsim.targets.gpu.attention import DECODE, find_kernel, fused
+from hwsim.targets.gpu.decode import decode
 from hwsim.targets.gpu.device import (
     LATENCY,
     SPECIAL,
@@ -125,9 +126,10 @@ class GpuModel:
         kernel: str = DECODE,
         split: bool = True,
         choices: Choices | None = None,
+        warm: bool = False,
     ) -> KernelCost:
-        """Fused attention of a query or a few over many keys."""
-        return decode(self.device, shape, precision, self._fused(shape, precision, kernel, choices), split)
+        """Fused attention of a query or a few over many keys, which may lie in the L2 (`warm`)."""
+        return decode(self.device, shape, precision, self._fused(shape, precision, kernel, choices), split, warm)
 
     def _fused(
         self, shape: AttentionShape, precision: str, kernel: str, choices: Choices | None

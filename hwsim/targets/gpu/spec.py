@@ -67,6 +67,13 @@ class AttentionKernelSpec(Spec):
     )
     step_latency: Cycles = Field(0, ge=0, description="Cycles of one step beyond its products and its softmax.")
     block_start: Cycles = Field(0, ge=0, description="Cycles of a block before its first and after its last step.")
+    split_steps: KernelTile = Field(2, description="Steps over the keys from which on they are split among blocks.")
+    sequence_wait: Cycles = Field(
+        0, ge=0, description="Cycles for each sequence of a batch that a block passes in search of its work."
+    )
+    join_wait: Cycles = Field(
+        0, ge=0, description="Cycles that the kernel which joins the parts of split keys waits for each of them."
+    )
 
 
 class LibrarySpec(Spec):
