@@ -181,6 +181,8 @@ DECODE_KERNEL = "flash_decode"
 SWAPPING = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2 lets heads that share keys change places with queries, and splits keys only there; kernels that came
 later always may, and write results where they belong."""
+INTEL = ("arc_b60",)
+"""There kernels of the same name split keys as they like; the framework writes keys and copies results beside them."""
 
 LADDER = {
     "1_naive": ThreadSchedule(kernel="naive"),
@@ -317,12 +319,12 @@ def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     size, _ = stored_bytes(row.precision)
     held = 2 * z.batch * z.d * size * (z.kv_heads * z.keys + z.heads * z.queries)
     warm = KEYS if held < device.kept_bytes else frozenset()
-    swaps, shared = row.record["impl"] in SWAPPING, z.heads > z.kv_heads
+    swaps, shared = row.record["impl"] in SWAPPING and row.machine not in INTEL, z.heads > z.kv_heads
     conditions = Conditions(warm, attention=DECODE_KERNEL, split_keys=shared or not swaps)
     fused = KernelPiece(_attention(row, "fused"), conditions)
-    if not swaps:
+    if row.record["impl"] not in SWAPPING:
         return [fused]
-    copies = 3 if shared and z.kv_heads > 1 and z.batch > 1 else int(shared)
+    copies = (3 if z.kv_heads > 1 and z.batch > 1 else 1) if swaps and shared else int(not swaps)
     return [_copy(row, 2 * z.batch * z.kv_heads, z.d), fused, *[_copy(row, z.batch * z.heads, z.d)] * copies]
 
 

@@ -76,7 +76,7 @@ def decode(
     moved = own_bytes(shape, precision) if warm else all_bytes(shape, precision)
     alone = ceil(blocks / device.count) * cycles + block_start(device, spec) + shape.batch * spec.sequence_wait
     seconds = max(alone, moved / device.tile_rate) / device.clock_hz
-    if parts > 1:
+    if parts > 1 and not spec.joins_itself:
         joined = 2 * parts * shape.batch * shape.heads * shape.queries * shape.d * SUM_BYTES
         waits = block_start(device, spec) + parts * spec.join_wait
         grids.append(reduce_grid(device, waits, joined, 0.0, 0.0))

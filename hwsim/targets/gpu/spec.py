@@ -68,6 +68,9 @@ class AttentionKernelSpec(Spec):
     step_latency: Cycles = Field(0, ge=0, description="Cycles of one step beyond its products and its softmax.")
     block_start: Cycles = Field(0, ge=0, description="Cycles of a block before its first and after its last step.")
     split_steps: KernelTile = Field(2, description="Steps over the keys from which on they are split among blocks.")
+    joins_itself: bool = Field(
+        False, description="The last block of a tile joins the parts of split keys; if not, a second kernel does."
+    )
     sequence_wait: Cycles = Field(
         0, ge=0, description="Cycles for each sequence of a batch that a block passes in search of its work."
     )
