@@ -9,7 +9,7 @@ has the rules in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -178,6 +178,9 @@ SERVING_KERNELS = {
     "vllm_flashinfer_trtllmprefill": "flash3", "vllm_flashinfer_trtllmdecode": "flash3", "vllm_triton_attn": "flash2",
 }  # fmt: skip
 DECODE_KERNEL = "flash_decode"
+CACHE_THREADS, CACHE_CYCLES, THREAD_CYCLES = 512, 3000, 5.5
+"""Threads at most, and cycles, alone and for each thread, of a block of the framework's kernel that puts a token's keys
+and values into their pages (fitted on prompts of 128 to 512 tokens on A100 and H100)."""
 SWAPPING = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2 lets heads that share keys change places with queries, and splits keys only there; kernels that came
 later always may, and write results where they belong."""
@@ -203,6 +206,8 @@ class KernelPiece:
 
     work: WorkloadSpec | Kernel
     conditions: Conditions = field(default_factory=Conditions)
+    least_seconds: float = 0.0
+    """What it takes whatever it moves."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +226,8 @@ def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
         crew = target.crew(target.prepare(piece.work, math=False), piece.work, conditions=piece.conditions)
     outcome = play(crew)
     starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
-    return PlayedKernel((outcome.elapsed_fs - starting) * 1e-15, sum(each.cost.launches for each in crew.launches))
+    seconds = max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds)
+    return PlayedKernel(seconds, sum(each.cost.launches for each in crew.launches))
 
 
 def pieces_of(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
@@ -304,10 +310,9 @@ def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     """A serving framework also writes keys and values into its cache and copies the result."""
     z = _attention_shape(row)
-    cache_rows = 2 * z.batch * z.keys * z.kv_heads
     result_rows = z.batch * z.queries * z.heads
     fused = KernelPiece(_attention(row, "fused"), Conditions(attention=row.named("impl", SERVING_KERNELS)))
-    return [_copy(row, cache_rows, z.d), fused, _copy(row, result_rows, z.d)]
+    return [_cache(device, row, z.batch * z.queries), fused, _copy(row, result_rows, z.d)]
 
 
 def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
@@ -325,11 +330,21 @@ def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     if row.record["impl"] not in SWAPPING:
         return [fused]
     copies = (3 if z.kv_heads > 1 and z.batch > 1 else 1) if swaps and shared else int(not swaps)
-    return [_copy(row, 2 * z.batch * z.kv_heads, z.d), fused, *[_copy(row, z.batch * z.heads, z.d)] * copies]
+    return [_cache(device, row, z.batch), fused, *[_copy(row, z.batch * z.heads, z.d)] * copies]
 
 
 def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     return [KernelPiece(_attention(row, "naive"))]
+
+
+def _cache(device: Device, row: MeasuredKernel, tokens: int) -> KernelPiece:
+    """New keys and values put into their pages, each token by a block of up to 512 threads."""
+    z = _attention_shape(row)
+    copied = _copy(row, 2 * tokens * z.kv_heads, z.d)
+    threads = min(CACHE_THREADS, z.kv_heads * z.d)
+    slots = device.count * min(device.sm.blocks, device.sm.warps // -(-threads // device.sm.warp))
+    cycles = tokens / slots * (CACHE_CYCLES + threads * THREAD_CYCLES)
+    return replace(copied, least_seconds=cycles / device.clock_hz)
 
 
 def _copy(row: MeasuredKernel, m: int, n: int) -> KernelPiece:

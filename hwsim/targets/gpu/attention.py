@@ -195,8 +195,10 @@ def block_start(device: Device, kernel: AttentionKernelSpec) -> float:
 def _grid(
     device: Device, shape: AttentionShape, precision: str, kernel: AttentionKernelSpec, work: _Work, missed: Missed
 ) -> BlockGrid:
-    """Every block takes as long as its steps; those that share an SM share its units."""
+    """Every block takes as long as its steps. Those that share an SM share its units, which is as if they followed each
+    other; each hides the starts of the others."""
     resident = min(kernel.resident, ceil(work.blocks / device.count))
+    start = block_start(device, kernel) / resident
     size = element_bytes(precision)
     tile_bytes = work.keys * shape.d * 2 * size
     own = own_bytes(shape, precision)
@@ -210,16 +212,16 @@ def _grid(
         Portion(
             count=count,
             blocks=count,
-            work=steps * work.step * resident,
-            wait=steps * work.step * resident + block_start(device, kernel),
+            work=steps * work.step,
+            wait=steps * work.step + start,
             l2_bytes=near[number] + queries[number],
             dram_bytes=far[number] + queries[number],
             write_bytes=results[number],
-            reach=min(device.sm_rate / resident, 2 * tile_bytes / max(1.0, device.memory_latency)),
+            reach=min(device.sm_rate, resident * 2 * tile_bytes / max(1.0, device.memory_latency)),
         )
         for number, (count, steps) in enumerate(work.lengths)
     ]
-    return queue_grid(device, portions, resident)
+    return queue_grid(device, portions, 1)
 
 
 def _closed(
@@ -229,12 +231,12 @@ def _closed(
     resident = min(kernel.resident, ceil(work.blocks / device.count))
     tile_bytes = work.keys * shape.d * 2 * element_bytes(precision)
     groups = [
-        EqualBlocks(count, steps * work.step * resident + block_start(device, kernel)) for count, steps in work.lengths
+        EqualBlocks(count, steps * work.step + block_start(device, kernel) / resident) for count, steps in work.lengths
     ]
     busy = min(work.blocks, device.count)
     reach = busy * min(device.sm_rate, resident * 2 * tile_bytes / max(1.0, device.memory_latency))
     return max(
-        makespan(groups, device.count * resident),
+        makespan(groups, device.count),
         work.steps * tile_bytes / min(device.l2_rate, reach),
         moved / min(device.tile_rate, reach),
     )
