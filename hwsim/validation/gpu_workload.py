@@ -308,11 +308,20 @@ def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 
 
 def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    """A serving framework also writes keys and values into its cache and copies the result."""
+    """A serving framework also writes keys and values into its cache and copies the result; one query is decoded."""
     z = _attention_shape(row)
-    result_rows = z.batch * z.queries * z.heads
-    fused = KernelPiece(_attention(row, "fused"), Conditions(attention=row.named("impl", SERVING_KERNELS)))
-    return [_cache(device, row, z.batch * z.queries), fused, _copy(row, result_rows, z.d)]
+    kernel = DECODE_KERNEL if z.queries == 1 else row.named("impl", SERVING_KERNELS)
+    warm = _is_warm(device, row, written=True)
+    fused = KernelPiece(_attention(row, "fused"), Conditions(KEYS if warm else frozenset(), attention=kernel))
+    return [_cache(device, row, z.batch * z.queries, warm), fused, _copy(row, z.batch * z.queries * z.heads, z.d, warm)]
+
+
+def _is_warm(device: Device, row: MeasuredKernel, *, written: bool) -> bool:
+    """Whether the L2 keeps all of a row that is repeated in a graph: keys and values, twice where all of them are
+    written to the cache first, queries and results."""
+    z, (size, _) = _attention_shape(row), stored_bytes(row.precision)
+    keys = (4 if written else 2) * z.kv_heads * z.keys
+    return z.batch * z.d * size * (keys + 2 * z.heads * z.queries) < device.kept_bytes
 
 
 def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
@@ -321,9 +330,7 @@ def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     Where heads of several groups in a batch change places with queries, queries and results are copied as well.
     """
     z = _attention_shape(row)
-    size, _ = stored_bytes(row.precision)
-    held = 2 * z.batch * z.d * size * (z.kv_heads * z.keys + z.heads * z.queries)
-    warm = KEYS if held < device.kept_bytes else frozenset()
+    warm = KEYS if _is_warm(device, row, written=False) else frozenset()
     swaps, shared = row.record["impl"] in SWAPPING and row.machine not in INTEL, z.heads > z.kv_heads
     conditions = Conditions(warm, attention=DECODE_KERNEL, split_keys=shared or not swaps)
     fused = KernelPiece(_attention(row, "fused"), conditions)
@@ -337,18 +344,19 @@ def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     return [KernelPiece(_attention(row, "naive"))]
 
 
-def _cache(device: Device, row: MeasuredKernel, tokens: int) -> KernelPiece:
+def _cache(device: Device, row: MeasuredKernel, tokens: int, warm: bool = False) -> KernelPiece:
     """New keys and values put into their pages, each token by a block of up to 512 threads."""
     z = _attention_shape(row)
-    copied = _copy(row, 2 * tokens * z.kv_heads, z.d)
+    copied = _copy(row, 2 * tokens * z.kv_heads, z.d, warm)
     threads = min(CACHE_THREADS, z.kv_heads * z.d)
     slots = device.count * min(device.sm.blocks, device.sm.warps // -(-threads // device.sm.warp))
     cycles = tokens / slots * (CACHE_CYCLES + threads * THREAD_CYCLES)
     return replace(copied, least_seconds=cycles / device.clock_hz)
 
 
-def _copy(row: MeasuredKernel, m: int, n: int) -> KernelPiece:
-    return KernelPiece(_work("pointwise", row.precision, {"m": m, "n": n}, stages=("copy",)))
+def _copy(row: MeasuredKernel, m: int, n: int, warm: bool = False) -> KernelPiece:
+    conditions = Conditions(frozenset(("X", "Y")) if warm else frozenset())
+    return KernelPiece(_work("pointwise", row.precision, {"m": m, "n": n}, stages=("copy",)), conditions)
 
 
 def _elementwise(device: Device, row: MeasuredKernel) -> list[KernelPiece]:

@@ -202,9 +202,7 @@ def pass_grid(device: Device, portions: Sequence[Portion], unit: str) -> BlockGr
     return BlockGrid(found, device.count, device.count, device.l2_stream, device.stream_rate, unit, write_after=False)
 
 
-def queue_grid(
-    device: Device, portions: Sequence[Portion], resident: int, dram_rate: float | None = None
-) -> BlockGrid:
+def queue_grid(device: Device, portions: Sequence[Portion], resident: int, dram_rate: float | None = None) -> BlockGrid:
     """Blocks of different length: each slot takes the next when it is free, and its start runs beside its loads.
 
     Rows of a head are whole lines one after the other, which DRAM delivers like any long stream if nothing else is

@@ -109,8 +109,10 @@ def find_kernel(device: Device, name: str, head_dim: int) -> AttentionKernelSpec
     return min(fitting, key=lambda kernel: kernel.head_dim)
 
 
-def fused(device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec) -> KernelCost:
-    """One kernel for all of attention; scores never leave the SM."""
+def fused(
+    device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, warm: bool = False
+) -> KernelCost:
+    """One kernel for all of attention; scores never leave the SM. `warm` keys lie in the L2."""
     tiles = ceil(shape.queries / spec.queries)
     step = step_cycles(device, spec, shape.d, precision)
     counts = [ceil(_visible(shape, spec, tile) / spec.keys) for tile in reversed(range(tiles))]
@@ -129,6 +131,8 @@ def fused(device: Device, shape: AttentionShape, precision: str, spec: Attention
         whole=spec.whole_heads,
     )
     closed = _closed_bytes(device, shape, precision, tiles, device.count * spec.resident)
+    if warm:
+        missed, closed = Missed((0.0,)), own_bytes(shape, precision)
     return _cost(device, shape, precision, spec, work, missed, closed)
 
 

@@ -10,8 +10,15 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from hwsim.targets.gpu.agent import BlockGrid, Portion, queue_grid, reduce_grid
-from hwsim.targets.gpu.attention import all_bytes, block_start, keys_bytes, own_bytes, play_attention, step_cycles
-from hwsim.targets.gpu.attention import replay_heads
+from hwsim.targets.gpu.attention import (
+    all_bytes,
+    block_start,
+    keys_bytes,
+    own_bytes,
+    play_attention,
+    replay_heads,
+    step_cycles,
+)
 from hwsim.targets.gpu.device import ClosedForm, Device, KernelCost, element_bytes
 from hwsim.targets.gpu.replay import whole_bytes
 from hwsim.targets.gpu.spec import AttentionKernelSpec

@@ -272,9 +272,9 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
     few = shape.queries * shape.repeat <= DECODE_QUERIES
     decoding = asked == DECODE or (not asked and few)
     cost = (
-        model.decode(shape, fmt, split=conditions.split_keys, choices=task.choices, warm=KEYS <= conditions.warm)
+        model.decode(shape, fmt, split=conditions.split_keys, choices=task.choices, warm=conditions.warm >= KEYS)
         if decoding
-        else model.attention(shape, fmt, asked or None, task.choices)
+        else model.attention(shape, fmt, asked or None, task.choices, conditions.warm >= KEYS)
     )
     flops, macs = summed(items, {}, Loop.flops), summed(items, {}, Loop.macs)
     name, moved = "decode" if decoding else "attention", _ports(task, operator, loops)
@@ -528,7 +528,7 @@ def _pass(task: OperatorLoops, operator: Operator | None, items: Sequence[Item])
     name = loops[0].name if len(loops) == 1 else f"{task.stage}: {len(loops)} passes"
     cost = task.model.elementwise(
         elements, kernel.fmt.name, writes=0, operations=others, special=special, name=loops[0].name,
-        written=results,
+        written=results, warm=tensors.keys() <= task.conditions.warm,
     )  # fmt: skip
     family = "memory_bound" if is_pointwise(operator, items) else OTHER
     yield task.launch(name, cost, loops, tensors, family=family)

@@ -112,12 +112,17 @@ class GpuModel:
         return gemm(device, product, precision, data, tiles, choose_split(choices or {}, product.k, tiles) or 1, unit)
 
     def attention(
-        self, shape: AttentionShape, precision: str, kernel: str | None = None, choices: Choices | None = None
+        self,
+        shape: AttentionShape,
+        precision: str,
+        kernel: str | None = None,
+        choices: Choices | None = None,
+        warm: bool = False,
     ) -> KernelCost:
-        """Fused attention over many queries (prefill)."""
+        """Fused attention over many queries (prefill), whose keys may lie in the L2 (`warm`)."""
         names = [each.name for each in self.device.sm.library.attention if each.name != DECODE]
         newest = names[-1] if names else "flash2"
-        return fused(self.device, shape, precision, self._fused(shape, precision, kernel or newest, choices))
+        return fused(self.device, shape, precision, self._fused(shape, precision, kernel or newest, choices), warm)
 
     def decode(
         self,
@@ -183,10 +188,12 @@ class GpuModel:
         special: float = 0.0,
         name: str = "elementwise",
         written: float | None = None,
+        warm: bool = False,
     ) -> KernelCost:
         """Every element computed on its own from `reads` others; `writes=0` for a reduction to a few numbers.
 
-        `written` says how many of all bytes that are moved are results, where reads and writes do not tell.
+        `written` says how many of all bytes that are moved are results, where reads and writes do not tell. With `warm`
+        operands and results the L2 has all of them.
         """
         _check(elements)
         device = self.device
@@ -195,10 +202,10 @@ class GpuModel:
         start = float(device.sm.library.block_start + device.drain("lanes", special=special > 0))
         blocks = ceil(elements / (THREADS * 4))
         out = elements * writes * element_bytes(precision) if written is None else min(written, moved)
-        grid = pass_grid(device, list(_rounds(device, blocks, work, moved - out, out, start)), SPECIAL)
-        cycles = max(moved / device.stream_rate, work / device.count) + start
+        grid = pass_grid(device, list(_rounds(device, blocks, work, moved - out, out, start, warm)), SPECIAL)
+        cycles = max(moved / (device.l2_stream if warm else device.stream_rate), work / device.count) + start
         done = Activity(elements * operations, "lanes", LANE_FORMAT, moved_bytes((grid,)), elements * special)
-        closed = ClosedForm(cycles / device.clock_hz, moved)
+        closed = ClosedForm(cycles / device.clock_hz, 0.0 if warm else moved)
         return _cost(device, f"{name} {precision}", grid, done, closed, blocks, THREADS)
 
 
@@ -256,10 +263,13 @@ class RowKernel:
         return self.phases * device.memory_latency / held
 
 
-def _rounds(device: Device, blocks: int, work: float, read: float, written: float, start: float) -> Iterator[Portion]:
+def _rounds(
+    device: Device, blocks: int, work: float, read: float, written: float, start: float, warm: bool
+) -> Iterator[Portion]:
     """A stream in equal rounds over all SMs, each as many blocks as the SMs hold or a part of the whole.
 
-    Only the first round's start is seen; nothing is read twice, so that all that is read comes from DRAM.
+    Only the first round's start is seen; nothing is read twice, so that all that is read comes from DRAM if the L2 is
+    not warm.
     """
     held = occupancy(device, Footprint(THREADS, 32, 0)).blocks
     rounds = min(MOST_ROUNDS, ceil(blocks / (device.count * held)))
@@ -274,8 +284,9 @@ def _rounds(device: Device, blocks: int, work: float, read: float, written: floa
             before={} if number else {START: start},
             work=work / rounds / sms,
             l2_bytes=reads[number],
-            dram_bytes=reads[number],
+            dram_bytes=0 if warm else reads[number],
             write_bytes=results[number],
+            kept_results=warm,
         )
 
 
