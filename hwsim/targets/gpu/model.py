@@ -57,6 +57,9 @@ MOST_ROUNDS = 64
 """Rounds in which a stream is played."""
 VECTOR_BYTES = 16
 """What tensor-core kernels load at a time, along the channels."""
+SOFTMAX_OPERATIONS = 25.0
+"""Instructions of a lane for each number of a softmax: loads, conversions, bounds, maximum, sum, scale (fitted on fp16
+rows on A100, where they and not the bytes decide)."""
 GATHER_OPERATIONS = 18
 """Integer operations to find one vector of the input: which pixel, which tap, whether it lies in the padding."""
 
@@ -158,12 +161,14 @@ class GpuModel:
         """
         sm, size = self.device.sm, element_bytes(precision)
         if columns * size <= 8192 and columns <= sm.library.softmax_columns:
-            kernel = RowKernel("softmax", passes=1, threads=32, phases=1, special=1.0, operations=4.0)
+            kernel = RowKernel("softmax", 1, 32, 1, special=1.0, operations=SOFTMAX_OPERATIONS)
         else:
             taken = VECTOR_BYTES / size if columns * size % VECTOR_BYTES == 0 else 1
             rounds = ceil(columns / (sm.block_threads * taken))
             kept = sm.library.row_kept
-            kernel = RowKernel("softmax", 3, sm.block_threads, 3, kept, special=1.0, operations=4.0, rounds=rounds)
+            kernel = RowKernel(
+                "softmax", 3, sm.block_threads, 3, kept, special=1.0, operations=SOFTMAX_OPERATIONS, rounds=rounds
+            )
         return rowwise(self.device, rows, columns, precision, kernel)
 
     def layernorm(self, rows: int, columns: int, precision: str) -> KernelCost:
