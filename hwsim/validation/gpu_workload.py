@@ -9,7 +9,7 @@ has the rules in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from hwsim.spec.choices import ThreadSchedule
 from hwsim.spec.schedule import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
-from hwsim.targets.gpu.lower import Conditions
+from hwsim.targets.gpu.lower import KEYS, Conditions
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.split import FIT, Purpose, purpose_of, unfitted_half
 from hwsim.validation.table import LINE, Record, integer, table_error
@@ -53,7 +53,7 @@ LAYER_TIMED = "trt_flow_"
 LAYER_US = 9.4
 """What such events add to a kernel (fitted on the shortest layers on A100)."""
 FLASH_FLOOR_US = 300.0
-"""Published FlashAttention times below this are those of the host."""
+"""Published times of attention below this are those of the host; with a backward pass three times as many calls."""
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0
 """Products with a scale for each block of 128 numbers take the serving framework 160 to 330 us whatever their size."""
 BACKWARD = 3.5
@@ -122,7 +122,8 @@ class MeasuredKernel:
         microseconds = self.seconds * 1e6
         if self.record["dtype"] == BLOCK_SCALED:
             return microseconds < BLOCK_FLOOR_US
-        return self.record["op"] == "attn_flash" and microseconds < FLASH_FLOOR_US
+        calls = 3 if self.record["pass"] == "fwd_bwd" else 1
+        return self.record["op"] in ("attn_flash", "attn_std_unfused") and microseconds < calls * FLASH_FLOOR_US
 
     @property
     def held_out(self) -> bool:
@@ -178,8 +179,14 @@ SERVING_KERNELS = {
     "vllm_flashinfer_trtllmprefill": "flash3", "vllm_flashinfer_trtllmdecode": "flash3", "vllm_triton_attn": "flash2",
 }  # fmt: skip
 DECODE_KERNEL = "flash_decode"
-OLD_DECODE = "vllm_flash_attn"
-"""Splits keys only where heads share them; kernels that came later always may."""
+CACHE_THREADS, CACHE_CYCLES, THREAD_CYCLES = 512, 3000, 5.5
+"""Threads at most, and cycles, alone and for each thread, of a block of the framework's kernel that puts a token's keys
+and values into their pages (fitted on prompts of 128 to 512 tokens on A100 and H100)."""
+SWAPPING = ("vllm_flash_attn", "vllm_flash_attn_fa2")
+"""FlashAttention-2 lets heads that share keys change places with queries, and splits keys only there; kernels that came
+later always may, and write results where they belong."""
+INTEL = ("arc_b60",)
+"""There kernels of the same name split keys as they like; the framework writes keys and copies results beside them."""
 
 LADDER = {
     "1_naive": ThreadSchedule(kernel="naive"),
@@ -200,6 +207,8 @@ class KernelPiece:
 
     work: WorkloadSpec | Kernel
     conditions: Conditions = field(default_factory=Conditions)
+    least_seconds: float = 0.0
+    """What it takes whatever it moves."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +227,8 @@ def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
         crew = target.crew(target.prepare(piece.work, math=False), piece.work, conditions=piece.conditions)
     outcome = play(crew)
     starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
-    return PlayedKernel((outcome.elapsed_fs - starting) * 1e-15, sum(each.cost.launches for each in crew.launches))
+    seconds = max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds)
+    return PlayedKernel(seconds, sum(each.cost.launches for each in crew.launches))
 
 
 def pieces_of(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
@@ -299,32 +309,71 @@ def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 
 
 def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    """A serving framework also writes keys and values into its cache and copies the result."""
+    """A serving framework also writes keys and values into its cache and copies the result; one query is decoded."""
     z = _attention_shape(row)
-    cache_rows = 2 * z.batch * z.keys * z.kv_heads
-    result_rows = z.batch * z.queries * z.heads
-    fused = KernelPiece(_attention(row, "fused"), Conditions(attention=row.named("impl", SERVING_KERNELS)))
-    return [_copy(row, cache_rows, z.d), fused, _copy(row, result_rows, z.d)]
+    kernel = DECODE_KERNEL if z.queries == 1 else row.named("impl", SERVING_KERNELS)
+    warm = _is_warm(device, row, written=True)
+    fused = KernelPiece(_attention(row, "fused"), Conditions(KEYS if warm else frozenset(), attention=kernel))
+    return [_cache(device, row, z.batch * z.queries, warm), fused, _copy(row, z.batch * z.queries * z.heads, z.d, warm)]
+
+
+def _is_warm(device: Device, row: MeasuredKernel, *, written: bool) -> bool:
+    """Whether the L2 keeps all of a row that is repeated in a graph: keys and values, twice where all of them are
+    written to the cache first, queries and results."""
+    z, (size, _) = _attention_shape(row), stored_bytes(row.precision)
+    keys = (4 if written else 2) * z.kv_heads * z.keys
+    return z.batch * z.d * size * (keys + 2 * z.heads * z.queries) < device.kept_bytes
 
 
 def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    """The framework splits keys among blocks only where heads share keys; then it also copies what it swapped."""
+    """The framework splits keys among blocks only where heads share keys; then it copies the result.
+
+    Where heads of several groups in a batch change places with queries, queries and results are copied as well.
+    """
     z = _attention_shape(row)
-    if row.record["impl"] != OLD_DECODE:
-        fused = KernelPiece(_attention(row, "fused"), Conditions(attention=DECODE_KERNEL))
-        return [fused, _copy(row, z.batch * z.heads, z.d)]
-    shared = z.heads > z.kv_heads
-    fused = KernelPiece(_attention(row, "fused"), Conditions(attention=DECODE_KERNEL, split_keys=shared))
-    copies = [_copy(row, z.batch * z.heads, z.d)] * (2 if shared and z.kv_heads > 1 and z.batch > 1 else 1)
-    return [_copy(row, 2 * z.batch * z.kv_heads, z.d), fused, *copies]
+    warm = KEYS if _is_warm(device, row, written=False) else frozenset()
+    swaps, shared = row.record["impl"] in SWAPPING and row.machine not in INTEL, z.heads > z.kv_heads
+    conditions = Conditions(warm, attention=DECODE_KERNEL, split_keys=shared or not swaps)
+    fused = KernelPiece(_attention(row, "fused"), conditions)
+    if row.record["impl"] not in SWAPPING:
+        return [fused]
+    copies = (3 if z.kv_heads > 1 and z.batch > 1 else 1) if swaps and shared else int(not swaps)
+    return [_cache(device, row, z.batch), fused, *[_copy(row, z.batch * z.heads, z.d)] * copies]
 
 
 def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    return [KernelPiece(_attention(row, "naive"))]
+    """As the authors of FlashAttention wrote it in PyTorch: queries, keys and values brought into heads, and under a
+    causal mask a pass that adds it to the scores."""
+    z = _attention_shape(row)
+    heads = [_copy(row, z.batch * z.heads * z.queries, z.d), *[_copy(row, z.batch * z.kv_heads * z.keys, z.d)] * 2]
+    score_rows = z.batch * z.heads * z.queries
+    forward = [*heads, KernelPiece(_attention(row, "naive"))]
+    if z.causal:
+        forward.append(_copy(row, score_rows, z.keys))
+    if row.record["pass"] != "fwd_bwd":
+        return forward
+    sides = ((z.keys, z.d, z.queries), (z.queries, z.keys, z.d), (z.queries, z.d, z.keys), (z.keys, z.d, z.queries))
+    batch = {"batch": z.batch * z.heads}
+    products = [
+        KernelPiece(_work("matmul_batched", row.precision, {"m": m, "n": n, "k": k, **batch})) for m, n, k in sides
+    ]
+    softmax = KernelPiece(_work("softmax", row.precision, {"m": score_rows, "n": z.keys}))
+    return [*forward, *products, softmax, _copy(row, score_rows // 2, z.keys), *heads]  # it reads weights as well
 
 
-def _copy(row: MeasuredKernel, m: int, n: int) -> KernelPiece:
-    return KernelPiece(_work("pointwise", row.precision, {"m": m, "n": n}, stages=("copy",)))
+def _cache(device: Device, row: MeasuredKernel, tokens: int, warm: bool = False) -> KernelPiece:
+    """New keys and values put into their pages, each token by a block of up to 512 threads."""
+    z = _attention_shape(row)
+    copied = _copy(row, 2 * tokens * z.kv_heads, z.d, warm)
+    threads = min(CACHE_THREADS, z.kv_heads * z.d)
+    slots = device.count * min(device.sm.blocks, device.sm.warps // -(-threads // device.sm.warp))
+    cycles = tokens / slots * (CACHE_CYCLES + threads * THREAD_CYCLES)
+    return replace(copied, least_seconds=cycles / device.clock_hz)
+
+
+def _copy(row: MeasuredKernel, m: int, n: int, warm: bool = False) -> KernelPiece:
+    conditions = Conditions(frozenset(("X", "Y")) if warm else frozenset())
+    return KernelPiece(_work("pointwise", row.precision, {"m": m, "n": n}, stages=("copy",)), conditions)
 
 
 def _elementwise(device: Device, row: MeasuredKernel) -> list[KernelPiece]:

@@ -1,4 +1,4 @@
-"""Attention: fused in one kernel (prefill and decode), or as the three kernels that came before it.
+"""Attention over many queries (prefill), fused in one kernel. Decoding, a query or a few, is in decode.py.
 
 A fused block keeps a tile of queries and goes over the keys step by step: two matrix products and a softmax each.
 With a causal mask, blocks differ in length; the longest are handed out first.
@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from hwsim.errors import InputError
-from hwsim.targets.gpu.agent import BlockGrid, Portion, play_kernel, queue_grid, reduce_grid
+from hwsim.targets.gpu.agent import BlockGrid, Portion, play_kernel, queue_grid
 from hwsim.targets.gpu.device import (
     MATH,
     SPECIAL,
@@ -109,8 +109,10 @@ def find_kernel(device: Device, name: str, head_dim: int) -> AttentionKernelSpec
     return min(fitting, key=lambda kernel: kernel.head_dim)
 
 
-def fused(device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec) -> KernelCost:
-    """One kernel for all of attention; scores never leave the SM."""
+def fused(
+    device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, warm: bool = False
+) -> KernelCost:
+    """One kernel for all of attention; scores never leave the SM. `warm` keys lie in the L2."""
     tiles = ceil(shape.queries / spec.queries)
     step = step_cycles(device, spec, shape.d, precision)
     counts = [ceil(_visible(shape, spec, tile) / spec.keys) for tile in reversed(range(tiles))]
@@ -121,71 +123,41 @@ def fused(device: Device, shape: AttentionShape, precision: str, spec: Attention
         [_visible(shape, spec, tile) / shape.keys for tile in reversed(range(tiles))],
         streams,
         shape.heads // shape.kv_heads,
-        _keys_bytes(shape, precision) / (shape.batch * shape.kv_heads),
-        _own_bytes(shape, precision) / (streams * tiles),
+        keys_bytes(shape, precision) / (shape.batch * shape.kv_heads),
+        own_bytes(shape, precision) / (streams * tiles),
         ceil(shape.keys / spec.keys),
         device.count * spec.resident,
         device.kept_bytes,
         whole=spec.whole_heads,
     )
     closed = _closed_bytes(device, shape, precision, tiles, device.count * spec.resident)
+    if warm:
+        missed, closed = Missed((0.0,)), own_bytes(shape, precision)
     return _cost(device, shape, precision, spec, work, missed, closed)
 
 
-def _all_bytes(shape: AttentionShape, precision: str) -> float:
+def all_bytes(shape: AttentionShape, precision: str) -> float:
     """Queries, keys, values and results."""
     rows = 2 * shape.heads * shape.queries + 2 * shape.kv_heads * shape.keys
     return shape.batch * shape.d * element_bytes(precision) * rows
 
 
-def _keys_bytes(shape: AttentionShape, precision: str) -> float:
+def keys_bytes(shape: AttentionShape, precision: str) -> float:
     """Keys and values."""
     return 2 * shape.kv_heads * shape.batch * shape.keys * shape.d * element_bytes(precision)
 
 
-def _own_bytes(shape: AttentionShape, precision: str) -> float:
+def own_bytes(shape: AttentionShape, precision: str) -> float:
     """Queries and results."""
-    return _all_bytes(shape, precision) - _keys_bytes(shape, precision)
+    return all_bytes(shape, precision) - keys_bytes(shape, precision)
 
 
 def _closed_bytes(device: Device, shape: AttentionShape, precision: str, tiles: int, slots: int) -> float:
     """Keys once, or once for every tile of queries where those that are used at once exceed the L2."""
-    keys_bytes = _keys_bytes(shape, precision)
-    at_once = max(1.0, slots / tiles) * keys_bytes / (shape.kv_heads * shape.batch)
-    again = (shape.heads // shape.kv_heads) * tiles if min(keys_bytes, at_once) > device.kept_bytes else 1
-    return _own_bytes(shape, precision) + again * keys_bytes
-
-
-def decode(
-    device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, split: bool = True
-) -> KernelCost:
-    """A query or a few against many keys: heads that share keys form one tile, and keys are split among blocks.
-
-    A split that is used costs a second kernel, which joins the parts.
-    """
-    step = step_cycles(device, spec, shape.d, precision)
-    each_head = ceil(shape.queries * shape.heads // shape.kv_heads / spec.queries)
-    tiles = shape.batch * shape.kv_heads * each_head
-    steps = ceil(shape.keys / spec.keys)
-    options = []
-    for parts in _splits(device, tiles, steps) if split else (1,):
-        each = ceil(steps / parts)
-        work = _Work(((tiles * parts, steps / parts),), step * each * parts / steps, spec.queries, spec.keys)
-        missed = replay_heads(
-            [1.0] * each_head,
-            shape.batch * shape.kv_heads * parts,
-            1,
-            _keys_bytes(shape, precision) / (shape.batch * shape.kv_heads * parts),
-            _own_bytes(shape, precision) / (tiles * parts),
-            each,
-            device.count * spec.resident,
-            device.kept_bytes,
-        )
-        partial = tiles * parts * spec.queries * shape.d * 4 if parts > 1 else 0
-        closed = _all_bytes(shape, precision)
-        options.append(_cost(device, shape, precision, spec, work, missed, closed, partial))
-    follow_up = device.launch_seconds("following")
-    return min(options, key=lambda cost: cost.seconds + (cost.launches - 1) * follow_up)
+    keys = keys_bytes(shape, precision)
+    at_once = max(1.0, slots / tiles) * keys / (shape.kv_heads * shape.batch)
+    again = (shape.heads // shape.kv_heads) * tiles if min(keys, at_once) > device.kept_bytes else 1
+    return own_bytes(shape, precision) + again * keys
 
 
 def step_cycles(device: Device, kernel: AttentionKernelSpec, head_dim: int, precision: str) -> float:
@@ -204,12 +176,6 @@ def _visible(shape: AttentionShape, kernel: AttentionKernelSpec, tile: int) -> i
     return max(1, min(shape.keys, last + shape.keys - shape.queries))
 
 
-def _splits(device: Device, tiles: int, steps: int) -> tuple[int, ...]:
-    """Numbers of parts worth trying: up to two blocks for each SM, and one step for each part."""
-    most = max(1, min(steps, 2 * device.count // tiles if tiles < 2 * device.count else 1))
-    return tuple(sorted({1, most, *(parts for parts in (2, 4, 8, 16, 32, 64, 128) if parts < most)}))
-
-
 def _merged(blocks: list[tuple[int, int]]) -> tuple[tuple[int, float], ...]:
     """Blocks of equal length become one entry; of very many lengths, neighbours are taken as their mean."""
     joined: list[tuple[int, float]] = []
@@ -225,7 +191,7 @@ def _merged(blocks: list[tuple[int, int]]) -> tuple[tuple[int, float], ...]:
     return tuple(joined)
 
 
-def _start(device: Device, kernel: AttentionKernelSpec) -> float:
+def block_start(device: Device, kernel: AttentionKernelSpec) -> float:
     """Cycles of a block before its first and after its last step."""
     return float(kernel.block_start + device.drain("tensor", special=True))
 
@@ -233,11 +199,13 @@ def _start(device: Device, kernel: AttentionKernelSpec) -> float:
 def _grid(
     device: Device, shape: AttentionShape, precision: str, kernel: AttentionKernelSpec, work: _Work, missed: Missed
 ) -> BlockGrid:
-    """Every block takes as long as its steps; those that share an SM share its units."""
+    """Every block takes as long as its steps. Those that share an SM share its units, which is as if they followed each
+    other; each hides the starts of the others."""
     resident = min(kernel.resident, ceil(work.blocks / device.count))
+    start = block_start(device, kernel) / resident
     size = element_bytes(precision)
     tile_bytes = work.keys * shape.d * 2 * size
-    own = _own_bytes(shape, precision)
+    own = own_bytes(shape, precision)
     counts = [count for count, _ in work.lengths]
     keys = [count * steps for count, steps in work.lengths]
     queries = whole_bytes(own / 2 * count / work.blocks for count in counts)
@@ -248,16 +216,16 @@ def _grid(
         Portion(
             count=count,
             blocks=count,
-            work=steps * work.step * resident,
-            wait=steps * work.step * resident + _start(device, kernel),
+            work=steps * work.step,
+            wait=steps * work.step + start,
             l2_bytes=near[number] + queries[number],
             dram_bytes=far[number] + queries[number],
             write_bytes=results[number],
-            reach=min(device.sm_rate / resident, 2 * tile_bytes / max(1.0, device.memory_latency)),
+            reach=min(device.sm_rate, resident * 2 * tile_bytes / max(1.0, device.memory_latency)),
         )
         for number, (count, steps) in enumerate(work.lengths)
     ]
-    return queue_grid(device, portions, resident)
+    return queue_grid(device, portions, 1)
 
 
 def _closed(
@@ -267,12 +235,12 @@ def _closed(
     resident = min(kernel.resident, ceil(work.blocks / device.count))
     tile_bytes = work.keys * shape.d * 2 * element_bytes(precision)
     groups = [
-        EqualBlocks(count, steps * work.step * resident + _start(device, kernel)) for count, steps in work.lengths
+        EqualBlocks(count, steps * work.step + block_start(device, kernel) / resident) for count, steps in work.lengths
     ]
     busy = min(work.blocks, device.count)
     reach = busy * min(device.sm_rate, resident * 2 * tile_bytes / max(1.0, device.memory_latency))
     return max(
-        makespan(groups, device.count * resident),
+        makespan(groups, device.count),
         work.steps * tile_bytes / min(device.l2_rate, reach),
         moved / min(device.tile_rate, reach),
     )
@@ -286,25 +254,28 @@ def _cost(
     work: _Work,
     missed: Missed,
     closed_bytes: float,
-    partial: float = 0.0,
 ) -> KernelCost:
-    """`partial` are the bytes of results that a second kernel joins."""
-    grids = [_grid(device, shape, precision, kernel, work, missed)]
+    grid = _grid(device, shape, precision, kernel, work, missed)
     cycles = _closed(device, shape, precision, kernel, work, closed_bytes)
-    if partial:
-        grids.append(reduce_grid(device, _start(device, kernel), 2 * partial, 0.0, 0.0))
-        cycles += 2 * partial / device.l2_rate + _start(device, kernel)
+    closed = ClosedForm(cycles / device.clock_hz, closed_bytes)
     scores = work.steps * work.rows * work.keys
-    activity = Activity(2 * scores * shape.d, "tensor", precision, moved_bytes(grids), scores)
+    return play_attention(device, shape, precision, kernel, (grid,), scores, closed, work.blocks, missed.walked)
+
+
+def play_attention(
+    device: Device, shape: AttentionShape, precision: str, kernel: AttentionKernelSpec, grids: tuple[BlockGrid, ...],
+    scores: float, closed: ClosedForm, blocks: int, walked: float,
+) -> KernelCost:  # fmt: skip
+    """Kernels that are laid out, played one after the other."""
     cost = play_kernel(
         device,
         f"attention {kernel.name} {precision} {kernel.queries} queries x {kernel.keys} keys",
-        tuple(grids),
-        activity,
-        ClosedForm(cycles / device.clock_hz, closed_bytes),
-        work.blocks,
+        grids,
+        Activity(2 * scores * shape.d, "tensor", precision, moved_bytes(grids), scores),
+        closed,
+        blocks,
         kernel.resident,
-        missed.walked,
+        walked,
         tile=(kernel.queries, kernel.keys),
     )
     return replace(cost, bound=SPECIAL) if cost.bound == MATH else cost

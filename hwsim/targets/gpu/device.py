@@ -101,6 +101,11 @@ class Device:
         return self.dram_rate * self.sm.library.stream_bandwidth
 
     @cached_property
+    def l2_stream(self) -> float:
+        """Bytes per cycle of the L2, which long rows reach."""
+        return self._rate(self.l2)
+
+    @cached_property
     def l2_rate(self) -> float:
         """Bytes per cycle that tiles reach."""
         return self._rate(self.l2) * self.sm.library.l2_bandwidth

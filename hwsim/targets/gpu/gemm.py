@@ -45,6 +45,9 @@ SEEN = 0.5
 """Of the shorter of products and conversions, the part that the other does not hide: warps take turns with both."""
 CONVERTED_PARTS = 2
 """Parts of a sum at most, in kernels that turn weights into another format (fitted on such products on A100)."""
+ZEROS, ZEROS_SHARE = 0.65, 0.97
+"""What a product of zeros takes of the clock, of one that is none, and the share of the lanes' peak that tiles of many
+zeros reach (fitted on fp32 batches on A100)."""
 LEAST_STEPS = 2
 """Steps of the main loop that a part of a split sum has at least."""
 
@@ -202,7 +205,7 @@ def _kernel(
     output = shape.batch * shape.m * shape.n
     block = BlockCost(
         steps=steps,
-        step_math=_step_math(device, precision, unit, data, tile),
+        step_math=_step_math(device, precision, unit, data, tile, shape),
         step_latency=library.step_latency,
         l2_bytes=steps * (a_step + b_step - shared),
         dram_bytes=_dram_read_bytes(device, shape, data, tile, held.blocks, parts) / count,
@@ -218,14 +221,31 @@ def _kernel(
     return GemmKernel(tile, parts, count, held, block, waves_of(device, block, count, held.blocks), reduction)
 
 
-def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile: TileSpec) -> float:
+def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile: TileSpec, shape: GemmShape) -> float:
     """Cycles of one step: products, and beside those of tensor cores the lanes that unpack narrower weights."""
     library = device.sm.library
-    share = library.tensor_share if unit == "tensor" else library.lane_share
+    share = library.tensor_share if unit == "tensor" else lane_share(device, tile, shape)
     products = tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share)
     turning = data.convert * tile.n * tile.k / device.fma_rate("fp32", "lanes")
     together = max(products, turning) + SEEN * min(products, turning) if unit == "tensor" else products + turning
     return together + _gather(device, data, tile)
+
+
+def padded(tile: TileSpec, shape: GemmShape) -> float:
+    """Products of whole tiles over those that were asked for."""
+    return ceil(shape.m / tile.m) * tile.m * ceil(shape.n / tile.n) * tile.n / (shape.m * shape.n)
+
+
+def lane_share(device: Device, tile: TileSpec, shape: GemmShape) -> float:
+    """Share of the lanes' peak that the main loop of a tile reaches.
+
+    What holds lanes below their peak is mostly the clock. Zeros that fill up the tiles of a batch ask for less of it.
+    """
+    share = device.sm.library.lane_share
+    if shape.batch == 1:
+        return share
+    whole = padded(tile, shape)
+    return min(max(share, ZEROS_SHARE), share * whole / (1 + ZEROS * (whole - 1)))
 
 
 def _gather(device: Device, data: GemmBytes, tile: TileSpec) -> float:
@@ -301,7 +321,8 @@ def _cost(
     missed = replay(device, shape, data, kernel)
     grids = _grids(device, shape, data, kernel, missed)
     turned = data.convert * shape.batch * shape.k * shape.n * ceil(shape.m / kernel.tile.m)
-    activity = Activity(shape.macs, unit, precision, moved_bytes(grids), lanes=turned)
+    done = shape.macs * padded(kernel.tile, shape) if unit == "lanes" and shape.batch > 1 else shape.macs
+    activity = Activity(done, unit, precision, moved_bytes(grids), lanes=turned)
     split = f", k split by {kernel.split}" if kernel.split > 1 else ""
     return play_kernel(
         device,

@@ -246,6 +246,10 @@ def is_implicit(task: OperatorLoops, found: ConvView | None, view: GemmView) -> 
     return view.input.tensor == task.tensor(found.images.tensor) or task.kernel.is_private(view.input.tensor)
 
 
+KEYS = frozenset(("K", "V"))
+"""Tensors of attention that stay in the L2 where a measurement repeats it."""
+
+
 def attention_launches(task: OperatorLoops, operator: StatementOperator, items: Sequence[Item]) -> Iterator[Launch]:
     """Fused, with keys split where a few queries decode; or in three kernels where that was asked for or is all."""
     from hwsim.ops.attention import is_fused, shape_of
@@ -263,13 +267,14 @@ def attention_launches(task: OperatorLoops, operator: StatementOperator, items: 
             first = replace(first, note=note, workspace_bytes=scores)
         yield from (first, *others)
         return
-    asked = task.conditions.attention
+    conditions = task.conditions
+    asked = conditions.attention
     few = shape.queries * shape.repeat <= DECODE_QUERIES
     decoding = asked == DECODE or (not asked and few)
     cost = (
-        model.decode(shape, fmt, split=task.conditions.split_keys, choices=task.choices)
+        model.decode(shape, fmt, split=conditions.split_keys, choices=task.choices, warm=conditions.warm >= KEYS)
         if decoding
-        else model.attention(shape, fmt, asked or None, task.choices)
+        else model.attention(shape, fmt, asked or None, task.choices, conditions.warm >= KEYS)
     )
     flops, macs = summed(items, {}, Loop.flops), summed(items, {}, Loop.macs)
     name, moved = "decode" if decoding else "attention", _ports(task, operator, loops)
@@ -523,7 +528,7 @@ def _pass(task: OperatorLoops, operator: Operator | None, items: Sequence[Item])
     name = loops[0].name if len(loops) == 1 else f"{task.stage}: {len(loops)} passes"
     cost = task.model.elementwise(
         elements, kernel.fmt.name, writes=0, operations=others, special=special, name=loops[0].name,
-        written=results,
+        written=results, warm=tensors.keys() <= task.conditions.warm,
     )  # fmt: skip
     family = "memory_bound" if is_pointwise(operator, items) else OTHER
     yield task.launch(name, cost, loops, tensors, family=family)

@@ -24,7 +24,8 @@ from hwsim.errors import InputError
 from hwsim.program.gemm import GemmShape
 from hwsim.spec.machine import MachineSpec
 from hwsim.targets.gpu.agent import BlockGrid, Portion, pass_grid, play_kernel
-from hwsim.targets.gpu.attention import DECODE, decode, find_kernel, fused
+from hwsim.targets.gpu.attention import DECODE, find_kernel, fused
+from hwsim.targets.gpu.decode import decode
 from hwsim.targets.gpu.device import (
     LATENCY,
     SPECIAL,
@@ -56,6 +57,9 @@ MOST_ROUNDS = 64
 """Rounds in which a stream is played."""
 VECTOR_BYTES = 16
 """What tensor-core kernels load at a time, along the channels."""
+SOFTMAX_OPERATIONS = 25.0
+"""Instructions of a lane for each number of a softmax: loads, conversions, bounds, maximum, sum, scale (fitted on fp16
+rows on A100, where they and not the bytes decide)."""
 GATHER_OPERATIONS = 18
 """Integer operations to find one vector of the input: which pixel, which tap, whether it lies in the padding."""
 
@@ -111,12 +115,17 @@ class GpuModel:
         return gemm(device, product, precision, data, tiles, choose_split(choices or {}, product.k, tiles) or 1, unit)
 
     def attention(
-        self, shape: AttentionShape, precision: str, kernel: str | None = None, choices: Choices | None = None
+        self,
+        shape: AttentionShape,
+        precision: str,
+        kernel: str | None = None,
+        choices: Choices | None = None,
+        warm: bool = False,
     ) -> KernelCost:
-        """Fused attention over many queries (prefill)."""
+        """Fused attention over many queries (prefill), whose keys may lie in the L2 (`warm`)."""
         names = [each.name for each in self.device.sm.library.attention if each.name != DECODE]
         newest = names[-1] if names else "flash2"
-        return fused(self.device, shape, precision, self._fused(shape, precision, kernel or newest, choices))
+        return fused(self.device, shape, precision, self._fused(shape, precision, kernel or newest, choices), warm)
 
     def decode(
         self,
@@ -125,9 +134,10 @@ class GpuModel:
         kernel: str = DECODE,
         split: bool = True,
         choices: Choices | None = None,
+        warm: bool = False,
     ) -> KernelCost:
-        """Fused attention of a query or a few over many keys."""
-        return decode(self.device, shape, precision, self._fused(shape, precision, kernel, choices), split)
+        """Fused attention of a query or a few over many keys, which may lie in the L2 (`warm`)."""
+        return decode(self.device, shape, precision, self._fused(shape, precision, kernel, choices), split, warm)
 
     def _fused(
         self, shape: AttentionShape, precision: str, kernel: str, choices: Choices | None
@@ -145,12 +155,20 @@ class GpuModel:
         )
 
     def softmax(self, rows: int, columns: int, precision: str) -> KernelCost:
-        """Softmax of each row: a warp keeps a row of up to 8 KiB in registers, longer rows are read three times."""
-        if columns * element_bytes(precision) <= 8192 and columns <= 2048:
-            kernel = RowKernel("softmax", passes=1, threads=32, phases=1, special=1.0, operations=4.0)
+        """Softmax of each row: a warp keeps a row of up to 8 KiB in registers; a block reads a longer one three times.
+
+        Its threads take 16 bytes at a time, or one number where rows do not begin at multiples of 16 bytes.
+        """
+        sm, size = self.device.sm, element_bytes(precision)
+        if columns * size <= 8192 and columns <= sm.library.softmax_columns:
+            kernel = RowKernel("softmax", 1, 32, 1, special=1.0, operations=SOFTMAX_OPERATIONS)
         else:
-            threads = _whole_threads(self.device, columns, precision)
-            kernel = RowKernel("softmax", 3, threads, 3, 0.35, special=1.0, operations=4.0)
+            taken = VECTOR_BYTES / size if columns * size % VECTOR_BYTES == 0 else 1
+            rounds = ceil(columns / (sm.block_threads * taken))
+            kept = sm.library.row_kept
+            kernel = RowKernel(
+                "softmax", 3, sm.block_threads, 3, kept, special=1.0, operations=SOFTMAX_OPERATIONS, rounds=rounds
+            )
         return rowwise(self.device, rows, columns, precision, kernel)
 
     def layernorm(self, rows: int, columns: int, precision: str) -> KernelCost:
@@ -175,10 +193,12 @@ class GpuModel:
         special: float = 0.0,
         name: str = "elementwise",
         written: float | None = None,
+        warm: bool = False,
     ) -> KernelCost:
         """Every element computed on its own from `reads` others; `writes=0` for a reduction to a few numbers.
 
-        `written` says how many of all bytes that are moved are results, where reads and writes do not tell.
+        `written` says how many of all bytes that are moved are results, where reads and writes do not tell. With `warm`
+        operands and results the L2 has all of them.
         """
         _check(elements)
         device = self.device
@@ -187,10 +207,10 @@ class GpuModel:
         start = float(device.sm.library.block_start + device.drain("lanes", special=special > 0))
         blocks = ceil(elements / (THREADS * 4))
         out = elements * writes * element_bytes(precision) if written is None else min(written, moved)
-        grid = pass_grid(device, list(_rounds(device, blocks, work, moved - out, out, start)), SPECIAL)
-        cycles = max(moved / device.stream_rate, work / device.count) + start
+        grid = pass_grid(device, list(_rounds(device, blocks, work, moved - out, out, start, warm)), SPECIAL)
+        cycles = max(moved / (device.l2_stream if warm else device.stream_rate), work / device.count) + start
         done = Activity(elements * operations, "lanes", LANE_FORMAT, moved_bytes((grid,)), elements * special)
-        closed = ClosedForm(cycles / device.clock_hz, moved)
+        closed = ClosedForm(cycles / device.clock_hz, 0.0 if warm else moved)
         return _cost(device, f"{name} {precision}", grid, done, closed, blocks, THREADS)
 
 
@@ -237,12 +257,24 @@ class RowKernel:
     """Other operations per element."""
     to: str | None = None
     """Format of the results; as the operands if not given."""
+    rounds: int = 0
+    """Loads, one after the other, in which a block goes over a row of its own."""
+
+    def wait(self, device: Device, held: int) -> float:
+        """Cycles that the rows under way wait in all: other blocks hide what is not stated for the library."""
+        each = device.sm.library.row_latency
+        if self.rounds and each is not None:
+            return self.phases * self.rounds * float(each)
+        return self.phases * device.memory_latency / held
 
 
-def _rounds(device: Device, blocks: int, work: float, read: float, written: float, start: float) -> Iterator[Portion]:
+def _rounds(
+    device: Device, blocks: int, work: float, read: float, written: float, start: float, warm: bool
+) -> Iterator[Portion]:
     """A stream in equal rounds over all SMs, each as many blocks as the SMs hold or a part of the whole.
 
-    Only the first round's start is seen; nothing is read twice, so that all that is read comes from DRAM.
+    Only the first round's start is seen; nothing is read twice, so that all that is read comes from DRAM if the L2 is
+    not warm.
     """
     held = occupancy(device, Footprint(THREADS, 32, 0)).blocks
     rounds = min(MOST_ROUNDS, ceil(blocks / (device.count * held)))
@@ -257,8 +289,9 @@ def _rounds(device: Device, blocks: int, work: float, read: float, written: floa
             before={} if number else {START: start},
             work=work / rounds / sms,
             l2_bytes=reads[number],
-            dram_bytes=reads[number],
+            dram_bytes=0 if warm else reads[number],
             write_bytes=results[number],
+            kept_results=warm,
         )
 
 
@@ -289,7 +322,7 @@ def _row_grid(
     sizes = [min(at_once, rows - first) for first in range(0, rows, at_once)]
     near = whole_bytes(size * row_bytes * kernel.passes for size in sizes)
     far, out = whole_bytes(missed.turns), whole_bytes(size * out_bytes for size in sizes)
-    wait = kernel.phases * device.memory_latency / held
+    wait = kernel.wait(device, held)
     portions = []
     for number, size in enumerate(sizes):
         sms = min(device.count, ceil(size / each))
@@ -320,20 +353,11 @@ def _closed_rows(device: Device, rows: int, columns: int, precision: str, kernel
     work = rows * columns * (kernel.special / device.sm.special + kernel.operations / _lanes(device))
     longest = max(
         moved / device.stream_rate,
-        rows * (row_bytes * kernel.passes + out_bytes) / device.l2_rate,
+        rows * (row_bytes * kernel.passes + out_bytes) / device.l2_stream,
         work / min(device.count, ceil(rows / each)),
     )
-    waits = ceil(rows / at_once) * kernel.phases * device.memory_latency / held
+    waits = ceil(rows / at_once) * kernel.wait(device, held)
     return ClosedForm((longest + waits + _row_start(device, kernel)) / device.clock_hz, moved)
-
-
-def _whole_threads(device: Device, columns: int, precision: str) -> int:
-    """A power of two of threads with 16 bytes each, up to a whole block."""
-    wanted = columns * element_bytes(precision) / 16
-    threads = 128
-    while threads < wanted and threads < device.sm.block_threads:
-        threads *= 2
-    return threads
 
 
 def _lanes(device: Device) -> float:

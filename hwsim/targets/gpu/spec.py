@@ -67,6 +67,16 @@ class AttentionKernelSpec(Spec):
     )
     step_latency: Cycles = Field(0, ge=0, description="Cycles of one step beyond its products and its softmax.")
     block_start: Cycles = Field(0, ge=0, description="Cycles of a block before its first and after its last step.")
+    split_steps: KernelTile = Field(2, description="Steps over the keys from which on they are split among blocks.")
+    joins_itself: bool = Field(
+        False, description="The last block of a tile joins the parts of split keys; if not, a second kernel does."
+    )
+    sequence_wait: Cycles = Field(
+        0, ge=0, description="Cycles for each sequence of a batch that a block passes in search of its work."
+    )
+    join_wait: Cycles = Field(
+        0, ge=0, description="Cycles that the kernel which joins the parts of split keys waits for each of them."
+    )
 
 
 class LibrarySpec(Spec):
@@ -109,6 +119,18 @@ class LibrarySpec(Spec):
         1.0, ge=1, description="Latency of a load among those that tiles have under way, over that of one alone."
     )
     stream_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that long streams reach.")
+    softmax_columns: KernelTile = Field(
+        2048, description="Longest row of a softmax that one warp keeps in registers; longer ones take a block each."
+    )
+    row_kept: Share = Field(
+        0.35, description="Share of the L2 up to which long rows of a softmax that are under way are found again."
+    )
+    row_latency: Cycles | None = Field(
+        None,
+        ge=0,
+        description="Cycles of one round of a block over its row, which other blocks do not hide: a load, and the "
+        "threads' wait for each other. If not given, a load from DRAM that they do hide.",
+    )
 
 
 class GpuSpec(UnitSpec):

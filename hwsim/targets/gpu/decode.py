@@ -1,0 +1,128 @@
+"""Attention of a query or a few over many keys: heads that share keys form one tile, and keys are split among blocks.
+
+The few queries are padded to a tile, so a step costs what it costs for many. Where tiles alone do not fill the GPU, the
+library cuts the keys into parts by a rule of its own, and a second kernel joins what the parts found.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from hwsim.targets.gpu.agent import BlockGrid, Portion, queue_grid, reduce_grid
+from hwsim.targets.gpu.attention import (
+    all_bytes,
+    block_start,
+    keys_bytes,
+    own_bytes,
+    play_attention,
+    replay_heads,
+    step_cycles,
+)
+from hwsim.targets.gpu.device import ClosedForm, Device, KernelCost, element_bytes
+from hwsim.targets.gpu.replay import whole_bytes
+from hwsim.targets.gpu.spec import AttentionKernelSpec
+
+if TYPE_CHECKING:
+    from hwsim.ops.attention_shape import AttentionShape
+
+FULL = 0.8
+"""Share of the slots that tiles fill from which on keys are not split (FlashAttention-2, num_splits_heuristic)."""
+GOOD = 0.85
+"""Of the best use of the slots that any number of parts gives: the smallest number that reaches it is taken (there)."""
+MOST_PARTS = 128
+SUM_BYTES = 4
+"""Parts are exchanged in 32 bits."""
+
+
+def parts_of_keys(tiles: int, slots: int, steps: int) -> int:
+    """Into how many parts the library cuts the keys: the fewest that use its slots nearly as well as any number does.
+
+    Numbers that leave the longest part as long as one part less would are not looked at.
+    """
+    if tiles >= FULL * slots:
+        return 1
+    use = {}
+    for parts in range(1, min(MOST_PARTS, slots, steps) + 1):
+        if parts == 1 or ceil(steps / parts) != ceil(steps / (parts - 1)):
+            rounds = tiles * parts / slots
+            use[parts] = rounds / ceil(rounds)
+    limit = GOOD * max(use.values())
+    return min(parts for parts, share in use.items() if share >= limit)
+
+
+def decode(
+    device: Device,
+    shape: AttentionShape,
+    precision: str,
+    spec: AttentionKernelSpec,
+    split: bool = True,
+    warm: bool = False,
+) -> KernelCost:
+    """The library's kernel, and where it splits the keys the one that joins the parts; `warm` keys lie in the L2."""
+    each_head = ceil(shape.queries * shape.heads // shape.kv_heads / spec.queries)
+    tiles = shape.batch * shape.kv_heads * each_head
+    steps = ceil(shape.keys / spec.keys)
+    wanted = split and steps >= spec.split_steps
+    parts = parts_of_keys(tiles, device.count * spec.resident, steps) if wanted else 1
+    each = ceil(steps / parts)
+    blocks, streams = tiles * parts, shape.batch * shape.kv_heads * parts
+    missed = replay_heads(
+        [1.0] * each_head,
+        streams,
+        1,
+        keys_bytes(shape, precision) / streams,
+        own_bytes(shape, precision) / blocks,
+        each,
+        device.count * spec.resident,
+        device.kept_bytes,
+    )
+    cycles = each * step_cycles(device, spec, shape.d, precision)
+    far = 0.0 if warm else missed.total
+    grids = [_grid(device, shape, precision, spec, blocks, cycles, far)]
+    moved = own_bytes(shape, precision) if warm else all_bytes(shape, precision)
+    alone = ceil(blocks / device.count) * cycles + block_start(device, spec) + shape.batch * spec.sequence_wait
+    seconds = max(alone, moved / device.tile_rate) / device.clock_hz
+    if parts > 1 and not spec.joins_itself:
+        joined = 2 * parts * shape.batch * shape.heads * shape.queries * shape.d * SUM_BYTES
+        waits = block_start(device, spec) + parts * spec.join_wait
+        grids.append(reduce_grid(device, waits, joined, 0.0, 0.0))
+        seconds += (waits + joined / device.l2_rate) / device.clock_hz
+    scores = tiles * steps * spec.queries * spec.keys
+    closed = ClosedForm(seconds, moved)
+    return play_attention(device, shape, precision, spec, tuple(grids), scores, closed, blocks, missed.walked)
+
+
+def _grid(
+    device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, blocks: int, cycles: float,
+    far_bytes: float,
+) -> BlockGrid:  # fmt: skip
+    """Equal blocks, SM by SM one after the other: of a block's start, those beside it hide all but their share.
+
+    Pages of a cache of keys come from all over memory, as tiles do.
+    """
+    resident = min(spec.resident, ceil(blocks / device.count))
+    start = block_start(device, spec)
+    search = shape.batch * spec.sequence_wait
+    tile_bytes = spec.keys * shape.d * 2 * element_bytes(precision)
+    first = min(blocks, device.count)
+    counts = [first, blocks - first] if blocks > first else [first]
+    own = own_bytes(shape, precision) / 2
+    queries, results = (whole_bytes(own * count / blocks for count in counts) for _ in range(2))
+    near = whole_bytes(max(far_bytes, keys_bytes(shape, precision)) * count / blocks for count in counts)
+    far = whole_bytes(far_bytes * count / blocks for count in counts)
+    reach = min(device.sm_rate, resident * 2 * tile_bytes / max(1.0, device.memory_latency))
+    portions = [
+        Portion(
+            count=count,
+            blocks=count,
+            work=cycles,
+            wait=cycles + (start / resident if number else start + search),
+            l2_bytes=near[number] + queries[number],
+            dram_bytes=far[number] + queries[number],
+            write_bytes=results[number],
+            reach=reach,
+        )
+        for number, count in enumerate(counts)
+    ]
+    return queue_grid(device, portions, 1, device.tile_rate)
