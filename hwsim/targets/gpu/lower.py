@@ -49,6 +49,7 @@ FAMILIES = {
     "gemm_weight_only": "products with narrow weights",
     "bmm": "batched products",
     "conv_implicit": "convolutions as products",
+    "conv_winograd_fft": "convolutions by transforms",
     "attention_fused": "fused attention",
     "attention_decode": "attention of decoding",
     "attention_unfused": "attention in three kernels",
@@ -361,9 +362,18 @@ def map_launches(
         items = [item for phase in phases for item in phase.items]
         stage = phases[0].name or kernel.name
         task = OperatorLoops(model, kernel, stage, conditions or Conditions(), choices or {}, phases[0].names)
-        whole = None if operator is None else LIBRARY.get(operator.name)
-        launches += _loops(task, operator, items) if whole is None else whole(task, operator, items)
+        whole = _whole(operator)
+        launches += launch_loops(task, operator, items) if whole is None else whole(task, operator, items)
     return launches
+
+
+def _whole(operator: Operator | None) -> Callable[[OperatorLoops, Any, Sequence[Item]], Iterator[Launch]] | None:
+    """What lays out an operation as a whole, if anything does."""
+    if getattr(operator, "transform", None) is not None:
+        from hwsim.targets.gpu.transformed import transform_launches
+
+        return transform_launches
+    return None if operator is None else LIBRARY.get(operator.name)
 
 
 def _hand_written(model: GpuModel, kernel: Kernel, threads: ThreadSchedule) -> Launch:
@@ -428,14 +438,14 @@ def _by_operator(kernel: LoopKernel) -> Iterator[tuple[Operator | None, list[Pha
     """The phases of an operator that is laid out as a whole; all others one by one."""
 
     def belongs(phase: Phase) -> int:
-        return id(phase.operator if phase.operator is not None and phase.operator.name in LIBRARY else phase)
+        return id(phase if _whole(phase.operator) is None else phase.operator)
 
     for _, group in groupby(kernel.program, key=belongs):
         phases = list(group)
         yield phases[0].operator, phases
 
 
-def _loops(task: OperatorLoops, operator: Operator | None, items: Sequence[Item]) -> Iterator[Launch]:
+def launch_loops(task: OperatorLoops, operator: Operator | None, items: Sequence[Item]) -> Iterator[Launch]:
     """Products one by one, everything between them together; of element-wise passes, each that was asked for."""
     waiting: list[Item] = []
     alone = is_pointwise(operator, items)

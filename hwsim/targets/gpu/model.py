@@ -175,10 +175,12 @@ class GpuModel:
         special: float = 0.0,
         name: str = "elementwise",
         written: float | None = None,
+        share: float = 1.0,
     ) -> KernelCost:
         """Every element computed on its own from `reads` others; `writes=0` for a reduction to a few numbers.
 
-        `written` says how many of all bytes that are moved are results, where reads and writes do not tell.
+        `written` says how many of all bytes that are moved are results, where reads and writes do not tell; `share` how
+        much of a stream's bandwidth is reached.
         """
         _check(elements)
         device = self.device
@@ -188,7 +190,8 @@ class GpuModel:
         blocks = ceil(elements / (THREADS * 4))
         out = elements * writes * element_bytes(precision) if written is None else min(written, moved)
         grid = pass_grid(device, list(_rounds(device, blocks, work, moved - out, out, start)), SPECIAL)
-        cycles = max(moved / device.stream_rate, work / device.count) + start
+        grid = replace(grid, dram_rate=grid.dram_rate * share)
+        cycles = max(moved / grid.dram_rate, work / device.count) + start
         done = Activity(elements * operations, "lanes", LANE_FORMAT, moved_bytes((grid,)), elements * special)
         closed = ClosedForm(cycles / device.clock_hz, moved)
         return _cost(device, f"{name} {precision}", grid, done, closed, blocks, THREADS)
