@@ -52,7 +52,7 @@ LAYER_TIMED = "trt_flow_"
 """TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
 LAYER_US = 9.4
 """What such events add to a kernel (fitted on the shortest layers on A100)."""
-CONV_TIMED, CONV_US = "cudnn8.9:", 160.0
+CONV_TIMED, CONV_US = "cudnn8.9:", 150.0
 """Events around a call of a framework that looks up its plan for a convolution: what the host adds (fitted on 3x3
 convolutions on V100 and A100 PCIe)."""
 FLASH_FLOOR_US = 300.0

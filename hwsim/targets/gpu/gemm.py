@@ -7,7 +7,7 @@ library picks one; its tiles are then replayed through the L2, and its blocks pl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 import numpy as np
@@ -210,7 +210,7 @@ def _kernel(
         start_cycles=library.block_start + device.drain(unit),
         flight_bytes=tile.stages * tile.k * (tile.m * data.a + tile.n * data.b),
         kept_results=data.kept_out,
-        writes_beside=unit == "lanes" and not data.gather,
+        writes_beside=unit == "lanes",
     )
     reduction = 0.0
     if parts > 1:
@@ -282,11 +282,10 @@ def _grids(
     output = shape.batch * shape.m * shape.n
     late = output * data.late
     if kernel.split == 1:
-        return (
-            wave_grid(
-                device, kernel.block, kernel.count, kernel.held.blocks, missed.turns, late_bytes=late / kernel.count
-            ),
-        )
+        each = late / kernel.count
+        grid = wave_grid(device, kernel.block, kernel.count, kernel.held.blocks, missed.turns, late_bytes=each)
+        # Rows of images and of their results are long streams, where rows of tiles are short ones.
+        return (replace(grid, dram_rate=device.stream_rate) if data.gather else grid,)
     sums = output * kernel.split * SUM_BYTES
     far = late + (sums if sums > device.l2.size else 0)
     return (

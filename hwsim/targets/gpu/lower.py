@@ -209,13 +209,17 @@ def _ports(task: OperatorLoops, operator: Operator, loops: Sequence[Loop]) -> di
     return {name: moved for name, moved in tensors_of(task.kernel, loops).items() if name in own}
 
 
-def conv_launch(task: OperatorLoops, found: ConvView, view: GemmView, others: Sequence[Loop]) -> Launch:
-    """The products of a convolution as an implicit matrix product; what is done to its results is done on the way."""
+def conv_launches(task: OperatorLoops, found: ConvView, view: GemmView, others: Sequence[Loop]) -> Iterator[Launch]:
+    """The products of a convolution as an implicit matrix product; what is done to its results is done on the way.
+
+    Tensor cores take 8-bit images only with channels together: others are brought into that order before.
+    """
     shape, loop = found.shape, view.loop
     stored = footprint(view.output, loop.extents, round(8 * task.stored_bytes(view.output.tensor)))
     extras = sum(footprint(late, loop.extents, task.kernel.fmt.bits) for late in loop.operation.late)
     gemm = as_gemm(shape)
     x, w = task.tensor(found.images.tensor), task.tensor(found.filters.tensor)
+    channels_last = found.axes[1] == max(found.axes)
     cost = task.model.conv(
         shape,
         task.kernel.fmt.name,
@@ -223,9 +227,15 @@ def conv_launch(task: OperatorLoops, found: ConvView, view: GemmView, others: Se
         stored / (gemm.batch * gemm.m * gemm.n),
         extras / (gemm.batch * gemm.m * gemm.n),
         task.choices,
+        channels_last=channels_last,
     )
     passes = {x: shape.depth * ceil(gemm.n / cost.tile[1]) / shape.ci, w: ceil(gemm.m / cost.tile[0])}
-    return task.launch(loop.name, cost, [loop, *others], passes=passes, family="conv_implicit")
+    made = task.launch(loop.name, cost, [loop, *others], passes=passes, family="conv_implicit")
+    if not channels_last and cost.activity.unit == "tensor" and task.kernel.fmt.bits <= 8:
+        elements = shape.batch * shape.ci * prod(shape.image)
+        first = task.model.elementwise(elements, task.kernel.fmt.name, name=f"reorder {x}")
+        yield Launch(task.stage, first.name, first, 0, 0, {x: (elements, elements)}, family="conv_implicit")
+    yield made
 
 
 def conv_of(task: OperatorLoops, operator: Operator | None, view: GemmView) -> ConvView | None:
@@ -479,7 +489,7 @@ def _products(task: OperatorLoops, operator: Operator | None, item: Item) -> Ite
         last = others if number == len(views) - 1 else []
         conv = conv_of(task, operator, view)
         if conv is not None and is_implicit(task, conv, view):
-            yield conv_launch(task, conv, view, last)
+            yield from conv_launches(task, conv, view, last)
         else:
             yield _gemm(task, view, last)
 
