@@ -43,6 +43,9 @@ EQUAL = 0.03
 """Estimates that differ by less are taken as equal."""
 SEEN = 0.5
 """Of the shorter of products and conversions, the part that the other does not hide: warps take turns with both."""
+LOAD_OPERATIONS = 4.0
+"""Instructions of the lanes that bring one element of an operand to shared memory: its address, whether it lies inside,
+the load and the store (fitted on fp32 products on V100, A100 and H100)."""
 CONVERTED_PARTS = 2
 """Parts of a sum at most, in kernels that turn weights into another format (fitted on such products on A100)."""
 LEAST_STEPS = 2
@@ -219,12 +222,19 @@ def _kernel(
 
 
 def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile: TileSpec) -> float:
-    """Cycles of one step: products, and beside those of tensor cores the lanes that unpack narrower weights."""
+    """Cycles of one step: products, and beside those of tensor cores the lanes that unpack narrower weights.
+
+    Lanes that multiply also bring the operands to shared memory, which small tiles do more often for each product.
+    """
     library = device.sm.library
     share = library.tensor_share if unit == "tensor" else library.lane_share
     products = tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share)
     turning = data.convert * tile.n * tile.k / device.fma_rate("fp32", "lanes")
-    together = max(products, turning) + SEEN * min(products, turning) if unit == "tensor" else products + turning
+    if unit == "tensor":
+        together = max(products, turning) + SEEN * min(products, turning)
+    else:
+        loading = LOAD_OPERATIONS * (tile.m + tile.n) * tile.k / device.fma_rate("fp32", "lanes")
+        together = products + turning + loading
     return together + _gather(device, data, tile)
 
 

@@ -58,7 +58,7 @@ VECTOR_BYTES = 16
 """What tensor-core kernels load at a time, along the channels."""
 LEAST_TILE = {"tensor": 64 * 128, "lanes": 64 * 64}
 """Outputs of the smallest tiles that the library has for convolutions (DeepBench's rows of few pixels show it)."""
-GATHER_OPERATIONS = 12
+GATHER_OPERATIONS = 8
 """Integer operations to find one vector of the input: which pixel, which tap, whether it lies in the padding."""
 
 
