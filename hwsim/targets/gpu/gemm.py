@@ -44,8 +44,9 @@ EQUAL = 0.03
 SEEN = 0.5
 """Of the shorter of products and conversions, the part that the other does not hide: warps take turns with both."""
 LOAD_OPERATIONS = 4.0
-"""Instructions of the lanes that bring one element of an operand to shared memory: its address, whether it lies inside,
+"""Instructions of the lanes that bring one word of an operand to shared memory: its address, whether it lies inside,
 the load and the store (fitted on fp32 products on V100, A100 and H100)."""
+WORD_BYTES = 4
 CONVERTED_PARTS = 2
 """Parts of a sum at most, in kernels that turn weights into another format (fitted on such products on A100)."""
 LEAST_STEPS = 2
@@ -135,7 +136,7 @@ def kernels(
         need = tile_footprint(tile, data)
         check_block(device, need, _tile_name(tile), lambda: _largest_fitting(device, data, tile))
     given = (tile,) if isinstance(tile, TileSpec) else tile
-    for each in given or fitting_tiles(device, precision, unit, data, shape.batch):
+    for each in given or tiles_for_rows(fitting_tiles(device, precision, unit, data, shape.batch), shape.m):
         held = occupancy(device, tile_footprint(each, data), _tile_name(each))
         for parts in (split,) if split else library.split_k:
             if data.convert and not split and parts > CONVERTED_PARTS:
@@ -154,6 +155,12 @@ def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes, ba
             f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit"
         )
     return fitting
+
+
+def tiles_for_rows(tiles: tuple[TileSpec, ...], m: int) -> tuple[TileSpec, ...]:
+    """Those that the library takes for so many rows, where it tells them apart."""
+    taken = tuple(tile for tile in tiles if tile.least_rows <= m <= (tile.most_rows or m))
+    return taken or tiles
 
 
 def library_tiles(device: Device, precision: str, unit: str) -> list[TileSpec]:
@@ -233,7 +240,8 @@ def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile:
     if unit == "tensor":
         together = max(products, turning) + SEEN * min(products, turning)
     else:
-        loading = LOAD_OPERATIONS * (tile.m + tile.n) * tile.k / device.fma_rate("fp32", "lanes")
+        words = (tile.m * data.a + tile.n * data.b) * tile.k / WORD_BYTES
+        loading = LOAD_OPERATIONS * words / device.fma_rate("fp32", "lanes")
         together = products + turning + loading
     return together + _gather(device, data, tile)
 

@@ -41,8 +41,8 @@ LEAST_TILE = 64 * 128
 FILTER_SHARE = 0.6
 """Of the bandwidth of a long stream, what transforms of filters reach, which read a few numbers at a time; those of
 images reach all of it (fitted, with the next, on 3x3 convolutions on V100, A100 and T4)."""
-PATCH_OPERATIONS = 9.0
-"""For each point of a tile that a fused block transforms: two additions, and what brings it to shared memory."""
+PATCH_OPERATIONS = 3.0
+"""For each point of a tile that a fused block transforms: two additions, and what they are scheduled with."""
 STEP_OPERATIONS = 4.0
 """Operations for each number that a transform of Winograd's reads or writes."""
 
