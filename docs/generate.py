@@ -237,7 +237,10 @@ _WHY = {
     "conv_implicit": (
         "Which kernel the library takes, its tile and how channels are padded, is not known for each shape."
     ),
-    "conv_winograd_fft": ("The library used an algorithm with fewer multiplications than the one that is simulated."),
+    "conv_winograd_fft": (
+        "Rows of PyTorch carry what the host adds, 150 us that differ from call to call; which algorithm ran is known by name "
+        "only, and the quicker of two is taken."
+    ),
     "attention_fused": "Short sequences, and frameworks that start further kernels around attention.",
     "attention_decode": (
         "Rows with a sliding window read fewer keys than they name; small batches are bound by the host."

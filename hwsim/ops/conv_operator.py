@@ -22,6 +22,13 @@ from hwsim.ops.conv_schedule import (
     make_epilogue,
     ordered,
 )
+from hwsim.ops.conv_transform import (
+    Fourier,
+    find_transform,
+    transform_extents,
+    transform_statements,
+    transformed_products,
+)
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.bind import Program, bind
 from hwsim.program.convolution import ConvShape
@@ -33,6 +40,7 @@ from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand, first_shared
 from hwsim.program.operation import Operation, StatementOperator
 from hwsim.program.operator import Names, OperatorKernel, OperatorRun, need_floats
+from hwsim.program.rounding import MOST, Rounding
 from hwsim.program.statement import all_statements, parse_statements
 from hwsim.program.tiling import fit_plan
 
@@ -54,6 +62,8 @@ class Conv2d(StatementOperator):
     ) -> None:
         self.shape, self.pool = shape, pool
         self.schedule: ConvSchedule = schedule or ConvSchedule()
+        self.transform = find_transform(self.schedule.algorithm, shape)
+        """Of tiles, where the algorithm has one."""
         self.after = make_epilogue(epilogue, self.schedule.layout.index("c"))
         if pool is not None and pool > min(shape.out):
             raise ShapeError(f"pool: squares of {pool} do not fit an output of {shape.out[0]}x{shape.out[1]}")
@@ -75,8 +85,12 @@ class Conv2d(StatementOperator):
             floats=False,
             extents=self._used(self._plain()),
             absorb=_absorbed,
+            follow=_tables if isinstance(self.transform, Fourier) else None,
         )
         super().__init__(operation, self.shapes, None, self.schedule)
+        if self.transform is not None:  # tiles at the edge of an image reach further beyond it than windows do
+            halos = self.written(find_format("fp32"), 1)[0].halos
+            self.inputs = tuple(replace(port, halo=halos.get(port.name, ())) for port in self.inputs)
 
     def make_kernel(self, run: OperatorRun, setting: Setting) -> OperatorKernel:
         from hwsim.ops.conv import FoldedConv  # which makes a convolution of this one
@@ -86,13 +100,24 @@ class Conv2d(StatementOperator):
     def emit(self, kernel: LoopKernel, names: Names) -> None:
         if any(each.norm for each in self.after):
             need_floats("batch norm", kernel.fmt)
+        if self.transform is not None:
+            need_floats(f"algorithm={self.schedule.algorithm}", kernel.fmt)
         for each in self.after:
             if needs_floats(all_statements(parse_statements(f"t = {each.expression('x[i]', ('y[i]', 'z[i]'))}"))):
                 need_floats(each.op, kernel.fmt)
         super().emit(kernel, names)
 
+    def tolerance(self, rounding: Rounding) -> float:
+        """Transforms make the errors of what they add up larger."""
+        growth = 1.0 if self.transform is None else self.transform.growth
+        return min(MOST, growth * super().tolerance(rounding))
+
     def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
         found = conv_formulas(self.shape, self.schedule, setting, fmt, self.pool or 1)
+        if self.transform is not None:
+            products = transformed_products(self.transform, self.shape)
+            said = Formula("products of tiles", "n·tiles·points·co·ci", products, "multiply-adds", "macs")
+            found = (said, *(formula for formula in found if formula.compare != "macs"))
         # What the epilogue multiplies and adds is no product of the convolution.
         late = any(each.op in ("scale_shift", "scale_add", "add_scaled", "gelu") for each in self.after)
         return tuple(formula for formula in found if formula.compare != "macs" or not late)
@@ -140,6 +165,8 @@ class Conv2d(StatementOperator):
             "x": ordered(schedule.layout, n=shape.batch, c=shape.ci, h=h, w=w),
             "w": tuple(filters[axis] for axis in schedule.w_layout),
         }
+        if isinstance(self.transform, Fourier):
+            found |= {name: table.shape for name, table in self.transform.tensors.items()}
         y = ordered(schedule.layout, n=shape.batch, c=shape.co, h=shape.out[0], w=shape.out[1])
         for each in self.after:
             for port in each.norm:
@@ -208,14 +235,16 @@ class Conv2d(StatementOperator):
     @property
     def followed(self) -> bool:
         """Whether what follows runs in passes of its own."""
-        return bool(self.after or self.pool) and not self.schedule.fused
+        return bool(self.after or self.pool) and (not self.schedule.fused or self.transform is not None)
 
     @property
     def target(self) -> str:
         return self._map(0) if self.followed else "y"
 
     def _plain(self) -> list[str]:
-        """What is computed, as it stands."""
+        """What is computed, as it stands; tables of a Fourier transform are among what is given."""
+        if isinstance(self.transform, Fourier):
+            return self._transform_way()[0]
         if self.pool and not self.followed:
             return [*self._statistics(), *self._pooled()]
         value = self._image(self.target)
@@ -280,6 +309,8 @@ class Conv2d(StatementOperator):
         extents = self.extents
         if self.pool and not self.followed:
             extents |= {"h": extents["ph"], "w": extents["pw"]}
+        if self.transform is not None:
+            extents |= transform_extents(self.transform, self.shape)
         lines = all_statements(parse_statements("\n".join(text)))
         named = " ".join(each.text for each in lines)
         return {index: extent for index, extent in extents.items() if _names_index(named, index)}
@@ -288,6 +319,8 @@ class Conv2d(StatementOperator):
         lanes = lanes if self.schedule.vector else 1
         if self.pool and not self.followed:
             return self._pool_way(lanes)
+        if self.transform is not None:
+            return self._transform_way()
         if self.schedule.algorithm == "implicit":
             return self._implicit_way(fmt, lanes)
         return self._sum_way(lanes, flat=self.schedule.algorithm == "im2col")
@@ -315,6 +348,20 @@ class Conv2d(StatementOperator):
             stages["windows"] = ("im2col", first_shared(self.extents, [i for i in "nhw" if i in self.extents]))
         text = [*self._statistics(), *copy, *body, *self._passes()]
         return text, self._layout(stages, lanes, order, along, tile, self.schedule.unroll)
+
+    def _transform_way(self) -> tuple[list[str], Layout]:
+        """Transforms, products of all points, transforms back: cores wait for each other between any two loops."""
+        assert self.transform is not None
+        at, layout = self._places, self.schedule.layout
+        filters = {"o": at["out"], "i": "ci", "h": "{}", "w": "{}"}
+        elements = {
+            "x": f"x[{','.join(ordered(layout, n=at['n'], c=at['in'], h='{}', w='{}'))}]",
+            "w": f"w[{','.join(filters[axis] for axis in self.schedule.w_layout)}]",
+            "y": f"{self.target}[{','.join(ordered(layout, n=at['n'], c=at['out'], h='{}', w='{}'))}]",
+        }
+        body = transform_statements(self.transform, self.shape, {**at, **elements})
+        text = [*self._statistics(), *body, *self._passes()]
+        return text, Layout(vector=self.schedule.vector, fuse=False, phases=True)
 
     def _pool_way(self, lanes: int) -> tuple[list[str], Layout]:
         """h and w run over squares, u and v inside of a square; sums and maximum stay in registers."""
@@ -506,6 +553,11 @@ class Conv2d(StatementOperator):
             ]
             y = POINTWISE[each.op].check(y, *own, *([] if each.value is None else [each.value]))
         return y if self.pool is None else _largest(y, self.pool, self.schedule.layout.index("h"))
+
+
+def _tables(operator: StatementOperator, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+    assert isinstance(operator, Conv2d) and isinstance(operator.transform, Fourier)
+    return operator.transform.tensors
 
 
 def convolved(x: Array, w: Array, shape: ConvShape) -> Array:

@@ -82,10 +82,14 @@ class ConvSizes(Spec):
 class ConvSchedule(ParallelSchedule):
     """Algorithm, layouts, loop order, and tiles for registers and caches."""
 
-    algorithm: Literal["direct", "im2col", "implicit"] = Field(
+    algorithm: Literal["direct", "im2col", "implicit", "winograd", "winograd_nonfused", "fft"] = Field(
         "direct",
         description="direct: loops over the images themselves. im2col: every window is copied into a large matrix, "
-        "then a matrix product. implicit: the same block by block, with only a block of that matrix in scratch space.",
+        "then a matrix product. implicit: the same block by block, with only a block of that matrix in scratch space. "
+        "winograd (3x3 filters that move by one) and winograd_nonfused (3x3 or 5x5): fewer products of transformed "
+        "tiles, for 2x2 outputs in one kernel and for 4x4 outputs with all transforms in memory. fft (filters up to "
+        "8x8 that move by one): the same with Fourier transforms of tiles of 16 or 32 a side. These have loops of "
+        "their own.",
     )
     layout: ImageLayout = Field(
         "nchw", description="Order of the axes of images in memory: batch, channel, height, width."

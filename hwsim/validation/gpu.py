@@ -18,6 +18,8 @@ from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu_workload import (
     BACKWARD,
     COLUMNS,
+    CONV_TIMED,
+    CONV_US,
     HOST_US,
     LADDER,
     LAYER_TIMED,
@@ -132,6 +134,8 @@ def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) 
         raise row.wrong("timing", f"{timing!r} is not one of {', '.join(TIMING)}")
     if row.record["impl"].startswith(LAYER_TIMED):
         return played.seconds + LAYER_US * 1e-6
+    if row.record["impl"].startswith(CONV_TIMED):
+        return played.seconds + CONV_US * 1e-6
     if timing == "wall_clock":
         return played.seconds + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
     following = target.device.launch_seconds("following")

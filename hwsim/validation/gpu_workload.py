@@ -52,6 +52,9 @@ LAYER_TIMED = "trt_flow_"
 """TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
 LAYER_US = 9.4
 """What such events add to a kernel (fitted on the shortest layers on A100)."""
+CONV_TIMED, CONV_US = "cudnn8.9:", 150.0
+"""Events around a call of a framework that looks up its plan for a convolution: what the host adds (fitted on 3x3
+convolutions on V100 and A100 PCIe)."""
 FLASH_FLOOR_US = 300.0
 """Published times of attention below this are those of the host; with a backward pass three times as many calls."""
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0
@@ -209,6 +212,8 @@ class KernelPiece:
     conditions: Conditions = field(default_factory=Conditions)
     least_seconds: float = 0.0
     """What it takes whatever it moves."""
+    instead: KernelPiece | None = None
+    """Another way to the same, where the library tried all and kept the quickest."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +233,10 @@ def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
     outcome = play(crew)
     starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
     seconds = max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds)
-    return PlayedKernel(seconds, sum(each.cost.launches for each in crew.launches))
+    found = PlayedKernel(seconds, sum(each.cost.launches for each in crew.launches))
+    if piece.instead is None:
+        return found
+    return min(found, play_piece(target, piece.instead), key=lambda each: each.seconds)
 
 
 def pieces_of(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
@@ -274,19 +282,32 @@ def _ladder(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     return [KernelPiece(_work("matmul", "fp32", sizes, threads=LADDER[row.record["impl"]]))]
 
 
+ALGORITHMS = {
+    "winograd_nonfused": ("winograd_nonfused",),
+    "cudnn7.6 winograd": ("winograd",),
+    "winograd": ("winograd", "winograd_nonfused"),
+    "fft": ("fft",),
+}
+"""Of a convolution, by a part of the name of its implementation: those that the library chose from."""
+
+
 def _conv(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     columns = {
         "batch": "b", "ci": "c_in", "height": "h_in", "width": "w_in", "co": "c_out", "kernel": "r", "kernel_w": "s",
         "stride": "stride", "padding": "pad",
     }  # fmt: skip
-    work = _work("conv2d", row.precision, {name: row.size(column) for name, column in columns.items()})
-    assert isinstance(work, ConvWorkload)
-    shape = work.sizes.shape
+    sizes = {name: row.size(column) for name, column in columns.items()}
+    tried = next((each for name, each in ALGORITHMS.items() if name in row.record["impl"].lower()), ("direct",))
+    first, *others = [_work("conv2d", row.precision, sizes, schedule={"algorithm": each}) for each in tried]
+    assert isinstance(first, ConvWorkload)
+    shape = first.sizes.shape
     size, _ = stored_bytes(row.precision)
     image, out, window = prod(shape.image), prod(shape.out), prod(shape.window)
     held = shape.batch * (shape.ci * image + shape.co * out) + shape.co * shape.ci * window
     warm = frozenset(("x", "w")) if size * held < device.l2.size else frozenset()
-    return [KernelPiece(work, Conditions(warm, {"y": size}))]
+    around = Conditions(warm, {"y": size})
+    instead = KernelPiece(others[0], around) if others else None
+    return [KernelPiece(first, around, instead)]
 
 
 def _attention_shape(row: MeasuredKernel) -> AttentionShape:

@@ -7,7 +7,7 @@ library picks one; its tiles are then replayed through the L2, and its blocks pl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 import numpy as np
@@ -43,6 +43,10 @@ EQUAL = 0.03
 """Estimates that differ by less are taken as equal."""
 SEEN = 0.5
 """Of the shorter of products and conversions, the part that the other does not hide: warps take turns with both."""
+LOAD_OPERATIONS = 4.0
+"""Instructions of the lanes that bring one word of an operand to shared memory: its address, whether it lies inside,
+the load and the store (fitted on fp32 products on V100, A100 and H100)."""
+WORD_BYTES = 4
 CONVERTED_PARTS = 2
 """Parts of a sum at most, in kernels that turn weights into another format (fitted on such products on A100)."""
 ZEROS, ZEROS_SHARE = 0.65, 0.97
@@ -135,7 +139,7 @@ def kernels(
         need = tile_footprint(tile, data)
         check_block(device, need, _tile_name(tile), lambda: _largest_fitting(device, data, tile))
     given = (tile,) if isinstance(tile, TileSpec) else tile
-    for each in given or fitting_tiles(device, precision, unit, data, shape.batch):
+    for each in given or tiles_for_rows(fitting_tiles(device, precision, unit, data, shape.batch), shape.m):
         held = occupancy(device, tile_footprint(each, data), _tile_name(each))
         for parts in (split,) if split else library.split_k:
             if data.convert and not split and parts > CONVERTED_PARTS:
@@ -154,6 +158,12 @@ def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes, ba
             f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library that fit"
         )
     return fitting
+
+
+def tiles_for_rows(tiles: tuple[TileSpec, ...], m: int) -> tuple[TileSpec, ...]:
+    """Those that the library takes for so many rows, where it tells them apart."""
+    taken = tuple(tile for tile in tiles if tile.least_rows <= m <= (tile.most_rows or m))
+    return taken or tiles
 
 
 def library_tiles(device: Device, precision: str, unit: str) -> list[TileSpec]:
@@ -213,7 +223,7 @@ def _kernel(
         start_cycles=library.block_start + device.drain(unit),
         flight_bytes=tile.stages * tile.k * (tile.m * data.a + tile.n * data.b),
         kept_results=data.kept_out,
-        writes_beside=unit == "lanes" and not data.gather,
+        writes_beside=unit == "lanes",
     )
     reduction = 0.0
     if parts > 1:
@@ -222,12 +232,20 @@ def _kernel(
 
 
 def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile: TileSpec, shape: GemmShape) -> float:
-    """Cycles of one step: products, and beside those of tensor cores the lanes that unpack narrower weights."""
+    """Cycles of one step: products, and beside those of tensor cores the lanes that unpack narrower weights.
+
+    Lanes that multiply also bring the operands to shared memory, which small tiles do more often for each product.
+    """
     library = device.sm.library
     share = library.tensor_share if unit == "tensor" else lane_share(device, tile, shape)
     products = tile.m * tile.n * tile.k / (device.fma_rate(precision, unit) * share)
     turning = data.convert * tile.n * tile.k / device.fma_rate("fp32", "lanes")
-    together = max(products, turning) + SEEN * min(products, turning) if unit == "tensor" else products + turning
+    if unit == "tensor":
+        together = max(products, turning) + SEEN * min(products, turning)
+    else:
+        words = (tile.m * data.a + tile.n * data.b) * tile.k / WORD_BYTES
+        loading = LOAD_OPERATIONS * words / device.fma_rate("fp32", "lanes")
+        together = products + turning + loading
     return together + _gather(device, data, tile)
 
 
@@ -302,11 +320,10 @@ def _grids(
     output = shape.batch * shape.m * shape.n
     late = output * data.late
     if kernel.split == 1:
-        return (
-            wave_grid(
-                device, kernel.block, kernel.count, kernel.held.blocks, missed.turns, late_bytes=late / kernel.count
-            ),
-        )
+        each = late / kernel.count
+        grid = wave_grid(device, kernel.block, kernel.count, kernel.held.blocks, missed.turns, late_bytes=each)
+        # Rows of images and of their results are long streams, where rows of tiles are short ones.
+        return (replace(grid, dram_rate=device.stream_rate) if data.gather else grid,)
     sums = output * kernel.split * SUM_BYTES
     far = late + (sums if sums > device.l2.size else 0)
     return (

@@ -49,6 +49,7 @@ FAMILIES = {
     "gemm_weight_only": "products with narrow weights",
     "bmm": "batched products",
     "conv_implicit": "convolutions as products",
+    "conv_winograd_fft": "convolutions by transforms",
     "attention_fused": "fused attention",
     "attention_decode": "attention of decoding",
     "attention_unfused": "attention in three kernels",
@@ -208,13 +209,17 @@ def _ports(task: OperatorLoops, operator: Operator, loops: Sequence[Loop]) -> di
     return {name: moved for name, moved in tensors_of(task.kernel, loops).items() if name in own}
 
 
-def conv_launch(task: OperatorLoops, found: ConvView, view: GemmView, others: Sequence[Loop]) -> Launch:
-    """The products of a convolution as an implicit matrix product; what is done to its results is done on the way."""
+def conv_launches(task: OperatorLoops, found: ConvView, view: GemmView, others: Sequence[Loop]) -> Iterator[Launch]:
+    """The products of a convolution as an implicit matrix product; what is done to its results is done on the way.
+
+    Tensor cores take 8-bit images only with channels together: others are brought into that order before.
+    """
     shape, loop = found.shape, view.loop
     stored = footprint(view.output, loop.extents, round(8 * task.stored_bytes(view.output.tensor)))
     extras = sum(footprint(late, loop.extents, task.kernel.fmt.bits) for late in loop.operation.late)
     gemm = as_gemm(shape)
     x, w = task.tensor(found.images.tensor), task.tensor(found.filters.tensor)
+    channels_last = found.axes[1] == max(found.axes)
     cost = task.model.conv(
         shape,
         task.kernel.fmt.name,
@@ -222,9 +227,15 @@ def conv_launch(task: OperatorLoops, found: ConvView, view: GemmView, others: Se
         stored / (gemm.batch * gemm.m * gemm.n),
         extras / (gemm.batch * gemm.m * gemm.n),
         task.choices,
+        channels_last=channels_last,
     )
     passes = {x: shape.depth * ceil(gemm.n / cost.tile[1]) / shape.ci, w: ceil(gemm.m / cost.tile[0])}
-    return task.launch(loop.name, cost, [loop, *others], passes=passes, family="conv_implicit")
+    made = task.launch(loop.name, cost, [loop, *others], passes=passes, family="conv_implicit")
+    if not channels_last and cost.activity.unit == "tensor" and task.kernel.fmt.bits <= 8:
+        elements = shape.batch * shape.ci * prod(shape.image)
+        first = task.model.elementwise(elements, task.kernel.fmt.name, name=f"reorder {x}")
+        yield Launch(task.stage, first.name, first, 0, 0, {x: (elements, elements)}, family="conv_implicit")
+    yield made
 
 
 def conv_of(task: OperatorLoops, operator: Operator | None, view: GemmView) -> ConvView | None:
@@ -366,9 +377,18 @@ def map_launches(
         items = [item for phase in phases for item in phase.items]
         stage = phases[0].name or kernel.name
         task = OperatorLoops(model, kernel, stage, conditions or Conditions(), choices or {}, phases[0].names)
-        whole = None if operator is None else LIBRARY.get(operator.name)
-        launches += _loops(task, operator, items) if whole is None else whole(task, operator, items)
+        whole = _whole(operator)
+        launches += launch_loops(task, operator, items) if whole is None else whole(task, operator, items)
     return launches
+
+
+def _whole(operator: Operator | None) -> Callable[[OperatorLoops, Any, Sequence[Item]], Iterator[Launch]] | None:
+    """What lays out an operation as a whole, if anything does."""
+    if getattr(operator, "transform", None) is not None:
+        from hwsim.targets.gpu.transformed import transform_launches
+
+        return transform_launches
+    return None if operator is None else LIBRARY.get(operator.name)
 
 
 def _hand_written(model: GpuModel, kernel: Kernel, threads: ThreadSchedule) -> Launch:
@@ -433,14 +453,14 @@ def _by_operator(kernel: LoopKernel) -> Iterator[tuple[Operator | None, list[Pha
     """The phases of an operator that is laid out as a whole; all others one by one."""
 
     def belongs(phase: Phase) -> int:
-        return id(phase.operator if phase.operator is not None and phase.operator.name in LIBRARY else phase)
+        return id(phase if _whole(phase.operator) is None else phase.operator)
 
     for _, group in groupby(kernel.program, key=belongs):
         phases = list(group)
         yield phases[0].operator, phases
 
 
-def _loops(task: OperatorLoops, operator: Operator | None, items: Sequence[Item]) -> Iterator[Launch]:
+def launch_loops(task: OperatorLoops, operator: Operator | None, items: Sequence[Item]) -> Iterator[Launch]:
     """Products one by one, everything between them together; of element-wise passes, each that was asked for."""
     waiting: list[Item] = []
     alone = is_pointwise(operator, items)
@@ -474,7 +494,7 @@ def _products(task: OperatorLoops, operator: Operator | None, item: Item) -> Ite
         last = others if number == len(views) - 1 else []
         conv = conv_of(task, operator, view)
         if conv is not None and is_implicit(task, conv, view):
-            yield conv_launch(task, conv, view, last)
+            yield from conv_launches(task, conv, view, last)
         else:
             yield _gemm(task, view, last)
 

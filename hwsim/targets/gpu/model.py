@@ -39,7 +39,7 @@ from hwsim.targets.gpu.device import (
     moved_bytes,
     occupancy,
 )
-from hwsim.targets.gpu.gemm import GemmBytes, gemm
+from hwsim.targets.gpu.gemm import GemmBytes, fitting_tiles, gemm
 from hwsim.targets.gpu.knobs import Choices, choose_attention, choose_split, choose_tiles
 from hwsim.targets.gpu.replay import Missed, whole_bytes
 from hwsim.targets.gpu.spec import AttentionKernelSpec, TileSpec
@@ -60,7 +60,9 @@ VECTOR_BYTES = 16
 SOFTMAX_OPERATIONS = 25.0
 """Instructions of a lane for each number of a softmax: loads, conversions, bounds, maximum, sum, scale (fitted on fp16
 rows on A100, where they and not the bytes decide)."""
-GATHER_OPERATIONS = 18
+LEAST_TILE = {"tensor": 64 * 128, "lanes": 64 * 64}
+"""Outputs of the smallest tiles that the library has for convolutions (DeepBench's rows of few pixels show it)."""
+GATHER_OPERATIONS = 8
 """Integer operations to find one vector of the input: which pixel, which tap, whether it lies in the padding."""
 
 
@@ -96,23 +98,31 @@ class GpuModel:
         out: float | None = None,
         late: float = 0.0,
         choices: Choices | None = None,
+        *,
+        channels_last: bool = False,
     ) -> KernelCost:
         """A convolution as an implicit matrix product, its input or filters perhaps `warm` in the L2.
 
         `out` bytes are written for each result where that is not one element, `late` read. Tensor cores take channels
-        in whole vectors of 16 bytes; fewer are padded with zeros.
+        in whole vectors of 16 bytes; fewer are padded with zeros, or left to the lanes where the library does not pad.
         """
         device, size = self.device, element_bytes(precision)
         unit = "tensor" if precision in device.sm.tensor else "lanes"
         vector = ceil(VECTOR_BYTES / size) if unit == "tensor" else 1
+        if (shape.ci // shape.groups) % vector and size >= 2 and not device.sm.library.pads_channels:
+            unit, vector, precision = "lanes", 1, LANE_FORMAT
         padded = replace(shape, ci=ceil(shape.ci // shape.groups / vector) * vector * shape.groups)
         product = as_gemm(padded)
         data = GemmBytes(
-            size, size, size if out is None else out, *warm, a_bytes=_touched(padded) * size,
+            size, size, size if out is None else out, *warm, a_bytes=_touched(padded, channels_last) * size,
             gather=GATHER_OPERATIONS / vector, late=late, halo=_halo(padded),
         )  # fmt: skip
         tiles = choose_tiles(device, precision, unit, data, choices or {})
-        return gemm(device, product, precision, data, tiles, choose_split(choices or {}, product.k, tiles) or 1, unit)
+        split = choose_split(choices or {}, product.k, tiles) or 1
+        if tiles is None:
+            listed = fitting_tiles(device, precision, unit, data, product.batch)
+            tiles = tuple(tile for tile in listed if tile.m * tile.n >= LEAST_TILE[unit]) or listed
+        return gemm(device, product, precision, data, tiles, split, unit)
 
     def attention(
         self,
@@ -194,11 +204,12 @@ class GpuModel:
         name: str = "elementwise",
         written: float | None = None,
         warm: bool = False,
+        share: float = 1.0,
     ) -> KernelCost:
         """Every element computed on its own from `reads` others; `writes=0` for a reduction to a few numbers.
 
         `written` says how many of all bytes that are moved are results, where reads and writes do not tell. With `warm`
-        operands and results the L2 has all of them.
+        operands and results the L2 has all of them; `share` says how much of a stream's bandwidth is reached.
         """
         _check(elements)
         device = self.device
@@ -208,7 +219,8 @@ class GpuModel:
         blocks = ceil(elements / (THREADS * 4))
         out = elements * writes * element_bytes(precision) if written is None else min(written, moved)
         grid = pass_grid(device, list(_rounds(device, blocks, work, moved - out, out, start, warm)), SPECIAL)
-        cycles = max(moved / (device.l2_stream if warm else device.stream_rate), work / device.count) + start
+        grid = replace(grid, dram_rate=grid.dram_rate * share)
+        cycles = max(moved / (device.l2_stream if warm else grid.dram_rate), work / device.count) + start
         done = Activity(elements * operations, "lanes", LANE_FORMAT, moved_bytes((grid,)), elements * special)
         closed = ClosedForm(cycles / device.clock_hz, 0.0 if warm else moved)
         return _cost(device, f"{name} {precision}", grid, done, closed, blocks, THREADS)
@@ -222,10 +234,13 @@ def as_gemm(shape: ConvShape) -> GemmShape:
     return GemmShape(shape.batch * prod(shape.out), shape.co // shape.groups, shape.depth, shape.groups)
 
 
-def _touched(shape: ConvShape) -> float:
-    """Elements of the input that are read at all: a stride wider than the filter skips some."""
-    share = min(1.0, shape.window[0] / shape.stride[0]) * min(1.0, shape.window[1] / shape.stride[1])
-    return shape.batch * shape.ci * shape.image[0] * shape.image[1] * share
+def _touched(shape: ConvShape, channels_last: bool) -> float:
+    """Elements of the input that are read at all: a stride wider than the filter skips some.
+
+    It skips whole rows; columns only where the channels of each lie together, since sectors hold several of a row.
+    """
+    rows, columns = (min(1.0, window / stride) for window, stride in zip(shape.window, shape.stride, strict=True))
+    return shape.batch * shape.ci * prod(shape.image) * rows * (columns if channels_last else 1.0)
 
 
 def _halo(shape: ConvShape) -> int:

@@ -48,6 +48,10 @@ class TileSpec(Spec):
     bits: Annotated[Bits, Field(ge=1)] | None = Field(
         None, description="Width of the operands that this kernel is for; any for which no other kernel is."
     )
+    least_rows: KernelTile = Field(1, description="Fewest rows of a product that the library takes it for.")
+    most_rows: KernelTile | None = Field(
+        None, description="Most rows of a product that the library takes it for; any number if not given."
+    )
     split: bool = Field(True, description="Whether its sum over k may be split.")
     batched: bool = Field(True, description="Whether the library takes it for batches of products too.")
 
@@ -95,6 +99,11 @@ class LibrarySpec(Spec):
     )
     multicast: PerCycle = Field(
         1, ge=1, description="Blocks on neighbouring SMs that one load of an operand from the L2 serves."
+    )
+    pads_channels: bool = Field(
+        True,
+        description="Whether channels of images that are no whole vectors of 16 bytes are padded for tensor cores; if "
+        "not, the lanes multiply them in fp32.",
     )
     units: dict[FormatName, Literal["tensor", "lanes"]] = Field(
         {}, description="Where matrix products of a format run, if not on tensor cores wherever there are some."
