@@ -307,7 +307,7 @@ def _conv(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     warm = frozenset(("x", "w")) if size * held < device.l2.size else frozenset()
     around = Conditions(warm, {"y": size})
     instead = KernelPiece(others[0], around) if others else None
-    return [KernelPiece(first, around, instead)]
+    return [KernelPiece(first, around, instead=instead)]
 
 
 def _attention_shape(row: MeasuredKernel) -> AttentionShape:
