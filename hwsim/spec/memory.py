@@ -94,7 +94,7 @@ class CacheSpec(Level):
     set_refill: LatencyField | None = Field(
         None,
         description="Time between two fills of the same set: misses that crowd into a set wait for each other. Of the "
-        "first cache, if not given, what the next level takes longer; of others none.",
+        "first cache, if not given, what the next cache takes longer; of others none.",
     )
     dual_port: bool = Field(
         True, description="Whether it is read and written in the same cycle; if not, writing takes time from reading."

@@ -188,6 +188,21 @@ def _distances(bases: Sequence[int]) -> dict[int, int]:
     return found
 
 
+def burst(nest: Nest, jumps: tuple[Access, ...], accesses: Fraction) -> Fraction:
+    """Misses for each access of a nest while jumps miss one after the other, in a window of so many accesses.
+
+    A loop that jumps finds all of its lines or none: a column of a matrix is missed as a whole, and then its lines are
+    there for the columns beside it. Such misses overlap as if every jump missed, up to the length of the loop.
+    """
+    found = Fraction(0)
+    for access in jumps:
+        loops = zip(nest.trips[: access.depth], access.strides, strict=True)
+        trip = next((trip for trip, stride in reversed(tuple(loops)) if trip > 1 and stride), 1)
+        rate = Fraction(nest.count(access), max(1, nest.length))
+        found += min(rate, trip / max(accesses, Fraction(1)))
+    return found
+
+
 # Sums in memory -------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
-from hwsim.targets.cpu.hazards import WindowLines, can_crowd, crowded, find_reload, followed, window_lines
+from hwsim.targets.cpu.hazards import WindowLines, burst, can_crowd, crowded, find_reload, followed, window_lines
 from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
 from hwsim.trace.nest import Chain, Instructions, Nest, Work
@@ -515,7 +515,7 @@ class CpuCore:
         cache = self.caches[number]
         if cache.set_refill is not None:
             return cache.set_refill.seconds(self._clock_of(cache)) * self.clock_hz
-        if number:
+        if number or len(self.caches) == 1:  # what main memory sends waits in the MSHRs, not in front of its set
             return ZERO
         return max(ZERO, self.latency_cycles(self._levels[1]) - self.latency_cycles(cache))
 
@@ -606,20 +606,21 @@ class CpuCore:
         found = []
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             waited = [
-                (misses, stream)
+                (access, misses, stream)
                 for access, misses, stream in zip(
                     nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False
                 )
                 if misses and (inner.write_allocate or not access.write)
             ]
-            streamed = sum(misses for misses, stream in waited if stream)
-            jumping = sum(misses for misses, stream in waited if not stream)
+            streamed = sum(misses for _, misses, stream in waited if stream)
+            jumping = sum(misses for _, misses, stream in waited if not stream)
             if streamed:
                 found.append((streamed, self._followed(inner)))
             if jumping:
                 looked_up = any(access.table is not None for access in nest.accesses)
-                per_miss = spread * max(1, moved.accesses) / jumping
-                found.append((jumping, self._parallel(inner, window / per_miss, looked_up)))
+                jumps = tuple(access for access, _, stream in waited if not stream)
+                reach = max(Fraction(jumping, max(1, moved.accesses)), burst(nest, jumps, window / spread))
+                found.append((jumping, self._parallel(inner, window / spread * reach, looked_up)))
         return Misses(tuple(found))
 
     def _followed(self, inner: CacheSpec) -> Fraction:

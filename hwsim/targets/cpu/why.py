@@ -178,7 +178,8 @@ def _overlaps_all(result: RunResult) -> bool:
 
 
 def _deciding(result: RunResult) -> tuple[str, float]:
-    """A part that alone takes nearly all of the time, where all overlap; else the one that the most cycles went to."""
+    """A part that alone takes nearly all of the time, where all overlap; else the one that the most cycles went to, or
+    one that runs beside it and takes longer."""
     parts = result.bounds.parts
     together = summed(result.attribution)
     if _overlaps_all(result) and parts and result.time_s:
@@ -194,6 +195,10 @@ def _deciding(result: RunResult) -> tuple[str, float]:
     if not together:
         return "nothing", 0.0
     (_, name), cycles = next(iter(together.items()))
+    if _overlaps_all(result) and name in COMPUTE and result.time_s:
+        longest = max(parts, key=lambda part: parts[part])
+        if parts.get(name, 0.0) < ALIKE * parts[longest]:
+            return longest, parts[longest] / result.time_s
     return name, cycles / sum(together.values())
 
 
