@@ -111,6 +111,9 @@ def print_comparison(
         {**dict(zip(heads, names, strict=True)), **_cells(result, baseline, heads)}
         for (names, result), baseline in zip(rows.items(), against, strict=True)
     ]
+    for number, result in enumerate(results):
+        if [each is result for each in against].count(True) == 1 and against[number] is result and len(results) > 1:
+            cells[number]["speed-up"] = "–"  # no other row does as much
     same = {name: cells[0][name] for name in cells[0] if name in _SAID_ONCE and len({row[name] for row in cells}) == 1}
     kept = [name for name in cells[0] if name not in same or len(cells) == 1]
     if not set(heads) & set(kept):  # rows that differ in nothing that has a name
@@ -156,7 +159,7 @@ def _unlike(results: Sequence[RunResult], against: Sequence[RunResult]) -> list[
         return []
     if len({result.machine for result in results}) > 1:
         return ["speed-up is against the first row of the same workload and size"]
-    return ["speed-up is against the first row that does as much work"]
+    return ["speed-up is against the first row that does as much work; – where there is no other"]
 
 
 def _print_refused(refused: Mapping[str, str]) -> None:

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 8
 """Products with fewer rows read weights once: they are shared out by columns."""
-MOST = {"m": 64, "n": 256, "k": 512}
+MOST = {"n": 256, "k": 512}
+MOST_TILE, LEAST_TILE = 64, 8
+"""Rows of a tile: as many as there are for each core, within reason."""
 MOST_FEW = {"m": FEW_ROWS, "n": 2048, "k": 1024}
 MOST_ELEMENTS = 1 << 18
-MANY_ROWS = {"order": "ijk", "vector": True, "v1": 4, "tile": 64, "packed": True, "parallel": "rows"}
+MANY_ROWS = {"order": "ijk", "vector": True, "v1": 4, "packed": True, "parallel": "rows"}
 FEW = {"order": "jik", "vector": True, "v1": 4, "v2": 8, "parallel": "rows", "b_layout": "jk"}
 
 
@@ -43,14 +45,14 @@ def cut(target: Target, call: KernelCall) -> Slice:
     if not walks(target):
         return Slice(data)
     data["convert"] = True  # a core without the format converts on the way to registers, and that is counted
-    sizes = data["sizes"]
+    sizes, cores = data["sizes"], sum(unit.count for unit in target.machine.compute)
     match call.op:
         case "matmul" | "matmul_batched":
-            return _product(data, sizes)
+            return _product(data, sizes, cores)
         case "attention":
             return _attention(data, sizes)
         case "conv2d":
-            return _convolution(data, sizes)
+            return _convolution(data, sizes, cores)
     return _rows(data, sizes)
 
 
@@ -76,14 +78,16 @@ def walks(target: Target) -> bool:
     return found
 
 
-def _product(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
+def _product(data: dict[str, Any], sizes: dict[str, int], cores: int) -> Slice:
     few = sizes["m"] <= FEW_ROWS
-    most = MOST_FEW if few else MOST
+    tile = min(MOST_TILE, max(LEAST_TILE, sizes["m"] // cores // LEAST_TILE * LEAST_TILE))
+    # Every core has a tile of rows; the more of them there are, the fewer columns stand for all.
+    many = {"m": tile * cores, "n": max(MOST_TILE, MOST["n"] * MOST_TILE // (tile * cores)), "k": MOST["k"]}
+    most = MOST_FEW if few else many
     cut_sizes = {name: min(size, most.get(name, 1)) for name, size in sizes.items()}
-    if data["op"] == "matmul":
-        schedule = FEW if few else MANY_ROWS
-    else:
-        schedule = FEW if few else {name: value for name, value in MANY_ROWS.items() if name != "packed"}
+    schedule: dict[str, Any] = FEW if few else {**MANY_ROWS, "tile": tile}
+    if data["op"] != "matmul":
+        schedule = {name: value for name, value in schedule.items() if few or name != "packed"}
     scale = prod(sizes.values()) / prod(cut_sizes.values())
     return Slice({**data, "sizes": cut_sizes, "schedule": schedule}, scale)
 
@@ -102,10 +106,10 @@ def _attention(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
     return Slice({**data, "sizes": cut_sizes, "schedule": schedule}, scale)
 
 
-def _convolution(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
+def _convolution(data: dict[str, Any], sizes: dict[str, int], cores: int) -> Slice:
     groups = sizes.get("groups", 1)
     co = sizes["co"] if groups > 1 else min(sizes["co"], 64)
-    height = min(sizes["height"], 16 * sizes["stride"] + sizes["kernel"])
+    height = min(sizes["height"], max(16, cores) * sizes["stride"] + sizes["kernel"])
     cut_sizes = {**sizes, "batch": 1, "co": co, "height": height}
     rows = (sizes["height"] + 2 * sizes["padding"] - sizes["kernel"]) // sizes["stride"] + 1
     own = (height + 2 * sizes["padding"] - sizes["kernel"]) // sizes["stride"] + 1

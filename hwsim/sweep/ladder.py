@@ -144,11 +144,13 @@ def baselines(runs: Sequence[RunResult]) -> list[RunResult]:
 def _as_much(run: RunResult, other: RunResult) -> bool:
     """Whether two runs compute about as much: one is no part of a larger problem than the other."""
     less, more = sorted((run.work.useful_flops, other.work.useful_flops))
-    return more <= AS_MUCH * less
+    return more <= (THE_SAME if run.workload == other.workload else AS_MUCH) * less
 
 
 AS_MUCH = 1.5
 """Work of an operation that is written in several ways differs by less than this; another problem's by more."""
+THE_SAME = 1.01
+"""Work of one workload at another size differs by more than this; that of another schedule does not."""
 
 
 def run_named(
