@@ -152,16 +152,16 @@ def _print_hosted(run: HostedRun) -> None:
     console.print(table)
     console.print()
     step, _ = max(run.steps, key=lambda each: each[0].seconds * each[1])
-    parts = {
+    spent = {
         "the host computes": step.host_fs,
         "its link copies": step.copied_fs,
         "the device computes": step.device_fs,
     }
-    longest = max(parts, key=lambda name: parts[name])
+    longest = max(spent, key=lambda name: spent[name])
     wrapped(
         console, "",
         f"A {PHASES[step.phase.name]} takes {seconds(step.seconds)}, where {longest} for "
-        f"{seconds(parts[longest] / 1e15)}; one after the other, all would take {seconds(sum(parts.values()) / 1e15)}.",
+        f"{seconds(spent[longest] / 1e15)}; one after the other, all would take {seconds(sum(spent.values()) / 1e15)}.",
         "bold",
     )  # fmt: skip
 

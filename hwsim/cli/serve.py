@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from hwsim.text import counted, data, digits, joules, percent, seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hwsim.error_bar import ErrorBar
     from hwsim.systems.serve import Percentiles, ServeResult
     from hwsim.systems.serve_model import Service
 
@@ -25,6 +26,7 @@ SERVE_EXAMPLE = (
     "[cyan]hwsim serve llama3_70b 8xh100 weights=fp8 rate=2[/cyan]   "
     "[cyan]hwsim serve llama3_8b h100 trace=requests.csv engine=sglang[/cyan]"
 )
+WORDS = {"ttft": "to first token", "tpot": "per output token"}
 DEFAULT_SPREAD = 0.1
 """Lengths up to a tenth above and below what is said: with equal ones, users who began together would stay in step."""
 _HOW = "write a parameter as name=value, such as load=32"
@@ -49,6 +51,7 @@ def serve_command(
 ) -> None:
     """Serve a model to users: time to first token, time per token, throughput, tails, energy, and what limits."""
     from hwsim.cli.model import _progress
+    from hwsim.systems.bars import served_bars
     from hwsim.systems.serve_model import make_service
 
     output = check_output(json_file, plot, words, timeline=timeline)
@@ -82,11 +85,12 @@ def serve_command(
         console = screen()
         _print_head(console, service, names[0])
         if len(results) == 1:
-            _print_one(console, results[0], formulas[0])
+            _print_one(console, results[0], formulas[0], bars[0])
         else:
-            _print_many(console, kind, loads, results, formulas)
+            _print_many(console, kind, loads, results, formulas, bars)
 
-    output.show(lambda: _data(results, formulas), show)
+    bars = [served_bars(service, result) for result in results]
+    output.show(lambda: _data(results, formulas, bars), show)
 
 
 def _tell(told: Callable[[str], None], words: str, done: int) -> None:
@@ -123,7 +127,11 @@ def _print_head(console: Console, service: Service, model: str) -> None:
     console.print()
 
 
-def _print_one(console: Console, result: ServeResult, formula: float | None) -> None:
+Bars = Mapping[str, "ErrorBar"]
+"""Of the times to the first token and for each further one."""
+
+
+def _print_one(console: Console, result: ServeResult, formula: float | None, bars: Bars) -> None:
     console.print(
         styled((result.words, "bold"), f": {counted(len(result.served), 'request')} in {seconds(result.seconds)}")
     )
@@ -152,12 +160,21 @@ def _print_one(console: Console, result: ServeResult, formula: float | None) -> 
         )
     console.print()
     wrapped(console, "", f"Limit: {result.limit()}.", "bold")
-    console.print("no error bar yet; hwsim validate serving tells how far off such times are", style="dim")
+    _print_bars(console, bars)
+
+
+def _print_bars(console: Console, bars: Bars) -> None:
+    """How far off the means are likely to be."""
+    said = [f"{WORDS[name]} {bar.words}" for name, bar in bars.items()]
+    known = [bar for bar in bars.values() if bar.is_known]
+    whole = f"; 80 % of {known[0].source} lie within" if known else ""
+    wrapped(console, "error bars  ", f"of the means: {', '.join(said)}{whole}", "dim")
 
 
 def _print_many(
-    console: Console, kind: str, loads: list[str], results: list[ServeResult], formulas: list[float | None]
-) -> None:
+    console: Console, kind: str, loads: list[str], results: list[ServeResult], formulas: list[float | None],
+    bars: list[dict[str, ErrorBar]],
+) -> None:  # fmt: skip
     heads = ["users" if kind == "load" else "rate", "first token", "p99", "per token", "p99", "formula", "tokens/s"]
     table = make_table(*heads, "kv", "J/token", "idle")
     for value, result, formula in zip(loads, results, formulas, strict=True):
@@ -173,6 +190,7 @@ def _print_many(
         console, "", f"Knee at {'load' if kind == 'load' else 'rate'}={loads[best]}: beyond it, tokens per second grow "
         f"less than the time per token does. Limit at the end: {results[-1].limit()}.", "bold",
     )  # fmt: skip
+    _print_bars(console, bars[best])
 
 
 def _of(found: Percentiles | None, name: str) -> str:
@@ -192,8 +210,13 @@ def knee(results: list[ServeResult]) -> int:
     return best
 
 
-def _data(results: list[ServeResult], formulas: list[float | None]) -> list[dict[str, Any]]:
-    return [{**result.to_dict(), "formula_tpot_s": formula} for result, formula in zip(results, formulas, strict=True)]
+def _data(
+    results: list[ServeResult], formulas: list[float | None], bars: list[dict[str, ErrorBar]]
+) -> list[dict[str, Any]]:
+    return [
+        {**result.to_dict(), "formula_tpot_s": formula, "bars": {name: bar.to_dict() for name, bar in each.items()}}
+        for result, formula, each in zip(results, formulas, bars, strict=True)
+    ]
 
 
 def _plot(path: Path, kind: str, loads: list[str], results: list[ServeResult], title: str) -> None:

@@ -1,16 +1,22 @@
-"""Error bars of collectives: from measurements that nothing was fitted to, as those of kernels."""
+"""Error bars of collectives and of serving: from measurements that nothing was fitted to, as those of kernels."""
 
 from __future__ import annotations
 
 from math import exp
+from typing import TYPE_CHECKING
 
-from hwsim.error_bar import NEVER_COMPARED, interval_words
-from hwsim.results.bar_table import COVERAGE, TIME, BarTable, shipped_table
+from hwsim.error_bar import CLASS, MACHINE, NEVER, NEVER_COMPARED, ErrorBar, interval_words
+from hwsim.results.bar_table import COVERAGE, TIME, BarTable, is_shipped, shipped_table
 from hwsim.systems.communicate import Communication
 from hwsim.systems.spec import SystemSpec
 
+if TYPE_CHECKING:
+    from hwsim.systems.serve import ServeResult
+    from hwsim.systems.serve_model import Service
+
 COLLECTIVE = "collective"
-"""The family of measurements, as `hwsim validate --write` keeps them."""
+FIRST_TOKEN, OUTPUT_TOKEN = "served_first_token", "served_output_token"
+"""Families of measurements, as `hwsim validate --write` keeps them."""
 
 
 def collective_bar(system: SystemSpec, found: Communication, table: BarTable | None = None) -> str:
@@ -26,6 +32,29 @@ def collective_bar(system: SystemSpec, found: Communication, table: BarTable | N
     ends = (seconds * exp(interval.low), seconds * exp(interval.high))
     rows = f"{interval.rows} measured" if measured else f"{interval.rows} measured on {interval.machines} others"
     return f"{interval_words(seconds, ends)} for {COVERAGE:.0%} of {rows}"
+
+
+def served_bars(service: Service, result: ServeResult, table: BarTable | None = None) -> dict[str, ErrorBar]:
+    """Of the mean times to the first token and for each further one: of users who come back, a model that tensor
+    parallelism divides if anything, and a stock machine; anything else was never compared."""
+    known, layout = shipped_table() if table is None else table, service.price.layout
+    compared = result.users is not None and layout.pp == layout.ep == 1 and is_shipped(service.price.machine)
+    found = {"ttft": (FIRST_TOKEN, result.ttft.mean)}
+    if result.tpot is not None:
+        found["tpot"] = (OUTPUT_TOKEN, result.tpot.mean)
+    return {name: _served(known, service, *each, compared=compared) for name, each in found.items()}
+
+
+def _served(table: BarTable, service: Service, family: str, seconds: float, *, compared: bool) -> ErrorBar:
+    machine = service.price.machine.name
+    own = machine if machine in table.machines(TIME, family) else None
+    interval = table.interval(TIME, family, own, seconds) if compared else None
+    if interval is None:
+        return ErrorBar(seconds, "s", None, None, COVERAGE, 0, NEVER, NEVER_COMPARED)
+    where = f"on {machine}" if own else f"on {interval.machines} other machines"
+    source = f"{interval.rows} measured {where}, other models and engines among them"
+    low, high = (seconds * exp(end) for end in (interval.low, interval.high))
+    return ErrorBar(seconds, "s", low, high, COVERAGE, interval.rows, MACHINE if own else CLASS, source)
 
 
 def _sources(system: SystemSpec) -> str:

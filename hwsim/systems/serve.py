@@ -138,6 +138,8 @@ class ServeResult:
     blocks: int
     idle_joules: float
     spans: tuple[Span, ...] = ()
+    users: int | None = None
+    """Who come back when they are answered; None where arrivals are given."""
 
     @property
     def seconds(self) -> float:
@@ -410,7 +412,7 @@ def serve(
     return ServeResult(
         stream.words, replicas, tuple(sorted(served, key=lambda each: each.number)), floor.now,
         tuple(member.account for member in members), tuple(member.scheduler.counters for member in members), room, idle,
-        tuple(floor.spans),
+        tuple(floor.spans), stream.users,
     )  # fmt: skip
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from statistics import mean, median
 
 from hwsim.errors import CapacityError
+from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN
 from hwsim.systems.requests import Stream, closed_loop
 from hwsim.systems.serve_model import Service, make_service
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.split import is_held_out
+from hwsim.validation.residual import Residual
+from hwsim.validation.split import FIT, Purpose, purpose_of
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 WHAT = (
@@ -29,6 +31,8 @@ COLUMNS = (
     "model", "machine", "backend", "backend_version", "precision", "isl", "osl", "batch_size", "tp", "dp", "moe_ep",
     "ttft_ms", "tpot_ms",
 )  # fmt: skip
+POOL = "serving/ttft_tpot.csv"
+FAMILIES = {"TPOT": OUTPUT_TOKEN, "TTFT": FIRST_TOKEN}
 DENSE = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama3_8b",
     "nvidia/Llama-3.1-8B-Instruct-FP8": "llama3_8b",
@@ -92,8 +96,12 @@ class Measured:
     tpot: float
 
     @property
+    def purpose(self) -> Purpose:
+        return purpose_of(self.model, self.prompt, self.output, self.users, self.tp)
+
+    @property
     def held_out(self) -> bool:
-        return is_held_out(self.model, self.prompt, self.output, self.users, self.tp)
+        return self.purpose != FIT
 
     @property
     def group(self) -> str:
@@ -124,7 +132,7 @@ class Measured:
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
     """The number of rows to come, then each row as it is done, then the report."""
-    (path,) = tables(data, "serving.csv", ())
+    (path,) = tables(data, "serving.csv", (POOL,))
     records = read_table(path, COLUMNS)
     known = [(record, row) for record in records if (row := _measured(path, record)) is not None]
     held = [(record, row) for record, row in known if row.held_out]
@@ -204,7 +212,8 @@ def compare(services: dict[tuple[object, ...], Service], row: Measured) -> Itera
     name = f"line {row.line}: {row.prompt} + {row.output} tokens, {row.users} users, tp={row.tp}"
     for what, found, measured in (("TPOT", result.tpot.mean, row.tpot), ("TTFT", result.ttft.mean, row.ttft)):
         words = f"{found * 1e3:.1f} ms simulated, {measured * 1e3:.1f} measured"
-        yield ComparisonRow(name, f"{what} {row.group}", relative_error(found, measured), words)
+        residual = Residual(FAMILIES[what], row.machine, found, measured, row.purpose)
+        yield ComparisonRow(name, f"{what} {row.group}", relative_error(found, measured), words, residual)
 
 
 def _measured(path: Path, record: Record) -> Measured | None:
