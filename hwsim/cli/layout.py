@@ -50,6 +50,11 @@ def _print_run(run: SystemRun) -> None:
         styled((run.model.name, "bold"), " on ", (f"{used} x {run.system.machine}", "bold"),
                f" ({run.layout.words}), {run.formats}, collectives of {run.library}")
     )  # fmt: skip
+    if run.speaks:
+        use = run.model.use
+        console.print(f"batch {use.batch}, prompt {use.prompt:,}, generate {use.generate:,}", style="dim")
+    if used < run.system.count:
+        console.print(f"{run.system.count - used} of {run.system.count} devices stand idle; dp= would use them", style="dim")
     _print_memory(console, run.steps[0][0])
     if run.system.host is not None:
         from hwsim.systems.host import feed

@@ -95,7 +95,8 @@ def run_layout(
         device_of(system), model, network, layout, kernels=choose_kernels(model, graph, wanted[0][0]),
         told=told,
     )  # fmt: skip
-    steps = tuple((parallel.step(phase, timeline=timeline), times) for phase, times in wanted)
+    grown = model.use.prompt + model.use.generate if model.use.phase == "all" else 0
+    steps = tuple((parallel.step(phase, timeline=timeline, grown=grown), times) for phase, times in wanted)
     check = check_split(layout, experts=has_experts(model))
     return SystemRun(model, system, layout, network.library, steps, check, parallel.numbers.words())
 

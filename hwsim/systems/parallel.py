@@ -120,8 +120,8 @@ class Parallel:
 
     # A step -----------------------------------------------------------------------------------------------------------
 
-    def step(self, phase: Phase, *, timeline: bool = False) -> ParallelStep:
-        """Play one step; `phase.batch` is that of all copies together."""
+    def step(self, phase: Phase, *, timeline: bool = False, grown: int = 0) -> ParallelStep:
+        """Play one step; `phase.batch` is that of all copies together, `grown` the length that sequences grow to."""
         shares = self.layout.dp * self.layout.ep
         batch = ceil(phase.batch / shares)
         micro = min(self.layout.micro, batch)
@@ -134,7 +134,7 @@ class Parallel:
         if phase.batch % shares:
             notes += (f"a batch of {phase.batch} is not divided evenly by {shares} copies: the largest share counts",)
         return ParallelStep(
-            phase, self.layout, floor.now, tuple(line.times), self._memory(one, micro), capacity(self.machine),
+            phase, self.layout, floor.now, tuple(line.times), self._memory(one, micro, grown), capacity(self.machine),
             self._joules(costs, micro, floor.now, line.times), floor.events, notes, tuple(floor.spans),
         )  # fmt: skip
 
@@ -148,13 +148,13 @@ class Parallel:
             "(tp=, pp=), or take narrower weights"
         )
 
-    def _memory(self, one: Phase, micro: int) -> MemoryUse:
+    def _memory(self, one: Phase, micro: int, grown: int) -> MemoryUse:
         """Of the fullest device: keys and values of all microbatches, activations of one; training keeps those of as
         many as are under way."""
         found = []
         for place, price in enumerate(self.prices):
             use = memory_use(
-                price.graph, self.numbers, one, price.kernels, context=one.context, recompute=self.recompute,
+                price.graph, self.numbers, one, price.kernels, context=max(one.context, grown), recompute=self.recompute,
                 optimizer=self.optimizer if one.name == "train" else "none",
             )  # fmt: skip
             held = min(micro, self.layout.pp - place) if one.name == "train" else 1
