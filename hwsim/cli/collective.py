@@ -133,14 +133,14 @@ def _print_one(system: SystemSpec, library: str, found: Communication, others: l
         console.print("one device has nobody to talk to: nothing moves")
         return
     port = system.inside.bandwidth.amount
-    speed = f"{rate(found.bus_bytes_per_s, 'B')} through each device"
+    console.print(styled(("took ", "dim"), (seconds(found.seconds), "bold"), f" by {found.kernel}"))
+    speed = f"{rate(found.bus_bytes_per_s, 'B')}: {found.bus_words} over the time"
     if port is not None:
-        speed += f", {percent(found.bus_bytes_per_s, float(port))} of the port"
-    console.print(styled(("took ", "dim"), (seconds(found.seconds), "bold"), f" by {found.kernel}; {speed}"))
+        speed += f"; {percent(found.bus_bytes_per_s, float(port))} of a port"
+    wrapped(console, "bus bandwidth ", speed, "")
     console.print(collective_bar(system, found), style="dim")
-    wrapped(
-        console, "formula ", f"{seconds(found.formula_fs / 1e15)}: round by round, messages and the busiest link", ""
-    )
+    how = "the start, and for each round its step and the bytes of its busiest link over the bandwidth"
+    wrapped(console, "formula ", f"{seconds(found.formula_fs / 1e15)}: {how}", "")
     table = make_table("kernel", "time", "against the fastest", "moved")
     for each in sorted(others, key=lambda one: one.elapsed_fs):
         total = sum(amount for link, amount in each.moved.items() if _leaves(link))
@@ -162,7 +162,7 @@ def _leaves(link: str) -> bool:
 def _print_many(name: str, library: str, found: list[Communication]) -> None:
     console = screen()
     console.print(styled((f"{found[0].op} on {found[0].ranks} devices of {name}, {library}", "bold")))
-    table = make_table("bytes", "time", "formula", "through each device", "kernel", left=(0, 4))
+    table = make_table("bytes", "time", "formula", "bus bandwidth", "kernel", left=(0, 4))
     for each in found:
         speed = rate(each.bus_bytes_per_s, "B")
         table.add_row(data(each.nbytes), seconds(each.seconds), seconds(each.formula_fs / 1e15), speed, each.kernel)

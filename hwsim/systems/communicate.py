@@ -49,6 +49,13 @@ class Communication:
         factor = {"all_reduce": 2 * share, "broadcast": 1.0, "send": 1.0}.get(self.op, share)
         return self.nbytes * factor / self.seconds if self.elapsed_fs else 0.0
 
+    @property
+    def bus_words(self) -> str:
+        """What is counted there."""
+        part = f"{self.ranks - 1}/{self.ranks}"
+        words = {"all_reduce": f"2 · {part} of the bytes", "broadcast": "all bytes", "send": "all bytes"}
+        return words.get(self.op, f"{part} of the bytes")
+
 
 @dataclass(frozen=True)
 class Plan:
