@@ -31,6 +31,89 @@ def _term(name: str, meaning: str, also: str = "", see: str = "", lesson: str = 
 
 _TERMS = (
     _term(
+        "window",
+        "Instructions that a core looks at beyond the oldest one that is not done: misses "
+        "and chains that lie within it overlap. "
+        "One instruction: the core works in order.",
+        also="reorder window; reorder buffer; core.window",
+        see="mshrs; dependency chain",
+    ),
+    _term(
+        "amdahl's law",
+        "What is not shared among cores limits the speed-up: with a share s that runs on one core, n cores are at "
+        "most 1 / (s + (1 - s)/n) times as fast.",
+        also="amdahl; speed-up over cores",
+        see="speed-up",
+        lesson="parallel",
+    ),
+    _term(
+        "winograd",
+        "A convolution with fewer multiplications: tiles of the image and the filter are transformed by additions, "
+        "multiplied element by element over all channels, and transformed back. Memory for the transformed tiles "
+        "and some accuracy are its price. `algorithm=winograd`; with `algorithm=fft` the transform is Fourier's.",
+        also="winograd convolution; fft convolution; algorithm=winograd; algorithm=fft",
+    ),
+    _term(
+        "time to first token",
+        "From the arrival of a request to its first token: the wait for a place in the batch, and the prompt.",
+        also="ttft; first token",
+        see="time per output token; continuous batching",
+    ),
+    _term(
+        "time per output token",
+        "Mean time between the tokens of a request after the first: a step of the batch, and its share of the "
+        "prompts of others.",
+        also="tpot; inter-token latency; time for each token",
+        see="time to first token",
+    ),
+    _term(
+        "continuous batching",
+        "Requests join and leave the batch at every step instead of waiting for the longest one.",
+        also="token budget; chunked prefill",
+        see="time to first token; time per output token",
+    ),
+    _term(
+        "knee",
+        "The load from which more users no longer bring more tokens per second, and only wait longer.",
+        also="knee of the load",
+        see="time per output token",
+    ),
+    _term(
+        "all-reduce",
+        "Every device has numbers of its own and gets the sums over all devices. A ring moves 2 (n - 1)/n of the "
+        "bytes through each device in 2 (n - 1) steps; a tree needs fewer steps and more bytes; a switch that adds "
+        "needs one.",
+        also="all_reduce; allreduce; ring; tree; collective",
+        see="bus bandwidth; exposed communication",
+    ),
+    _term(
+        "bus bandwidth",
+        "The bytes that an ideal algorithm has to move through each device, over the time: 2 (n - 1)/n of them for "
+        "an all-reduce. It can be held against the bandwidth of a port whatever the number of devices.",
+        also="busbw",
+        see="all-reduce",
+    ),
+    _term(
+        "exposed communication",
+        "Time in which devices exchange data and nothing else runs beside it.",
+        also="exposed talk; talk; overlap of communication",
+        see="all-reduce; bubble",
+    ),
+    _term(
+        "bubble",
+        "Time in which the stages of a pipeline wait for each other: (stages - 1) of (microbatches + "
+        "stages - 1) steps.",
+        also="pipeline bubble",
+        see="exposed communication",
+    ),
+    _term(
+        "serving kernels",
+        "The kernels of an engine that serves: fused attention, norms and activations fused with what is beside "
+        "them, graphs that are launched as one. `eager` ones are those of a framework that runs operation by "
+        "operation.",
+        also="eager kernels; kernels=serving; kernels=eager",
+    ),
+    _term(
         "time",
         "Seconds that the simulated machine takes, from the first cycle to the last result in memory.",
         also="latency of a run; longest part; sum of all parts",

@@ -126,8 +126,15 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     by_folded = {name.casefold(): name for name in names}
     if word.casefold() in by_folded:
         return f"; did you mean '{by_folded[word.casefold()]}'?"
-    near = difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
+    begun = [name for name in names if name.startswith(f"{word}_")]  # fp8 is fp8_e4m3 rather than mxfp8
+    near = begun or difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
+    near = near or [part for part in word.split("_") if part in names]  # vector_add is add
+    near = near or [name for name in names if word == OTHER_NAMES.get(name)]
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+OTHER_NAMES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""What NumPy and PyTorch call the same."""
 
 
 def _inside(annotation: Any, node: YamlNode | None, part: str | int) -> Declared | None:
