@@ -7,7 +7,6 @@ batch; everything is counted for one sample of it.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
@@ -15,10 +14,11 @@ from typing import Any
 
 from hwsim.errors import InputError
 from hwsim.models.importers.layers import Data, op
+from hwsim.models.importers.repeats import find_blocks
 from hwsim.spec.limits import LARGEST_SIZE
 
-MOST_OPERATIONS = 4096
-"""Of a block of a model file."""
+MOST_OPERATIONS, MOST_BLOCKS = 4096, 1024
+"""Of a block of a model file, and of a model file."""
 
 Shape = tuple[int, ...]
 
@@ -49,7 +49,7 @@ class Traced:
         self._forms: dict[str, Shape] = {}
         self._views: dict[str, str] = {}
         """What a view looks at."""
-        self._names: set[str] = {"input", "source"}
+        self._labels: dict[str, str] = {}
 
     # What comes in and what goes out ----------------------------------------------------------------------------------
 
@@ -71,15 +71,17 @@ class Traced:
         read = {name for each in self.operations for name in each["inputs"]}
         kept = [each for each in self.operations[:-1] if each["op"] != "view" or each["name"] in read]
         kept += self.operations[-1:]
-        if len(kept) > MOST_OPERATIONS:
+        blocks = find_blocks(kept, self._labels, self._forms)
+        largest = max(len(each["operations"]) for each in blocks)
+        if largest > MOST_OPERATIONS or len(blocks) > MOST_BLOCKS:
             raise InputError(
-                f"{self.file}: {len(kept):,} operations; at most {MOST_OPERATIONS:,} are read: export a "
-                "model of fewer layers, and change the number in the model file"
+                f"{self.file}: {len(blocks):,} blocks, of which the largest has {largest:,} operations; at most "
+                f"{MOST_BLOCKS:,} blocks of {MOST_OPERATIONS:,} operations are read"
             )
         return {
             "format": 1, "name": self.name, "description": description, "op": "model", "precision": precision,
             "input": self.input, "use": {"phase": "forward", "batch": self.batch},
-            "blocks": [{"name": "graph", "operations": kept}],
+            "blocks": blocks,
         }  # fmt: skip
 
     def notes(self) -> list[str]:
@@ -114,23 +116,14 @@ class Traced:
 
     def _put(self, tensor: str, operation: Data, sources: Sequence[str], form: Shape | None = None) -> None:
         """An operation that makes a tensor, under a name of ours: theirs may be anything."""
-        operation["name"] = self._unused(operation["op"])
+        operation["name"] = f"{operation['op']}_{len(self.operations) + 1}"
+        self._labels[operation["name"]] = self.label
         operation["inputs"] = tuple(sources)
         self.operations.append(operation)
         self.made[tensor] = operation["name"]
         if operation["op"] == "view":
             self._views[operation["name"]] = sources[0]
         self._forms[operation["name"]] = operation.get("makes") or form or self.sample(tensor)
-
-    def _unused(self, word: str) -> str:
-        label = re.sub(r"[^a-z0-9]+", "_", self.label.lower()).strip("_")[-60:].strip("_")
-        begin = f"{label}_{word}" if label[:1].isalpha() else word
-        name, number = begin, 1
-        while name in self._names:
-            number += 1
-            name = f"{begin}_{number}"
-        self._names.add(name)
-        return name
 
     def alias(self, tensor: str, source: str) -> None:
         """Another name for the same numbers."""
@@ -306,10 +299,10 @@ class Traced:
                   ("bias", bias is not None, False), ("transposed", transposed, False))  # fmt: skip
         made |= {field: value for field, value, usual in fields if value != usual}
         image = (given[1], given[2], given[3] if len(given) > 3 else 1)
-        pairs = list(zip(image[1:], sides, stride, padding, strict=True))
-        form = [(size + 2 * pad - side) // max(1, step) + 1 for size, side, step, pad in pairs]
+        windows = list(zip(image[1:], sides, stride, padding, strict=True))
+        form = [(size + 2 * pad - side) // max(1, step) + 1 for size, side, step, pad in windows]
         if transposed:
-            form = [(size - 1) * step + side - 2 * pad for size, side, step, pad in pairs]
+            form = [(size - 1) * step + side - 2 * pad for size, side, step, pad in windows]
         self._put_seen(output, made, (self._seen(source, image),), (channels, *form))
 
     def product(self, kind: str, output: str, first: str, second: str, k: int, bias: str | None = None) -> None:
