@@ -50,6 +50,7 @@ class Traced:
         self._views: dict[str, str] = {}
         """What a view looks at."""
         self._labels: dict[str, str] = {}
+        self._count = 0
 
     # What comes in and what goes out ----------------------------------------------------------------------------------
 
@@ -116,7 +117,8 @@ class Traced:
 
     def _put(self, tensor: str, operation: Data, sources: Sequence[str], form: Shape | None = None) -> None:
         """An operation that makes a tensor, under a name of ours: theirs may be anything."""
-        operation["name"] = f"{operation['op']}_{len(self.operations) + 1}"
+        self._count += 1
+        operation["name"] = f"{operation['op']}_{self._count}"
         self._labels[operation["name"]] = self.label
         operation["inputs"] = tuple(sources)
         self.operations.append(operation)
@@ -200,7 +202,29 @@ class Traced:
             self.counted[table] += 1
             self._put_rows(output, op("", "positions", rows=held // width), (self.rows(source),))
             return
+        if table is not None and not adds and held == width:
+            normed = self._take_normed()
+            if normed:
+                self.counted[table] += 1
+                self.made[source] = normed
+                self._put_rows(output, op("", "rmsnorm"), (self.rows(source),))
+                return
         self._put_seen(output, op("", "scale"), (self.made[source],), self._forms[self.made[source]])
+
+    def _take_normed(self) -> str:
+        """What the last five operations divide by its root mean square: x², mean, + epsilon, 1/√, x times that.
+
+        They are taken back: with the weights that come next they are a norm, which libraries have a kernel for.
+        """
+        tail = self.operations[-5:]
+        if [each["op"] for each in tail] != ["scale", "move", "scale", "scale", "move"]:
+            return ""
+        square, mean, _, root, product = tail
+        ends = product["inputs"] in (square["inputs"], (root["name"],))
+        if not ends or (mean["what"], product["what"]) != ("mean", "mul"):
+            return ""
+        del self.operations[-5:]
+        return str(square["inputs"][0])
 
     def norm(self, word: str, output: str, source: str, gamma: str | None, beta: str | None) -> None:
         """A norm over rows or over channels; one without weights is a movement."""

@@ -58,6 +58,15 @@ def test_a_small_decoder_has_the_weights_and_multiply_adds_of_its_layers() -> No
     assert not Graph.of(loaded.model).is_generative, "a program has a fixed number of tokens"
 
 
+def test_a_norm_that_is_written_out_is_one_norm_with_its_weights() -> None:
+    loaded = import_file(PROGRAMS / "gated_small.pt2")
+    assert loaded.notes == () and loaded.model.precision == "bf16"
+    assert counts(loaded) == (2 * (3 * 32 * 96 + 32), 2 * 16 * 3 * 32 * 96)
+    assert [each.op for each in loaded.model.blocks[-1].operations] == [
+        "rmsnorm", "linear", "silu", "linear", "mul", "linear", "add",
+    ]  # fmt: skip
+
+
 def test_layers_that_are_alike_are_one_block_that_repeats() -> None:
     blocks = import_file(PROGRAMS / "decoder_small.pt2").model.blocks
     assert [(block.name, block.repeat) for block in blocks] == [("words", 1), ("layers_0", 3), ("norm", 1)]
