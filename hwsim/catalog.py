@@ -210,10 +210,10 @@ def find(kind: Shelf, name: str | Path, relative_to: Path = Path()) -> Path:
     if (declared := declared_in(name)) is not None:
         return relative_to / declared[0]
     if kind == "workload" and str(name).lower().endswith(FOREIGN if is_path(name) else (*FOREIGN, ".json")):
-        file = shlex.quote(str(name))
+        quoted = shlex.quote(str(name))
         raise CatalogError(
-            f"{name}: a file of another program; hwsim import {file} -o model.yaml makes a model file of it, which all "
-            f"commands take; hwsim model {file} MACHINE reads it as it is"
+            f"{name}: a file of another program; hwsim import {quoted} -o model.yaml makes a model file of it, which "
+            f"all commands take; hwsim model {quoted} MACHINE reads it as it is"
         )
     if is_path(name):
         return relative_to / expand(name)
