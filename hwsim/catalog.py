@@ -8,6 +8,7 @@ ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operati
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -226,10 +227,20 @@ def is_file(path: Path) -> bool:
         return False
 
 
+FOREIGN = (".onnx", ".pt2", ".csv")
+"""Endings of models that other programs wrote, and that are no YAML."""
+
+
 def find(kind: Shelf, name: str | Path, relative_to: Path = Path()) -> Path:
     """The file that a name or a path means. That a path exists is checked when it is read."""
     if (declared := declared_in(name)) is not None:
         return relative_to / declared[0]
+    if kind == "workload" and str(name).lower().endswith(FOREIGN if is_path(name) else (*FOREIGN, ".json")):
+        quoted = shlex.quote(str(name))
+        raise CatalogError(
+            f"{name}: a file of another program; hwsim import {quoted} -o model.yaml makes a model file of it, which "
+            f"all commands take; hwsim model {quoted} MACHINE reads it as it is"
+        )
     if is_path(name):
         return relative_to / expand(name)
     for folder in folders(kind):

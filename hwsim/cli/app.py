@@ -34,7 +34,7 @@ _COMPLETION = "_HWSIM_COMPLETE"
 COMMANDS = {
     "run": "Simulate a workload on a machine: what it costs, and why.",
     "model": "Simulate a whole model on a machine: memory, prompt, tokens, training; what each costs, and why.",
-    "import": "Turn a config.json, ONNX file or table of layers into a model file that can be read and changed.",
+    "import": "Turn a config.json, ONNX, torch.export or a table of layers into a model file that can be changed.",
     "explain": "Explain a run (conflicts by set, reuse, stalls, miss penalties, formulas, energy), or a term.",
     "sweep": "Simulate every combination; the same command goes on where it was interrupted.",
     "tune": "Find the best schedule for a machine by its own cost model, and tell what it gains over the default, "

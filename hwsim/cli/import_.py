@@ -35,7 +35,7 @@ def import_command(
     name: Annotated[str | None, typer.Option("--name", help="What the model is called; else after its file.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Turn a config.json, ONNX, torch.export or table of layers into a model file that can be read and changed."""
+    """Turn a config.json, ONNX, torch.export or a table of layers into a model file that can be changed."""
     from hwsim.catalog import expand
     from hwsim.models.load import import_file, plain_name
     from hwsim.models.write import model_yaml

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hwsim.models.run import ModelRun
+    from hwsim.ops.model import ModelWorkload
     from hwsim.result import RunResult
 
 MODEL_EXAMPLE = (
@@ -86,6 +87,7 @@ def model_command(
     loaded = load_model(name)
     model = with_parameters(loaded.model, parameters)
     assert isinstance(model, ModelWorkload)
+    _check_lengths(model, parameters)
     for note in loaded.notes:
         err().print(f"{name}: {note}", style="dim", soft_wrap=True)
     with _progress() as told:
@@ -99,6 +101,19 @@ def model_command(
         plot_model(result, plot)
     if timeline is not None:
         _write_timeline(timeline, found)
+
+
+def _check_lengths(model: ModelWorkload, parameters: Mapping[str, str]) -> None:
+    """Lengths of texts mean nothing to images, and to a program that was exported with a fixed number of tokens."""
+    from hwsim.models.graph import Graph
+
+    given = [name for name in ("prompt", "generate", "source") if name in parameters]
+    if given and not Graph.of(model).takes_tokens:
+        name = given[0]
+        raise InputError(
+            f"{name}={parameters[name]}: {model.name} takes the same input every time, and has no {name}; batch= says "
+            "how many at once"
+        )
 
 
 def _write_timeline(path: Path, found: ModelRun) -> None:

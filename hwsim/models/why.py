@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from hwsim.memory.counters import CacheCounters
-from hwsim.result import RunResult, bytes_moved
+from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.target import Advice, Bound, Details, Line, Section, Table, Why
 from hwsim.text import data, digits, joules, percent, seconds
 
@@ -18,14 +18,15 @@ BANDWIDTH = "bandwidth of "
 def explain(result: RunResult) -> Why:
     """The explanation of a model, as screens and pages draw it."""
     about = result.work.use[MODEL]
-    unit = result.resolved.machine["compute"][0]
+    machine = machine_of(result)
+    units = f"{machine.compute[0].count} {machine.compute[0].name}"
     bound = find_bound(result)
     lower, upper = seconds(result.bounds.lower_s), seconds(result.bounds.upper_s)
     return Why(
-        used=f"{unit['count']} {unit['name']}, {about['kernels']} kernels",
+        used=f"{units}, {about['kernels']} kernels",
         whole="all kernels",
-        peak=f"{unit['count']} {unit['name']}",
-        units=sum(each["count"] for each in result.resolved.machine["compute"]),
+        peak=units,
+        units=sum(each.count for each in machine.compute),
         bound=bound,
         bounds=f"{lower} if all parts of each kernel overlapped, {upper} if none did",
         advice=advise(result, bound),

@@ -100,6 +100,26 @@ def test_an_imported_file_is_a_model_that_runs(tmp_path: Path) -> None:
         assert "the whole model" in run.out
 
 
+PROGRAM = str(Path(__file__).parents[1] / "unit" / "models" / "programs" / "resnet_small.pt2")
+
+
+def test_an_exported_program_runs_where_no_torch_is_and_on_a_grid_of_elements(tmp_path: Path) -> None:
+    found = hwsim(
+        "model", PROGRAM, "eyeriss", "precision=int16", "--no-math", "--timeline", str(tmp_path / "line.json")
+    )
+    assert found.code == 0, found.err
+    assert "7,410 parameters; 506,016 multiply-adds" in found.out
+    lanes = json.loads((tmp_path / "line.json").read_text())["traceEvents"]
+    assert {"1 phase", "2 layer"} <= {each["args"].get("name") for each in lanes if each["ph"] == "M"}
+
+
+def test_other_commands_say_how_to_make_a_model_file_of_an_exported_program() -> None:
+    for command in ("run", "compare"):
+        found = hwsim(command, "h100", PROGRAM)
+        assert found.code == 2
+        assert "hwsim import" in found.err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -112,6 +132,8 @@ def test_an_imported_file_is_a_model_that_runs(tmp_path: Path) -> None:
         (("matmul", "h100"), "matmul is a workload of one operation"),
         (("none.json", "h100"), "there is no file none.json"),
         (("none.pth", "h100"), "ends in .yaml"),
+        ((PROGRAM, "h100", "prompt=64"), "prompt=64: resnet_small takes the same input every time"),
+        (("resnet18", "h100", "generate=8"), "generate=8: resnet18 takes the same input every time"),
         (("llama3_8b", "a100_80", "weights=fp8"), "no lanes rate for fp8_e4m3"),
     ],
 )

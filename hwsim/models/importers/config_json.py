@@ -141,7 +141,7 @@ def read_config(file: str, data: object, name: str) -> tuple[Data, list[str]]:
             raise InputError(f"{file}: model_type: missing; a config.json names its architecture; known: {known}")
         raise InputError(
             f"{file}: model_type: {_shown(family)} is not known{did_you_mean(str(family), FAMILIES)}; known: {known}; "
-            "write its blocks by hand, or import it as ONNX"
+            "write its blocks by hand, or import it as ONNX or torch.export"
         )
     described = FAMILIES[family](config)
     notes = [f"{name}: not understood, and left out" for name in SKIPPED if config.data.get(name)]

@@ -7,7 +7,6 @@ batch; everything is counted for one sample of it.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
@@ -15,10 +14,11 @@ from typing import Any
 
 from hwsim.errors import InputError
 from hwsim.models.importers.layers import Data, op
+from hwsim.models.importers.repeats import find_blocks
 from hwsim.spec.limits import LARGEST_SIZE
 
-MOST_OPERATIONS = 4096
-"""Of a block of a model file."""
+MOST_OPERATIONS, MOST_BLOCKS = 4096, 1024
+"""Of a block of a model file, and of a model file."""
 
 Shape = tuple[int, ...]
 
@@ -49,7 +49,8 @@ class Traced:
         self._forms: dict[str, Shape] = {}
         self._views: dict[str, str] = {}
         """What a view looks at."""
-        self._names: set[str] = {"input", "source"}
+        self._labels: dict[str, str] = {}
+        self._count = 0
 
     # What comes in and what goes out ----------------------------------------------------------------------------------
 
@@ -71,15 +72,17 @@ class Traced:
         read = {name for each in self.operations for name in each["inputs"]}
         kept = [each for each in self.operations[:-1] if each["op"] != "view" or each["name"] in read]
         kept += self.operations[-1:]
-        if len(kept) > MOST_OPERATIONS:
+        blocks = find_blocks(kept, self._labels, self._forms)
+        largest = max(len(each["operations"]) for each in blocks)
+        if largest > MOST_OPERATIONS or len(blocks) > MOST_BLOCKS:
             raise InputError(
-                f"{self.file}: {len(kept):,} operations; at most {MOST_OPERATIONS:,} are read: export a "
-                "model of fewer layers, and change the number in the model file"
+                f"{self.file}: {len(blocks):,} blocks, of which the largest has {largest:,} operations; at most "
+                f"{MOST_BLOCKS:,} blocks of {MOST_OPERATIONS:,} operations are read"
             )
         return {
             "format": 1, "name": self.name, "description": description, "op": "model", "precision": precision,
             "input": self.input, "use": {"phase": "forward", "batch": self.batch},
-            "blocks": [{"name": "graph", "operations": kept}],
+            "blocks": blocks,
         }  # fmt: skip
 
     def notes(self) -> list[str]:
@@ -114,23 +117,15 @@ class Traced:
 
     def _put(self, tensor: str, operation: Data, sources: Sequence[str], form: Shape | None = None) -> None:
         """An operation that makes a tensor, under a name of ours: theirs may be anything."""
-        operation["name"] = self._unused(operation["op"])
+        self._count += 1
+        operation["name"] = f"{operation['op']}_{self._count}"
+        self._labels[operation["name"]] = self.label
         operation["inputs"] = tuple(sources)
         self.operations.append(operation)
         self.made[tensor] = operation["name"]
         if operation["op"] == "view":
             self._views[operation["name"]] = sources[0]
         self._forms[operation["name"]] = operation.get("makes") or form or self.sample(tensor)
-
-    def _unused(self, word: str) -> str:
-        label = re.sub(r"[^a-z0-9]+", "_", self.label.lower()).strip("_")[-60:].strip("_")
-        begin = f"{label}_{word}" if label[:1].isalpha() else word
-        name, number = begin, 1
-        while name in self._names:
-            number += 1
-            name = f"{begin}_{number}"
-        self._names.add(name)
-        return name
 
     def alias(self, tensor: str, source: str) -> None:
         """Another name for the same numbers."""
@@ -207,7 +202,29 @@ class Traced:
             self.counted[table] += 1
             self._put_rows(output, op("", "positions", rows=held // width), (self.rows(source),))
             return
+        if table is not None and not adds and held == width:
+            normed = self._take_normed()
+            if normed:
+                self.counted[table] += 1
+                self.made[source] = normed
+                self._put_rows(output, op("", "rmsnorm"), (self.rows(source),))
+                return
         self._put_seen(output, op("", "scale"), (self.made[source],), self._forms[self.made[source]])
+
+    def _take_normed(self) -> str:
+        """What the last five operations divide by its root mean square: x², mean, + epsilon, 1/√, x times that.
+
+        They are taken back: with the weights that come next they are a norm, which libraries have a kernel for.
+        """
+        tail = self.operations[-5:]
+        if [each["op"] for each in tail] != ["scale", "move", "scale", "scale", "move"]:
+            return ""
+        square, mean, _, root, product = tail
+        ends = product["inputs"] in (square["inputs"], (root["name"],))
+        if not ends or (mean["what"], product["what"]) != ("mean", "mul"):
+            return ""
+        del self.operations[-5:]
+        return str(square["inputs"][0])
 
     def norm(self, word: str, output: str, source: str, gamma: str | None, beta: str | None) -> None:
         """A norm over rows or over channels; one without weights is a movement."""
@@ -306,10 +323,10 @@ class Traced:
                   ("bias", bias is not None, False), ("transposed", transposed, False))  # fmt: skip
         made |= {field: value for field, value, usual in fields if value != usual}
         image = (given[1], given[2], given[3] if len(given) > 3 else 1)
-        pairs = list(zip(image[1:], sides, stride, padding, strict=True))
-        form = [(size + 2 * pad - side) // max(1, step) + 1 for size, side, step, pad in pairs]
+        windows = list(zip(image[1:], sides, stride, padding, strict=True))
+        form = [(size + 2 * pad - side) // max(1, step) + 1 for size, side, step, pad in windows]
         if transposed:
-            form = [(size - 1) * step + side - 2 * pad for size, side, step, pad in pairs]
+            form = [(size - 1) * step + side - 2 * pad for size, side, step, pad in windows]
         self._put_seen(output, made, (self._seen(source, image),), (channels, *form))
 
     def product(self, kind: str, output: str, first: str, second: str, k: int, bias: str | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hwsim.errors import InputError
 from hwsim.models.count import macs, parameters
 from hwsim.models.graph import Graph
 from hwsim.models.importers import torch_export
+from hwsim.models.importers.repeats import find_blocks
 from hwsim.models.load import LoadedModel, import_file, load_model
 from hwsim.models.phase import forward
 
@@ -54,6 +56,36 @@ def test_a_small_decoder_has_the_weights_and_multiply_adds_of_its_layers() -> No
     assert counts(loaded) == decoder_counts(100, 32, 3, 16)
     assert loaded.model.use.batch == 2, "as many as it was exported with"
     assert not Graph.of(loaded.model).is_generative, "a program has a fixed number of tokens"
+
+
+def test_a_norm_that_is_written_out_is_one_norm_with_its_weights() -> None:
+    loaded = import_file(PROGRAMS / "gated_small.pt2")
+    assert loaded.notes == () and loaded.model.precision == "bf16"
+    assert counts(loaded) == (2 * (3 * 32 * 96 + 32), 2 * 16 * 3 * 32 * 96)
+    assert [each.op for each in loaded.model.blocks[-1].operations] == [
+        "rmsnorm", "linear", "silu", "linear", "mul", "linear", "add",
+    ]  # fmt: skip
+
+
+def test_layers_that_are_alike_are_one_block_that_repeats() -> None:
+    blocks = import_file(PROGRAMS / "decoder_small.pt2").model.blocks
+    assert [(block.name, block.repeat) for block in blocks] == [("words", 1), ("layers_0", 3), ("norm", 1)]
+    blocks = import_file(PROGRAMS / "resnet_small.pt2").model.blocks
+    assert [(block.name, block.repeat) for block in blocks] == [
+        ("conv1", 1),
+        ("layers_0", 2),
+        ("layers_2", 1),
+        ("fc", 1),
+    ]
+
+
+def test_a_layer_whose_input_is_narrower_is_no_repetition_of_the_next() -> None:
+    """32 -> 64 -> 64 -> 64: each says out=64, and only the last two are alike."""
+    forms = {"input": (32,), "a": (64,), "b": (64,), "c": (64,)}
+    names = ["input", "a", "b", "c"]
+    operations = [{"name": name, "op": "linear", "inputs": (came,), "out": 64} for came, name in pairwise(names)]
+    blocks = find_blocks(operations, {"a": "net.0", "b": "net.1", "c": "net.2"}, forms)
+    assert [(block["name"], block.get("repeat", 1)) for block in blocks] == [("net_0", 1), ("net_1", 2)]
 
 
 def archive(path: Path, program: Any, name: str = "net/models/model.json") -> Path:

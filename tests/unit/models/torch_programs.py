@@ -91,6 +91,21 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
+class Gated(nn.Module):
+    """A wide layer of two halves behind a norm that is written out, as Llama has them."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        root = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+        normed = self.scale * (x.float() * root).to(x.dtype)
+        return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+
+
 def exported(model: nn.Module, path: Path, given: Tensor, *, core: bool = False, **options: Any) -> Path:
     """A program as people save it; `core`: in the operators that others are made of."""
     program = torch.export.export(model.eval(), (given,), **options)
@@ -115,5 +130,7 @@ if __name__ == "__main__":
         exported(ResNet((8, 8, 16), 10), FOLDER / "resnet_small.pt2", torch.randn(1, 3, 32, 32)),
         exported(Decoder(100, 32, 4, 3, 16), FOLDER / "decoder_small.pt2", torch.zeros(2, 16, dtype=torch.long)),
     )
+    layers = nn.Sequential(Gated(32, 96), Gated(32, 96)).to(torch.bfloat16)
+    made = (*made, exported(layers, FOLDER / "gated_small.pt2", torch.zeros(1, 16, 32, dtype=torch.bfloat16)))
     for each in made:
         stripped(each)
