@@ -84,6 +84,7 @@ def serve_command(
     def show() -> None:
         console = screen()
         _print_head(console, service, names[0])
+        _print_requests(console, kind, results[0])
         if len(results) == 1:
             _print_one(console, results[0], formulas[0], bars[0])
         else:
@@ -124,6 +125,20 @@ def _print_head(console: Console, service: Service, model: str) -> None:
         f"room for {room:,} tokens of keys and values in each group ({data(price.token_bytes)} a token and device)",
         style="dim",
     )
+
+
+_COMING = {
+    "load": "each user asks again as soon as the answer is there",
+    "rate": "they come at random, so many per second",
+    "trace": "they come as the trace says",
+}
+
+
+def _print_requests(console: Console, kind: str, result: ServeResult) -> None:
+    """What users ask for, and when."""
+    count = max(1, len(result.served))
+    lengths = f"prompts of {digits(result.prompt_tokens / count)} and answers of {digits(result.output_tokens / count)}"
+    console.print(f"{lengths} tokens on average; {_COMING[kind]}", style="dim")
     console.print()
 
 
