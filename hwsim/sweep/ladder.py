@@ -214,7 +214,7 @@ LADDERS: Mapping[str, Ladder] = {
     "cuda": Ladder(
         "A matrix product on a GPU, from a thread for each result to tensor cores",
         "What does each step of the CUDA ladder bring, and how far is it from the library?",
-        ("a100_40",),
+        ("a6000",),
         (
             *(
                 Rung(name, f"gpu_matmul_{workload}")

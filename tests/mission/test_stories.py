@@ -121,10 +121,18 @@ def test_e5_fixed_function_needs_less_energy_than_a_gpu_and_is_faster() -> None:
     assert row["fixed function"]["time_s"] < row["GPU"]["time_s"]
 
 
+MEASURED_LADDER = (1, 6.43, 9.64, 27.4, 51.7, 59.0, 70.5)
+"""S. Boehm, How to optimize a CUDA matmul kernel (2022): GFLOP/s of kernels on an A6000 at n = 4096, over the first."""
+
+
 def test_the_cuda_ladder_climbs_to_the_library() -> None:
+    """Every step is faster than the one before, by as much as was measured within a factor of 1.5."""
     gains = factors(printed("ladder", "cuda"), tuple(rung.name for rung in LADDERS["cuda"].rungs))
     assert len(gains) == 10
-    assert gains[1] > 10 and gains[3] > 2 * gains[1] and gains[7] == max(gains[:8]) and gains[8] > 10 * gains[7]
+    assert list(gains[:8]) == sorted(gains[:8])
+    for simulated, measured in zip(gains, MEASURED_LADDER, strict=False):
+        assert 1 / 1.5 < simulated / measured < 1.5
+    assert gains[8] > 3 * gains[7]
 
 
 def test_e1_a_cap_just_below_the_power_of_a_run_costs_little() -> None:
