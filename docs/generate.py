@@ -268,6 +268,14 @@ _WHY = {
     "gpu_power": (
         "Average power of matrix products; short bursts above the limit and partly idle chips are the worst cases."
     ),
+    "served_first_token": (
+        "Benchmarks differ in how users come, which tables do not record; where keys and values ran out here and not "
+        "there, times are off by a factor. Bars are of h100 and h200 alone."
+    ),
+    "served_output_token": (
+        "One group of h200 shows times of decoding alone, as if prompts were found in a cache. On h200 the bars are "
+        "too narrow: the rows that made them are of other engines than those that judged them."
+    ),
     "gpu_power_sweep": "One instruction over arithmetic intensity: the prices were fitted on such rows.",
 }
 """What is known about the worst rows of a family."""

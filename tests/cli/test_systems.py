@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import hwsim
 
+from hwsim.catalog import find
 from hwsim.systems.communicate import communicate
 from hwsim.systems.find import load_system, system_names
 
@@ -172,3 +173,17 @@ def test_a_wrong_system_file_is_told_with_its_line(tmp_path: Path, change: tuple
     assert outcome.code == 2
     assert "mine.yaml:" in outcome.err
     assert said in outcome.err
+
+
+def test_a_model_file_says_how_it_is_divided_and_a_command_line_may_say_otherwise(tmp_path: Path) -> None:
+    text = find("model", "gpt2").read_text(encoding="utf-8")
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        text.replace("name: gpt2", "name: mine", 1) + "\nparallel: {tp: 2, pp: 2, sp: 1}\n", encoding="utf-8"
+    )
+    asked = ("model", str(file), "4xh100", "phase=prefill", "prompt=64", "--json", "-")
+    layouts = [json.loads(hwsim(*asked, *more).out)["layout"] for more in ((), ("pp=1", "sp=0"))]
+    assert [(each["tp"], each["pp"], each["sp"]) for each in layouts] == [(2, 2, 1), (2, 1, 0)]
+    refused = hwsim("model", str(file), "h100")
+    assert refused.code == 2
+    assert "parallel: {tp: 2, pp: 2, sp: 1}" in refused.err and "hwsim model mine 8xh100" in refused.err
