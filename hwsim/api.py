@@ -28,6 +28,7 @@ from hwsim.spec.memory import DramSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.target import Target, check_choices, find_target, written_choices
+from hwsim.text import data
 from hwsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ def _check_room(machine: MachineSpec, kernel: Kernel) -> None:
     needed = kernel.space.peak_bytes
     for level in machine.memory:
         if isinstance(level, DramSpec) and level.size is not None and needed > level.size:
-            has = format_bytes(level.size)
-            wanted = f"{needed:,} B" if format_bytes(needed) == "inf" else format_bytes(needed)
-            raise CapacityError(f"{kernel.name} needs {wanted} in {level.name}, which has {has}")
+            has, wanted = format_bytes(level.size), format_bytes(needed)
+            if len(wanted) > len("9999 KiB"):  # no power of two divides it far: as the traffic is written
+                has, wanted = data(level.size), data(needed)
+            raise CapacityError(f"{kernel.name} needs {wanted} in {level.name}, which has {has}; take smaller sizes")

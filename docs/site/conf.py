@@ -33,9 +33,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.xref_missing", "misc.highlighting_failure", "toc.not_included"]
 
 PARTS = {
-    "Learn": (
-        "tutorial/first-run", "tutorial/first-steps", "tutorial/*", "reference/lessons", "notebooks/*", "explorer",
-    ),  # fmt: skip
+    "Learn": ("tutorial/first-[rs]*", "tutorial/*", "reference/lessons", "notebooks/*", "explorer"),
     "Get one job done": ("how-to/*",),
     "Look it up": ("reference/[!l]*",),
     "Understand it": ("explanation/*",),
