@@ -23,6 +23,8 @@ from hwsim.validation.gpu_workload import (
     LAYER_TIMED,
     LAYER_US,
     PIECES,
+    PLUGIN,
+    PLUGIN_US,
     SERVING_LAUNCHES,
     TIMING,
     MeasuredKernel,
@@ -131,7 +133,7 @@ def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) 
     if timing not in TIMING:
         raise row.wrong("timing", f"{timing!r} is not one of {', '.join(TIMING)}")
     if row.record["impl"].startswith(LAYER_TIMED):
-        return played.seconds + LAYER_US * 1e-6
+        return played.seconds + (PLUGIN_US if PLUGIN in row.record["impl"] else LAYER_US) * 1e-6
     if timing == "wall_clock":
         return played.seconds + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
     following = target.device.launch_seconds("following")

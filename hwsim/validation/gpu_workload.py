@@ -52,6 +52,8 @@ LAYER_TIMED = "trt_flow_"
 """TensorRT's own profile, whose times come in steps of 1.024 us: events around each layer, also inside a graph."""
 LAYER_US = 9.4
 """What such events add to a kernel (fitted on the shortest layers on A100)."""
+PLUGIN, PLUGIN_US = "PLUGIN_V2_WeightOnly", 8.5
+"""The same for its products with weights of fewer bits, which are extensions (fitted on the shortest of them)."""
 FLASH_FLOOR_US = 300.0
 """Published times of attention below this are those of the host; with a backward pass three times as many calls."""
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0
