@@ -138,7 +138,7 @@ def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) 
         return played.seconds + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
     following = target.device.launch_seconds("following")
     whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * following
-    scale = BACKWARD if row.record["pass"] == "fwd_bwd" and row.record["op"] == "attn_flash" else 1.0
+    scale = BACKWARD[row.record["op"]] if row.record["pass"] == "fwd_bwd" else 1.0
     return scale * whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * following
 
 

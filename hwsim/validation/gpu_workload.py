@@ -58,8 +58,9 @@ FLASH_FLOOR_US = 300.0
 """Published times of attention below this are those of the host; with a backward pass three times as many calls."""
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0
 """Products with a scale for each block of 128 numbers take the serving framework 160 to 330 us whatever their size."""
-BACKWARD = 3.5
-"""Forward and backward of attention over forward alone: seven matrix products against two."""
+BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
+"""Forward and backward of attention over forward alone: seven matrix products against two, since a fused kernel computes
+the scores again; six against two, and eleven passes over the scores against four, where they are kept."""
 SERVING_LAUNCHES = {
     "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "FlashInferCuteDslNvFp4LinearKernel": 1,
     "FlashInferCutlassNvFp4LinearKernel": 1,
@@ -348,19 +349,8 @@ def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     causal mask a pass that adds it to the scores."""
     z = _attention_shape(row)
     heads = [_copy(row, z.batch * z.heads * z.queries, z.d), *[_copy(row, z.batch * z.kv_heads * z.keys, z.d)] * 2]
-    score_rows = z.batch * z.heads * z.queries
     forward = [*heads, KernelPiece(_attention(row, "naive"))]
-    if z.causal:
-        forward.append(_copy(row, score_rows, z.keys))
-    if row.record["pass"] != "fwd_bwd":
-        return forward
-    sides = ((z.keys, z.d, z.queries), (z.queries, z.keys, z.d), (z.queries, z.d, z.keys), (z.keys, z.d, z.queries))
-    batch = {"batch": z.batch * z.heads}
-    products = [
-        KernelPiece(_work("matmul_batched", row.precision, {"m": m, "n": n, "k": k, **batch})) for m, n, k in sides
-    ]
-    softmax = KernelPiece(_work("softmax", row.precision, {"m": score_rows, "n": z.keys}))
-    return [*forward, *products, softmax, _copy(row, score_rows // 2, z.keys), *heads]  # it reads weights as well
+    return [*forward, _copy(row, z.batch * z.heads * z.queries, z.keys)] if z.causal else forward
 
 
 def _cache(device: Device, row: MeasuredKernel, tokens: int, warm: bool = False) -> KernelPiece:

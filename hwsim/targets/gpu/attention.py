@@ -113,7 +113,7 @@ def fused(
     device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, warm: bool = False
 ) -> KernelCost:
     """One kernel for all of attention; scores never leave the SM. `warm` keys lie in the L2."""
-    if spec.packs_heads and shape.queries < spec.queries:  # a tile has rows of all heads, the last of which see all keys
+    if spec.packs_heads and shape.queries < spec.queries:  # a tile has rows of all heads, the last of which see all
         together = shape.queries * (shape.heads // shape.kv_heads)
         shape = replace(shape, heads=shape.kv_heads, queries=together, causal=False)
     tiles = ceil(shape.queries / spec.queries)
