@@ -59,8 +59,8 @@ FLASH_FLOOR_US = 300.0
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0
 """Products with a scale for each block of 128 numbers take the serving framework 160 to 330 us whatever their size."""
 BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
-"""Forward and backward of attention over forward alone: seven matrix products against two, since a fused kernel computes
-the scores again; six against two, and eleven passes over the scores against four, where they are kept."""
+"""Forward and backward of attention over forward alone: seven matrix products against two, where a fused kernel makes
+scores again; six against two, and eleven passes over the scores against four, where they are kept."""
 SERVING_LAUNCHES = {
     "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "FlashInferCuteDslNvFp4LinearKernel": 1,
     "FlashInferCutlassNvFp4LinearKernel": 1,
@@ -189,7 +189,8 @@ SWAPPING = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2 lets heads that share keys change places with queries, and splits keys only there; kernels that came
 later always may, and write results where they belong."""
 INTEL = ("arc_b60",)
-"""There kernels of the same name split keys as they like; the framework writes keys and copies results beside them."""
+"""There kernels of the same name split keys as they like, the cache is written as fast as any copy, and results are
+copied."""
 
 LADDER = {
     "1_naive": ThreadSchedule(kernel="naive"),
@@ -357,6 +358,8 @@ def _cache(device: Device, row: MeasuredKernel, tokens: int, warm: bool = False)
     """New keys and values put into their pages, each token by a block of up to 512 threads."""
     z = _attention_shape(row)
     copied = _copy(row, 2 * tokens * z.kv_heads, z.d, warm)
+    if row.machine in INTEL:
+        return copied
     threads = min(CACHE_THREADS, z.kv_heads * z.d)
     slots = device.count * min(device.sm.blocks, device.sm.warps // -(-threads // device.sm.warp))
     cycles = tokens / slots * (CACHE_CYCLES + threads * THREAD_CYCLES)
