@@ -54,7 +54,9 @@ def _print_run(run: SystemRun) -> None:
         use = run.model.use
         console.print(f"batch {use.batch}, prompt {use.prompt:,}, generate {use.generate:,}", style="dim")
     if used < run.system.count:
-        console.print(f"{run.system.count - used} of {run.system.count} devices stand idle; dp= would use them", style="dim")
+        console.print(
+            f"{run.system.count - used} of {run.system.count} devices stand idle; dp= would use them", style="dim"
+        )
     _print_memory(console, run.steps[0][0])
     if run.system.host is not None:
         from hwsim.systems.host import feed

@@ -37,8 +37,9 @@ def model_command(
         typer.Argument(
             metavar="[MODEL] [MACHINE] [NAME=VALUE]...",
             help="A model by name, or a file: a model file, a config.json, ONNX, torch.export, a table of layers. Then "
-            "a machine, and prompt=, generate=, batch=, phase=, precision=, weights=, kv=, activations=, kernels=; on a "
-            "system also tp=, pp=, dp=, ep=, sp=, micro=, or host_layers= and stream=; without any, the list of models.",
+            "a machine, and prompt=, generate=, batch=, phase=, precision=, weights=, kv=, activations=, kernels=; on "
+            "a system also tp=, pp=, dp=, ep=, sp=, micro=, or host_layers= and stream=; without any, the list of "
+            "models.",
             show_default=False,
         ),
     ] = None,

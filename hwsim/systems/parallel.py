@@ -154,8 +154,8 @@ class Parallel:
         found = []
         for place, price in enumerate(self.prices):
             use = memory_use(
-                price.graph, self.numbers, one, price.kernels, context=max(one.context, grown), recompute=self.recompute,
-                optimizer=self.optimizer if one.name == "train" else "none",
+                price.graph, self.numbers, one, price.kernels, context=max(one.context, grown),
+                recompute=self.recompute, optimizer=self.optimizer if one.name == "train" else "none",
             )  # fmt: skip
             held = min(micro, self.layout.pp - place) if one.name == "train" else 1
             found.append(

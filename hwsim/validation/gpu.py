@@ -25,6 +25,8 @@ from hwsim.validation.gpu_workload import (
     LAYER_TIMED,
     LAYER_US,
     PIECES,
+    PLUGIN,
+    PLUGIN_US,
     SERVING_LAUNCHES,
     TIMING,
     MeasuredKernel,
@@ -133,14 +135,14 @@ def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) 
     if timing not in TIMING:
         raise row.wrong("timing", f"{timing!r} is not one of {', '.join(TIMING)}")
     if row.record["impl"].startswith(LAYER_TIMED):
-        return played.seconds + LAYER_US * 1e-6
+        return played.seconds + (PLUGIN_US if PLUGIN in row.record["impl"] else LAYER_US) * 1e-6
     if row.record["impl"].startswith(CONV_TIMED):
         return played.seconds + CONV_US * 1e-6
     if timing == "wall_clock":
         return played.seconds + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
     following = target.device.launch_seconds("following")
     whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * following
-    scale = BACKWARD if row.record["pass"] == "fwd_bwd" and row.record["op"] == "attn_flash" else 1.0
+    scale = BACKWARD[row.record["op"]] if row.record["pass"] == "fwd_bwd" else 1.0
     return scale * whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * following
 
 

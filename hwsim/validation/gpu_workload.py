@@ -55,12 +55,15 @@ LAYER_US = 9.4
 CONV_TIMED, CONV_US = "cudnn8.9:", 150.0
 """Events around a call of a framework that looks up its plan for a convolution: what the host adds (fitted on 3x3
 convolutions on V100 and A100 PCIe)."""
+PLUGIN, PLUGIN_US = "PLUGIN_V2_WeightOnly", 8.5
+"""The same for its products with weights of fewer bits, which are extensions (fitted on the shortest of them)."""
 FLASH_FLOOR_US = 300.0
 """Published times of attention below this are those of the host; with a backward pass three times as many calls."""
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0
 """Products with a scale for each block of 128 numbers take the serving framework 160 to 330 us whatever their size."""
-BACKWARD = 3.5
-"""Forward and backward of attention over forward alone: seven matrix products against two."""
+BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
+"""Forward and backward of attention over forward alone: seven matrix products against two, where a fused kernel makes
+scores again; six against two, and eleven passes over the scores against four, where they are kept."""
 SERVING_LAUNCHES = {
     "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "FlashInferCuteDslNvFp4LinearKernel": 1,
     "FlashInferCutlassNvFp4LinearKernel": 1,
@@ -189,7 +192,8 @@ SWAPPING = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2 lets heads that share keys change places with queries, and splits keys only there; kernels that came
 later always may, and write results where they belong."""
 INTEL = ("arc_b60",)
-"""There kernels of the same name split keys as they like; the framework writes keys and copies results beside them."""
+"""There kernels of the same name split keys as they like, the cache is written as fast as any copy, and results are
+copied."""
 
 LADDER = {
     "1_naive": ThreadSchedule(kernel="naive"),
@@ -367,25 +371,16 @@ def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     causal mask a pass that adds it to the scores."""
     z = _attention_shape(row)
     heads = [_copy(row, z.batch * z.heads * z.queries, z.d), *[_copy(row, z.batch * z.kv_heads * z.keys, z.d)] * 2]
-    score_rows = z.batch * z.heads * z.queries
     forward = [*heads, KernelPiece(_attention(row, "naive"))]
-    if z.causal:
-        forward.append(_copy(row, score_rows, z.keys))
-    if row.record["pass"] != "fwd_bwd":
-        return forward
-    sides = ((z.keys, z.d, z.queries), (z.queries, z.keys, z.d), (z.queries, z.d, z.keys), (z.keys, z.d, z.queries))
-    batch = {"batch": z.batch * z.heads}
-    products = [
-        KernelPiece(_work("matmul_batched", row.precision, {"m": m, "n": n, "k": k, **batch})) for m, n, k in sides
-    ]
-    softmax = KernelPiece(_work("softmax", row.precision, {"m": score_rows, "n": z.keys}))
-    return [*forward, *products, softmax, _copy(row, score_rows // 2, z.keys), *heads]  # it reads weights as well
+    return [*forward, _copy(row, z.batch * z.heads * z.queries, z.keys)] if z.causal else forward
 
 
 def _cache(device: Device, row: MeasuredKernel, tokens: int, warm: bool = False) -> KernelPiece:
     """New keys and values put into their pages, each token by a block of up to 512 threads."""
     z = _attention_shape(row)
     copied = _copy(row, 2 * tokens * z.kv_heads, z.d, warm)
+    if row.machine in INTEL:
+        return copied
     threads = min(CACHE_THREADS, z.kv_heads * z.d)
     slots = device.count * min(device.sm.blocks, device.sm.warps // -(-threads // device.sm.warp))
     cycles = tokens / slots * (CACHE_CYCLES + threads * THREAD_CYCLES)

@@ -196,9 +196,9 @@ def _deciding(result: RunResult) -> tuple[str, float]:
         return "nothing", 0.0
     (_, name), cycles = next(iter(together.items()))
     if _overlaps_all(result) and name in COMPUTE and result.time_s:
-        longest = max(parts, key=lambda part: parts[part])
-        if parts.get(name, 0.0) < ALIKE * parts[longest]:
-            return longest, parts[longest] / result.time_s
+        beside = max(parts, key=lambda part: parts[part])
+        if parts.get(name, 0.0) < ALIKE * parts[beside]:
+            return beside, parts[beside] / result.time_s
     return name, cycles / sum(together.values())
 
 

@@ -113,6 +113,9 @@ def fused(
     device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, warm: bool = False
 ) -> KernelCost:
     """One kernel for all of attention; scores never leave the SM. `warm` keys lie in the L2."""
+    if spec.packs_heads and shape.queries < spec.queries:  # a tile has rows of all heads, the last of which see all
+        together = shape.queries * (shape.heads // shape.kv_heads)
+        shape = replace(shape, heads=shape.kv_heads, queries=together, causal=False)
     tiles = ceil(shape.queries / spec.queries)
     step = step_cycles(device, spec, shape.d, precision)
     counts = [ceil(_visible(shape, spec, tile) / spec.keys) for tile in reversed(range(tiles))]

@@ -65,6 +65,9 @@ class AttentionKernelSpec(Spec):
     keys: KernelTile = Field(description="Keys and values of one step.")
     resident: PerCycle = Field(1, ge=1, description="Blocks that run on one SM at once.")
     whole_heads: bool = Field(False, description="One block takes all queries of a head, tile after tile.")
+    packs_heads: bool = Field(
+        False, description="Queries of heads that share keys fill one tile, where those of one head do not."
+    )
     math_share: Share = Field(description="Share of the tensor cores' peak rate that its products reach.")
     softmax_share: float = Field(
         ge=0, le=1, description="Share of the softmax's time that does not run under the products of other warps."

@@ -1,0 +1,73 @@
+"""Decoding attention, long rows and padded batches on GPUs; expected values by hand, or from what others measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwsim.ops.attention_shape import AttentionShape
+from hwsim.program.gemm import GemmShape
+from hwsim.targets.gpu.decode import parts_of_keys
+from hwsim.targets.gpu.gemm import lane_share, padded
+from hwsim.targets.gpu.spec import TileSpec
+from tests.unit.hardware.gpu.made import device, model
+
+
+def decoding(keys: int, batch: int = 2) -> AttentionShape:
+    """Eight heads of 128 that share their keys."""
+    return AttentionShape(1, keys, 128, 8, 1, batch, False)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "steps", "parts"),
+    [
+        (2, 64, 64),  # 128 of 216 slots, and 33 to 63 parts would leave two steps to the longest as 32 do
+        (2, 128, 64),  # as good a use as 128 parts, with half as many to join
+        (2, 256, 86),  # 172 of 216 slots; 87 to 127 parts leave three steps to the longest as well
+        (32, 32, 6),  # 192 of 216 slots; 32 parts would use 1024 of 1080
+        (172, 1000, 5),  # just below four fifths of the slots: 860 of 864 in four rounds
+        (173, 1000, 1),  # full
+        (5, 1, 1),  # nothing to split
+    ],
+)
+def test_keys_are_split_as_flash_attention_2_splits_them(tiles: int, steps: int, parts: int) -> None:
+    """By hand from the rule that FlashAttention-2 publishes (num_splits_heuristic), for 108 SMs of two blocks."""
+    assert parts_of_keys(tiles, 216, steps) == parts
+
+
+def test_joining_waits_for_every_part_and_a_kernel_that_joins_itself_starts_no_second() -> None:
+    """16 parts at 2048 keys and 64 at 8192: one step each, so that only what is joined differs."""
+    gpu = model("a100_80")
+    few, many = (gpu.decode(decoding(keys, batch=1), "bf16") for keys in (2048, 8192))
+    assert (few.launches, many.launches) == (2, 2)
+    waited = (many.seconds - few.seconds) * gpu.device.clock_hz / (64 - 16)
+    assert waited == pytest.approx(310, rel=0.05)  # and some bytes
+    assert model("b200").decode(decoding(8192), "bf16").launches == 1
+
+
+def test_warm_keys_come_from_the_l2() -> None:
+    gpu = model("l40s")
+    shape = decoding(4096, batch=32)
+    cold, warm = (gpu.decode(shape, "bf16", warm=each) for each in (False, True))
+    keys = 2 * 32 * 4096 * 128 * 2
+    assert cold.read_bytes - warm.read_bytes == keys
+    assert warm.seconds < cold.seconds
+
+
+def test_a_softmax_on_amd_loses_most_of_its_bandwidth_beyond_1024_columns() -> None:
+    """PyTorch on MI210 took 70 us for 7113 rows of 1018 and 460 us for 14473 of 1034: 826 and 261 GB/s (NeuSight)."""
+    gpu = model("mi210")
+    rate = {columns: 2 * 8192 * columns * 4 / gpu.softmax(8192, columns, "fp32").seconds for columns in (1018, 1034)}
+    assert rate[1018] / rate[1034] > 2.5
+    # where rows begin at multiples of 16 bytes, a thread takes four numbers at a time: 4044 columns 793 GB/s, 4017 519
+    fast, slow = (gpu.softmax(8192, columns, "fp32").seconds for columns in (4044, 4017))
+    assert 1.3 < slow / fast < 2
+
+
+def test_zeros_that_fill_a_tile_are_counted_and_take_less_of_the_clock() -> None:
+    """Batches of 512 x 64 x 512 in tiles of 128 x 128: half of each tile is zeros."""
+    gpu, tile = device("a100_40"), TileSpec(m=128, n=128, k=8, stages=2, threads=256)
+    half, whole = GemmShape(512, 64, 512, 256), GemmShape(512, 128, 512, 256)
+    assert (padded(tile, half), padded(tile, whole)) == (2, 1)
+    assert lane_share(gpu, tile, whole) == gpu.sm.library.lane_share < lane_share(gpu, tile, half) <= 0.97
+    cost = model("a100_40").gemm(half, "fp32")
+    assert cost.activity.fma == 2 * half.macs
