@@ -99,7 +99,14 @@ RESNET18 = (
 def run_hwsim(shape: tuple[int, int, int], dataflow: str) -> tuple[float, int]:
     """Median seconds of the whole model without math, and cycles."""
     machine = resolve_machine("scalesim_32", [f"array.dataflow={dataflow}", "dram.bandwidth=inf"])
-    fields = {"format": 1, "name": "layer", "description": "A layer.", "op": "matmul", "precision": "int8", "scale": "none"}
+    fields = {
+        "format": 1,
+        "name": "layer",
+        "description": "A layer.",
+        "op": "matmul",
+        "precision": "int8",
+        "scale": "none",
+    }
     spec = WorkloadSpec.model_validate({**fields, "sizes": dict(zip("mnk", shape, strict=True))})
     times = []
     for _ in range(REPEATS + 1):

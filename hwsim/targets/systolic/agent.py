@@ -390,9 +390,7 @@ def play_alone(chip: Chip, whole: ArrayPass) -> int:
     return play_passes(chip, [alone], Floor()).watch.now
 
 
-def play_passes(
-    chip: Chip, passes: Sequence[ArrayPass], floor: Floor, host: tuple[int, int] = (0, 0)
-) -> ArrayAgent:
+def play_passes(chip: Chip, passes: Sequence[ArrayPass], floor: Floor, host: tuple[int, int] = (0, 0)) -> ArrayAgent:
     """Let the time of passes pass on a floor."""
     links = {level.name: floor.link(level.name, _bytes_per_second(chip, level.name)) for level in chip.machine.memory}
     agent = ArrayAgent(floor, chip, passes, links, host)
