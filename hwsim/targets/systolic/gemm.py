@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import product
 from math import ceil, inf, isqrt, prod
 from typing import Any
@@ -48,6 +49,7 @@ from hwsim.targets.systolic.tiling import (
     nested,
     work_of,
 )
+from hwsim.trace.nest import Size
 from hwsim.units import format_bytes
 
 MOST_BUFFERS, PROMOTED = 16, 8
@@ -259,7 +261,9 @@ class TilingSearch:
         operand = self.operands[role]
         if role == "input" and self.skipped:
             box = {i: (extent - 1) * self.skipped.get(i, 1) + 1 for i, extent in box.items()}
-            steps = {i: stride / self.skipped.get(i, 1) for i, stride in operand.strides.items()}
+            steps: dict[str, Size] = {
+                i: Fraction(stride) / self.skipped.get(i, 1) for i, stride in operand.strides.items()
+            }
             operand = replace(operand, strides=steps)
         return footprint(operand, box, self.storage[role].bits)
 
