@@ -1,4 +1,4 @@
-"""The mappings of measured Eyeriss layers are ones that the chip can have had (Chen et al., JSSC 2017, tables V and VI)."""
+"""The mappings of measured Eyeriss layers are ones that the chip can have had (Chen et al., JSSC 2017, V and VI)."""
 
 from __future__ import annotations
 
