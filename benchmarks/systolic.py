@@ -37,7 +37,7 @@ LAYERS = (
 )
 """M, N, K of rows of `hwsim validate systolic`, from the smallest of them to a middling one."""
 DATAFLOWS = ("ws", "os", "is")
-SPEED_BAR, RESNET_BAR_S = 100.0, 5.0
+SPEED_BAR, RESNET_BAR_S = 100.0, 0.5
 REPEATS = 5
 
 DRIVER = """
@@ -99,7 +99,14 @@ RESNET18 = (
 def run_hwsim(shape: tuple[int, int, int], dataflow: str) -> tuple[float, int]:
     """Median seconds of the whole model without math, and cycles."""
     machine = resolve_machine("scalesim_32", [f"array.dataflow={dataflow}", "dram.bandwidth=inf"])
-    fields = {"format": 1, "name": "layer", "description": "A layer.", "op": "matmul", "precision": "int8"}
+    fields = {
+        "format": 1,
+        "name": "layer",
+        "description": "A layer.",
+        "op": "matmul",
+        "precision": "int8",
+        "scale": "none",
+    }
     spec = WorkloadSpec.model_validate({**fields, "sizes": dict(zip("mnk", shape, strict=True))})
     times = []
     for _ in range(REPEATS + 1):
@@ -165,24 +172,24 @@ def resnet(name: str) -> bool:
         sizes = {"height": height, "ci": ci, "co": co, "kernel": kernel, "stride": stride, "padding": padding}
         for _ in range(count):
             task = resolve_workload("conv2d", {**sizes, "precision": "int8"})
-            started = time.perf_counter()
+            started = time.process_time()
             made = prepare(machine, task)
             outcome = simulate(machine, made)
-            spent += time.perf_counter() - started
+            spent += time.process_time() - started
             macs, cycles = macs + outcome.macs, cycles + outcome.cycles
-            started = time.perf_counter()
+            started = time.process_time()
             right &= verify(made).verified
-            checked += time.perf_counter() - started
+            checked += time.process_time() - started
     task = resolve_workload("matmul", {"m": 1, "n": 1000, "k": 512, "precision": "int8"})
-    started = time.perf_counter()
+    started = time.process_time()
     made = prepare(machine, task)
     outcome = simulate(machine, made)
-    spent += time.perf_counter() - started
+    spent += time.process_time() - started
     right &= verify(made).verified
     macs, cycles = macs + outcome.macs, cycles + outcome.cycles
     met = spent < RESNET_BAR_S and right
     print(
-        f"{'holds' if met else 'missed'}: ResNet-18 on {name} with math in under {RESNET_BAR_S:.0f} s: {spent:.2f} s "
+        f"{'holds' if met else 'missed'}: ResNet-18 on {name} with math in under {RESNET_BAR_S} s: {spent:.2f} s "
         f"({macs / 1e9:.2f} G multiply-accumulates, {cycles:,} cycles), answers {'right' if right else 'WRONG'}; "
         f"checking them took {checked:.2f} s more"
     )

@@ -250,8 +250,8 @@ _WHY = {
     "memory_bound": "Kernels of some microseconds, where launching is most of the time.",
     "sgemm_ladder": "One shape on one GPU, rung by rung.",
     "array_products": (
-        "The profile of tpu_v6e jumps by a factor of two between neighbouring shapes; commands of few rows, "
-        "strided reads and bank conflicts of Gemmini are not modelled; the shapes of the first TPU's layers are "
+        "The profile of tpu_v6e jumps by a factor of two between neighbouring shapes; bank conflicts, "
+        "unaligned requests and the shared cache of Gemmini are not modelled; the shapes of the first TPU's layers are "
         "not published."
     ),
     "gpu_model_inference": "Forward passes in PyTorch; nothing was fitted to whole models.",

@@ -39,6 +39,8 @@ VOTE_ROWS = 20
 FEW_ROWS = {2: 6.7, 3: 2.6, 4: 1.8, 5: 1.45, 6: 1.3, 7: 1.15, 8: 1.06}
 """How much further a new row may lie than the outermost of so few: for 80 % of a normal sample, Student's t over half
 the expected range."""
+TWO_MACHINES = 2.4
+"""How much further apart machines may lie than two do: Student's t over the normal quantile, for 80 % of them."""
 MOST_UNKNOWN = 0.05
 """A run of which more than this share of the time was never compared has no bar."""
 
@@ -192,7 +194,12 @@ def _unseen(machines: Sequence[Mapping[int, Group]], decade: int, coverage: floa
         points += _weighing(_points(groups.values()), vote * PRIOR_ROWS / (rows + PRIOR_ROWS))
     rows = sum(each.rows for groups in machines for each in groups.values())
     found = interval_of(points, rows, coverage, len(machines))
-    return found.widened(sqrt(1 + 1 / len(machines)))
+    found = found.widened(sqrt(1 + 1 / len(machines)))
+    if len(machines) > 2:
+        return found
+    one, other = (quantile(_points(groups.values()), 0.5) for groups in machines)
+    further = (TWO_MACHINES - 1) * abs(one - other) / 2
+    return replace(found, low=found.low - further, high=found.high + further)
 
 
 def _points(groups: Iterable[Group]) -> list[tuple[float, float]]:

@@ -125,7 +125,7 @@ class MappingSpec(Spec):
     @model_serializer(mode="wrap")
     def _without_open_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = handler(self)
-        unsaid = {"box": {}, "reuse": "auto", "buffers": None, "dataflow": None}
+        unsaid: dict[str, object] = {"box": {}, "reuse": "auto", "buffers": None, "dataflow": None}
         return {name: value for name, value in data.items() if name not in unsaid or value != unsaid[name]}
 
 

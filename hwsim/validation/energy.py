@@ -396,7 +396,8 @@ def _layers(path: Path, *, own: bool = False) -> Part:
     rows += as_run(layers)
     dynamic, static = fit(fitted)
     notes += [
-        f"a fit to all layers of {FITTED} would change pe.mac by {dynamic - 1:+.1%} and the static power by {static - 1:+.1%}"
+        f"a fit to all layers of {FITTED} would change pe.mac by {dynamic - 1:+.1%} "
+        f"and the static power by {static - 1:+.1%}"
     ]
     unfitted = [layer.error_simulated for layer in layers if layer.network != FITTED]
     bars = [

@@ -108,6 +108,7 @@ def simulate_layer(path: Path, record: Record, choices: dict[str, object]) -> Ru
         "scratchpad.size": f"{BUFFERS * integer(path, record, 'scratchpad_rows') * INPUT_ROW} B",
         "accumulator.size": f"{BUFFERS * integer(path, record, 'accumulator_rows') * SUM_ROW} B",
     }
+    shape: dict[str, object]
     if is_product(path, record):
         layer, shape = "matmul", {"m": p * q, "n": k, "k": c, "packed": False}
     else:

@@ -213,6 +213,7 @@ class TilingEstimates:
         """Tiles."""
         self.tiles = {role: self._tile_bytes(role) for role in ROLES}
         self._rooms: dict[tuple[Role, str, int], Numbers] = {}
+        self._ranked: dict[int, Ranking] = {}
         self.moved = {role: np.stack([self._moved(role, order) for order in orders]) for role in ROLES}
         self.pieces = {role: np.stack([self._replaced(role, order) for order in orders]) for role in ROLES}
         self.transfers = {role: np.stack([self._transfers(role, order) for order in orders]) for role in ROLES}
@@ -222,6 +223,11 @@ class TilingEstimates:
 
     def rank(self, buffers: int) -> Ranking:
         """Everything that is compared, with at most so many buffers."""
+        if buffers not in self._ranked:
+            self._ranked[buffers] = self._rank(buffers)
+        return self._ranked[buffers]
+
+    def _rank(self, buffers: int) -> Ranking:
         held = {role: np.stack([self._held(role, order, buffers) for order in self.orders]) for role in ROLES}
         taken = []
         fits: Any = True

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import product
 from math import ceil, inf, isqrt, prod
 from typing import Any
@@ -48,6 +49,7 @@ from hwsim.targets.systolic.tiling import (
     nested,
     work_of,
 )
+from hwsim.trace.nest import Size
 from hwsim.units import format_bytes
 
 MOST_BUFFERS, PROMOTED = 16, 8
@@ -109,6 +111,19 @@ class TilingSearch:
             found.setdefault(more.alike(), more)
         refined = [self._by_size(each) for each in found.values()]
         return sorted(refined, key=lambda each: (about(each.estimate), about(each.energy), each.traffic, each.steps))
+
+    def whole(self, asked: MappingSpec) -> Tiling | None:
+        """All of it as one tile, if that fits and takes no longer than the folds alone: nothing can be better then."""
+        if asked != MappingSpec(dataflow=asked.dataflow, keep=asked.keep) or self.batches > 1:
+            return None
+        cuts = {name: self._cuts(name, None, {})[-1] for name in "mnk"}
+        choice = Tiling(cuts, ORDERS[0], dict.fromkeys(ROLES, WHOLE), self._buffers(None)[-1], 0, 0.0)
+        if choice.steps > 1 or not self._fits(choice):
+            return None
+        timed = GemmShape(*(self.streamed(name, cuts[name].box) for name in "mnk"))
+        folds = self.chip.array.share(timed, 1, self.chip.unit.count)
+        played = play_alone(self.chip, replace(_Walk(self, choice).as_pass(), needs=()))
+        return choice if played <= self.chip.array.cycles(*folds) * (1 + EQUAL) else None
 
     def _keeping_more(self, choice: Tiling) -> Tiling:
         """The same tiles with as much of each operand kept as there is room for: what has come need not make room."""
@@ -246,7 +261,9 @@ class TilingSearch:
         operand = self.operands[role]
         if role == "input" and self.skipped:
             box = {i: (extent - 1) * self.skipped.get(i, 1) + 1 for i, extent in box.items()}
-            steps = {i: stride / self.skipped.get(i, 1) for i, stride in operand.strides.items()}
+            steps: dict[str, Size] = {
+                i: Fraction(stride) / self.skipped.get(i, 1) for i, stride in operand.strides.items()
+            }
             operand = replace(operand, strides=steps)
         return footprint(operand, box, self.storage[role].bits)
 
@@ -309,9 +326,11 @@ def map_product(
     known = {} if known is None else known
     key = _alike(search)
     if key not in known:
-        choices = search.choices(asked, goal)
-        alone = goal != "time" or len(choices) == 1
-        known[key] = choices[0] if alone else _played(search, choices)
+        whole = search.whole(asked) if goal == "time" else None
+        if whole is None:
+            choices = search.choices(asked, goal)
+            whole = choices[0] if goal != "time" or len(choices) == 1 else _played(search, choices)
+        known[key] = whole
     return _Walk(search, known[key]).as_pass()
 
 

@@ -43,7 +43,8 @@ class DmaSpec(Spec):
     bandwidth: BandwidthField | None = Field(None, description="What one engine moves; no limit if not given.")
     request: Bytes | None = Field(
         None,
-        description="Bytes side by side that one request brings; fewer take an engine as long. Not counted if not given.",
+        description="Bytes side by side that one request brings; fewer take an engine as long. Requests are not "
+        "counted if not given.",
     )
     translation: LatencyField | None = Field(
         None,
@@ -91,8 +92,8 @@ class SystolicSpec(UnitSpec):
     )
     gathers: bool = Field(
         True,
-        description="Whether channels of several positions of a window can share the rows of a fold, where weights stay; "
-        "otherwise each position is a fold of its own.",
+        description="Whether channels of several positions of a window can share the rows of a fold, where weights "
+        "stay; otherwise each position is a fold of its own, and what a window skips comes along.",
     )
     vector: VectorUnitSpec = Field(description="The unit for what the array cannot do.")
     dma: DmaSpec = Field(DmaSpec(), description="What fills and empties the scratchpads.")
