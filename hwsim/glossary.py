@@ -608,7 +608,7 @@ _TERMS = (
     ),
     _term(
         "winograd",
-        "A convolution with fewer products: tiles of images and filters are transformed, multiplied point by point, and "
+        "A convolution with fewer products: tiles of images and filters are transformed, multiplied point by point and "
         "transformed back. 2x2 outputs of a 3x3 filter take 16 products instead of 36; errors grow with the tile.",
         also="fft convolution; fast convolution; cook-toom",
         see="im2col",

@@ -1,4 +1,4 @@
-"""Convolutions on a GPU: the kernels of transforms, and what the layout of images costs. Numbers are counted by hand."""
+"""Convolutions on a GPU: the kernels of transforms, and what the layout of images costs. Numbers counted by hand."""
 
 from __future__ import annotations
 
