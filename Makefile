@@ -9,7 +9,7 @@ LOWEST_TESTS := tests/cli tests/unit/test_units.py tests/unit/spec tests/contrac
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check golden golden-update extras fuzz lowest format lint types docs notebooks site bench clean
+.PHONY: help demo test check golden golden-update extras fuzz lowest format lint types docs images notebooks site bench clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,16 @@ types: $(VENV)/.ready-dev  ## check types, strictly
 docs: $(VENV)/.ready-dev  ## write the generated pages of docs again
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/generate_learning.py
+
+images: $(VENV)/.ready-dev  ## draw the pictures of README and docs again, by the commands that stand under them
+	@mkdir -p out && rm -f out/images.db
+	@$(BIN)/hwsim sweep course_cpu matmul_tiled n=256 tile=8..256:x2 precision=fp32,bf16,int8 vector=true \
+	    --out out/images.db --plot docs/images/tiles.png > /dev/null
+	@$(BIN)/hwsim sweep skylake_avx512,h100,tpu_v4 matmul,attention_naive n=256 \
+	    precision=fp64,fp32,tf32,bf16,fp16,fp8_e4m3,fp8_e5m2,int8 scale=auto distribution=normal \
+	    --kind pareto --metric energy --metric error_rms_rel --out out/images.db --plot docs/images/precision.png > /dev/null
+	@$(BIN)/python examples/ladder.py > /dev/null
+	@$(BIN)/python examples/specialisation.py > /dev/null
 
 notebooks: $(VENV)/.ready-dev  ## run the notebooks of docs again and keep their outputs
 	@$(BIN)/python docs/notebooks/make.py

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from hwsim.errors import HwsimError
+
 if TYPE_CHECKING:
     from hwsim.models.kernels import KernelCall
     from hwsim.target import Target
@@ -68,7 +70,7 @@ def walks(target: Target) -> bool:
         work = WorkloadSpec.model_validate(about)
         try:
             found = target.estimate(target.prepare(work, math=False), work) is not None
-        except Exception:  # noqa: BLE001 - a machine that cannot even copy walks through nothing
+        except HwsimError:  # a machine that cannot even copy walks through nothing
             found = False
         target.__dict__["_walks"] = found
     return found

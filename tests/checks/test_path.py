@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 94
+MOST = 93
 """Files of hwsim in which `hwsim run course_cpu matmul_tiled` calls a function; 93 in 0.2.0, and 60 would be better. A
 number to lower, never to raise: a layer that only passes on does not earn its place."""
 

@@ -110,7 +110,7 @@ def find_bound(result: RunResult) -> Bound:
     beside = _longer_link(result, part)
     if beside is not None:
         share = result.bounds.parts[beside] / result.time_s
-        much = f"it is busy for {percent(share, 1)} of the time, beside {MEANING.get(part, part)}"
+        much = f"it is busy for {percent(share, 1)} of the time, most of it while the SMs compute ({much})"
         return Bound(beside, KINDS[beside], share, f"Bound by {MEANING[beside]}: {much}. {HELP[beside]}")
     words = f"Bound by {MEANING.get(part, part)}: {much}{_most_in(result)}. {HELP.get(part, '')}".strip()
     return Bound(part, KINDS.get(part, part), share, words + _room_words(result))
@@ -256,13 +256,14 @@ def _difference(launch: dict[str, Any]) -> str:
 
 
 def _level_table(result: RunResult) -> Table:
-    """What went through the L2 and what came from DRAM."""
+    """What went through the L2 and what came from DRAM, and for how much of the time each was at it."""
     rows = []
     for name, counts in result.memory.items():
         reads, misses = counts.reads, getattr(counts, "read_misses", None)
         hits = percent(reads - misses, reads) if misses is not None and reads else ""
-        rows.append((name, data(bytes_moved(counts)), hits, per_byte(result, name)))
-    return Table(("level", "memory traffic", "hit rate", "flop/byte"), tuple(rows))
+        busy = percent(result.bounds.parts.get(name, 0.0), result.time_s) if result.time_s else ""
+        rows.append((name, data(bytes_moved(counts)), busy, hits, per_byte(result, name)))
+    return Table(("level", "memory traffic", "busy", "hit rate", "flop/byte"), tuple(rows))
 
 
 def _program_words(result: RunResult) -> str:
