@@ -99,7 +99,9 @@ class LibrarySpec(Spec):
         {}, description="Where matrix products of a format run, if not on tensor cores wherever there are some."
     )
     tensor_share: Share = Field(1.0, description="Share of the tensor cores' peak rate that a main loop reaches.")
-    lane_share: Share = Field(1.0, description="Share of the lanes' peak rate that a main loop reaches.")
+    lane_share: Share = Field(
+        1.0, description="Share of the lanes' peak rate that products of a main loop reach, beside its loads."
+    )
     step_latency: Cycles = Field(
         0,
         ge=0,
