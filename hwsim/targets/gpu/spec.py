@@ -90,11 +90,6 @@ class LibrarySpec(Spec):
     multicast: PerCycle = Field(
         1, ge=1, description="Blocks on neighbouring SMs that one load of an operand from the L2 serves."
     )
-    pads_channels: bool = Field(
-        True,
-        description="Whether channels of images that are no whole vectors of 16 bytes are padded for tensor cores; if "
-        "not, the lanes multiply them in fp32.",
-    )
     units: dict[FormatName, Literal["tensor", "lanes"]] = Field(
         {}, description="Where matrix products of a format run, if not on tensor cores wherever there are some."
     )
