@@ -238,8 +238,8 @@ _WHY = {
         "Which kernel the library takes, its tile and how channels are padded, is not known for each shape."
     ),
     "conv_winograd_fft": (
-        "Rows of PyTorch carry what the host adds, 150 us that differ from call to call; which algorithm ran is known by name "
-        "only, and the quicker of two is taken."
+        "Rows of PyTorch carry what the host adds, 150 us that differ from call to call; which of two algorithms ran "
+        "is not known, and the quicker one is taken."
     ),
     "attention_fused": "Short sequences, and frameworks that start further kernels around attention.",
     "attention_decode": (

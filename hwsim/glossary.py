@@ -690,6 +690,13 @@ _TERMS = (
         lesson="convolution",
     ),
     _term(
+        "winograd",
+        "A convolution with fewer products: tiles of images and filters are transformed, multiplied point by point and "
+        "transformed back. 2x2 outputs of a 3x3 filter take 16 products instead of 36; errors grow with the tile.",
+        also="fft convolution; fast convolution; cook-toom",
+        see="im2col",
+    ),
+    _term(
         "reverse mode",
         "Derivatives of one result by all inputs in one pass backwards through the graph. Forward mode takes a "
         "pass for each input.",

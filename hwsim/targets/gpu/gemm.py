@@ -47,6 +47,8 @@ LOAD_OPERATIONS = 4.0
 """Instructions of the lanes that bring one word of an operand to shared memory: its address, whether it lies inside,
 the load and the store (fitted on fp32 products on V100, A100 and H100)."""
 WORD_BYTES = 4
+LARGE_SIDE = 128
+"""Of the largest tiles on lanes."""
 CONVERTED_PARTS = 2
 """Parts of a sum at most, in kernels that turn weights into another format (fitted on such products on A100)."""
 ZEROS, ZEROS_SHARE = 0.65, 0.97
@@ -264,6 +266,11 @@ def lane_share(device: Device, tile: TileSpec, shape: GemmShape) -> float:
         return share
     whole = padded(tile, shape)
     return min(max(share, ZEROS_SHARE), share * whole / (1 + ZEROS * (whole - 1)))
+
+
+def lane_loop_share(share: float) -> float:
+    """Of the lanes' peak rate, what a main loop of the largest tiles reaches, which also loads its operands."""
+    return share / (1 + share * LOAD_OPERATIONS * 2 / LARGE_SIDE)
 
 
 def _gather(device: Device, data: GemmBytes, tile: TileSpec) -> float:

@@ -6,7 +6,7 @@ loaded together, up to four; and so are those of four iterations of an unrolled 
 
 In a step of the main loop, an SM is held by whichever is longest: multiply-adds on its lanes or tensor cores, memory
 instructions on its load/store unit, or the issue of all instructions. Multiply-adds with operands from shared memory
-reach no more of the peak than the best main loops that were measured on the machine (`library.lane_share`): conflicts
+reach no more of the peak than the best main loops that were measured on the machine (`lane_loop_share`): conflicts
 between banks of registers cost a compiler at least what they cost the vendor. A block alone also waits: for its
 operands to arrive, for its warps to meet at barriers, and for a sum before the next product is added to it. Other
 blocks on the same SM hide that wait.
@@ -39,6 +39,7 @@ from hwsim.targets.gpu.device import (
     occupancy,
     waves_of,
 )
+from hwsim.targets.gpu.gemm import lane_loop_share
 from hwsim.targets.gpu.replay import (
     MOST_SECTORS,
     GlobalTraffic,
@@ -479,7 +480,7 @@ def _step(
     sm, warps = device.sm, program.warps
     memory = warps * sum(request.cycles * access.times for access, request in requests)
     library = sm.library
-    share = library.tensor_share if program.unit == "tensor" else library.lane_share
+    share = library.tensor_share if program.unit == "tensor" else lane_loop_share(library.lane_share)
     fma = warps * program.fma * sm.warp / (device.fma_rate(program.fmt, program.unit) * share)
     instructions = program.other + sum(access.times for access in program.loop)
     instructions += program.fma if program.unit == "lanes" else 0

@@ -62,6 +62,11 @@ SOFTMAX_OPERATIONS = 25.0
 rows on A100, where they and not the bytes decide)."""
 LEAST_TILE = {"tensor": 64 * 128, "lanes": 64 * 64}
 """Outputs of the smallest tiles that the library has for convolutions (DeepBench's rows of few pixels show it)."""
+FIRST_TILE = 128 * 128
+"""Outputs of those for images of few channels."""
+SCATTER_OPERATIONS = 20
+"""Integer operations for each element of an image whose channels fill no vector: it is loaded alone (fitted on first
+layers in fp16 on V100 and T4)."""
 GATHER_OPERATIONS = 8
 """Integer operations to find one vector of the input: which pixel, which tap, whether it lies in the padding."""
 
@@ -104,24 +109,24 @@ class GpuModel:
         """A convolution as an implicit matrix product, its input or filters perhaps `warm` in the L2.
 
         `out` bytes are written for each result where that is not one element, `late` read. Tensor cores take channels
-        in whole vectors of 16 bytes; fewer are padded with zeros, or left to the lanes where the library does not pad.
+        in whole vectors of 16 bytes; fewer are padded with zeros, and brought there one by one.
         """
         device, size = self.device, element_bytes(precision)
         unit = "tensor" if precision in device.sm.tensor else "lanes"
         vector = ceil(VECTOR_BYTES / size) if unit == "tensor" else 1
-        if (shape.ci // shape.groups) % vector and size >= 2 and not device.sm.library.pads_channels:
-            unit, vector, precision = "lanes", 1, LANE_FORMAT
+        scattered = size > 1 and (shape.ci // shape.groups) % vector > 0  # those of 8 bits were put in order before
         padded = replace(shape, ci=ceil(shape.ci // shape.groups / vector) * vector * shape.groups)
         product = as_gemm(padded)
         data = GemmBytes(
             size, size, size if out is None else out, *warm, a_bytes=_touched(padded, channels_last) * size,
-            gather=GATHER_OPERATIONS / vector, late=late, halo=_halo(padded),
+            gather=SCATTER_OPERATIONS if scattered else GATHER_OPERATIONS / vector, late=late, halo=_halo(padded),
         )  # fmt: skip
         tiles = choose_tiles(device, precision, unit, data, choices or {})
         split = choose_split(choices or {}, product.k, tiles) or 1
         if tiles is None:
             listed = fitting_tiles(device, precision, unit, data, product.batch)
-            tiles = tuple(tile for tile in listed if tile.m * tile.n >= LEAST_TILE[unit]) or listed
+            least = FIRST_TILE if scattered else LEAST_TILE[unit]
+            tiles = tuple(tile for tile in listed if tile.m * tile.n >= least) or listed
         return gemm(device, product, precision, data, tiles, split, unit)
 
     def attention(

@@ -103,16 +103,13 @@ class LibrarySpec(Spec):
     multicast: PerCycle = Field(
         1, ge=1, description="Blocks on neighbouring SMs that one load of an operand from the L2 serves."
     )
-    pads_channels: bool = Field(
-        True,
-        description="Whether channels of images that are no whole vectors of 16 bytes are padded for tensor cores; if "
-        "not, the lanes multiply them in fp32.",
-    )
     units: dict[FormatName, Literal["tensor", "lanes"]] = Field(
         {}, description="Where matrix products of a format run, if not on tensor cores wherever there are some."
     )
     tensor_share: Share = Field(1.0, description="Share of the tensor cores' peak rate that a main loop reaches.")
-    lane_share: Share = Field(1.0, description="Share of the lanes' peak rate that a main loop reaches.")
+    lane_share: Share = Field(
+        1.0, description="Share of the lanes' peak rate that products of a main loop reach, beside its loads."
+    )
     step_latency: Cycles = Field(
         0,
         ge=0,
