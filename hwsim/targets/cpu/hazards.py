@@ -59,7 +59,15 @@ def window_lines(nest: Nest, access: Access, iterations: int, cache: CacheSpec) 
         addresses += access.table.offsets[_offsets(executions, nest.trips[: access.depth], access.table.strides)]
     lines = addresses // (cache.line * access.per_byte)
     # Stores are done one after the other, as the program has them: each needs its line, if it has left meanwhile.
-    return WindowLines(executions, (lines if access.write else np.unique(lines)) % cache.set_count)
+    return WindowLines(executions, (lines if access.write else _each_once(lines)) % cache.set_count)
+
+
+def _each_once(lines: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As `np.unique`, which imports masked arrays for it."""
+    ordered = np.sort(lines)
+    new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    return ordered[new]
 
 
 @lru_cache(maxsize=256)
