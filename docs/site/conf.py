@@ -33,7 +33,9 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.xref_missing", "misc.highlighting_failure", "toc.not_included"]
 
 PARTS = {
-    "Learn": ("tutorial/*", "reference/lessons", "notebooks/*", "explorer"),
+    "Learn": (
+        "tutorial/first-run", "tutorial/first-steps", "tutorial/*", "reference/lessons", "notebooks/*", "explorer",
+    ),  # fmt: skip
     "Get one job done": ("how-to/*",),
     "Look it up": ("reference/[!l]*",),
     "Understand it": ("explanation/*",),

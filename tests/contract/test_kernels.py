@@ -31,6 +31,8 @@ SMALL_BY_NAME: dict[str, dict[str, object]] = {
     "formula_conv": {"n": 2},
     "group_norm": {"channels": 16},
     "rope": {"pairs": 6},
+    "attention_gqa": {"heads": 4},
+    "attention_multihead": {"heads": 2, "batch": 2},
     "resnet_block": {"n": 2, "c": 5},
     "resnet_block_plain": {"n": 2, "c": 5},
 }
