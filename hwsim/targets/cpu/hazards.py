@@ -155,6 +155,8 @@ def followed(nest: Nest, line_bytes: int) -> tuple[bool, ...]:
     """Which accesses of a nest a prefetcher can follow; of nests that lie alike, asked once."""
     firsts: dict[str, int] = {}
     places = tuple((a.tensor, a.base - firsts.setdefault(a.tensor, a.base), a.strides) for a in nest.accesses)
+    if any(access.table is not None for access in nest.accesses):  # large: not kept beyond its run
+        return _followed.__wrapped__(_Alike(nest, places), line_bytes)
     return _followed(_Alike(nest, places), line_bytes)
 
 
@@ -163,8 +165,7 @@ class _Alike:
 
     def __init__(self, nest: Nest, places: tuple[tuple[str, int, tuple[int, ...]], ...]) -> None:
         self.nest = nest
-        tables = tuple(id(access.table) for access in nest.accesses if access.table is not None)
-        self.key = nest.trips, nest.per_byte, places, tables
+        self.key = nest.trips, nest.per_byte, places
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Alike) and self.key == other.key
