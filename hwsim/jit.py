@@ -36,7 +36,7 @@ def compiled(function: Function) -> Function:
 
 def inlined(function: Function) -> Function:
     """Compile as a part of whoever calls it; arrays may be passed at no cost in a hot loop."""
-    return StandIn(function, inline="always")
+    return StandIn(function, forceinline=True)
 
 
 def called(function: Function) -> Function:

@@ -22,6 +22,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -175,8 +176,7 @@ def _drop_unused(module: Any, machine: Any) -> None:
 
 def _returned(result: Any) -> list[str]:
     """The whole numbers that a function returns, each in a word of its own."""
-    from numba.core import types
-
+    types: Any = import_module("numba.core.types")
     if isinstance(result, types.NoneType):
         return [_NOTHING]
     if isinstance(result, types.Boolean):

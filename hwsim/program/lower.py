@@ -18,7 +18,7 @@ fill a vector are single accesses after it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
@@ -39,6 +39,8 @@ class Lowering:
     """Where each index begins."""
     resumed: bool = False
     """Whether a loop over tiles around all of these has already added to the output."""
+    known: dict[object, tuple[Mapping[str, int], Piece]] = field(default_factory=dict, compare=False)
+    """Pieces that stand for all that differ only in where they begin, and where that is for them."""
 
 
 Loops = tuple[tuple[int, str, int, int], ...]
@@ -81,6 +83,29 @@ class Assembly:
     rest: int
 
     def piece(self) -> Piece:
+        """The Nest with what it counts; of pieces that differ only in where they begin, one is put together."""
+        operation, known = self.lowering.operation, self.lowering.known
+        if any(operand.gather is not None or operand.element_bytes % 1 for operand in operation.operands):
+            return self._piece()  # what is looked up, or packed into parts of a byte, does not simply move
+        summed = operation.output is not None and self._has_earlier_sum(operation.output)
+        runs = tuple((name, tuple(found)) for name, found in self.runs.items())
+        key = self.loops, runs, self.step, self.trips, self.rest, summed
+        if key not in known:
+            known[key] = self.start, self._piece()
+        start, piece = known[key]
+        if start == self.start:
+            return piece
+        shifts = {
+            id(operand): self._place_of(operand, self.start) - self._place_of(operand, start)
+            for operand in piece.operands
+        }
+        return replace(piece, nest=piece.nest.moved([shifts[id(operand)] for operand in piece.operands]))
+
+    def _place_of(self, operand: Operand, start: Mapping[str, int]) -> Size:
+        """How far from its base an operand lies where the loops begin."""
+        return sum(operand.distance(index, first) for index, first in start.items())
+
+    def _piece(self) -> Piece:
         before, inner, after = self._body(self._inner_runs)
         rest = self._rest(MAX_ACCESSES - len(before) - len(inner) - len(after))
         placed = self._place(before, inner, [touch for part in rest for touch in part], after)
@@ -244,8 +269,7 @@ class Assembly:
 
     def _access(self, placed: _Placed) -> Access:
         touch, operand = placed.touch, placed.touch.operand
-        base = operand.base + touch.offset
-        base += sum(operand.distance(index, first) for index, first in self.start.items())
+        base = operand.base + touch.offset + self._place_of(operand, self.start)
         around = [loop for loop in self._all_loops if loop[0] <= placed.level]
         strides = tuple(operand.distance(index, step) for _, index, _, step in around)
         table = None

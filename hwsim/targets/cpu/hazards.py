@@ -59,7 +59,15 @@ def window_lines(nest: Nest, access: Access, iterations: int, cache: CacheSpec) 
         addresses += access.table.offsets[_offsets(executions, nest.trips[: access.depth], access.table.strides)]
     lines = addresses // (cache.line * access.per_byte)
     # Stores are done one after the other, as the program has them: each needs its line, if it has left meanwhile.
-    return WindowLines(executions, (lines if access.write else np.unique(lines)) % cache.set_count)
+    return WindowLines(executions, (lines if access.write else _each_once(lines)) % cache.set_count)
+
+
+def _each_once(lines: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As `np.unique`, which imports masked arrays for it."""
+    ordered = np.sort(lines)
+    new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    return ordered[new]
 
 
 @lru_cache(maxsize=256)
@@ -147,6 +155,8 @@ def followed(nest: Nest, line_bytes: int) -> tuple[bool, ...]:
     """Which accesses of a nest a prefetcher can follow; of nests that lie alike, asked once."""
     firsts: dict[str, int] = {}
     places = tuple((a.tensor, a.base - firsts.setdefault(a.tensor, a.base), a.strides) for a in nest.accesses)
+    if any(access.table is not None for access in nest.accesses):  # large: not kept beyond its run
+        return _followed.__wrapped__(_Alike(nest, places), line_bytes)
     return _followed(_Alike(nest, places), line_bytes)
 
 
@@ -155,8 +165,7 @@ class _Alike:
 
     def __init__(self, nest: Nest, places: tuple[tuple[str, int, tuple[int, ...]], ...]) -> None:
         self.nest = nest
-        tables = tuple(id(access.table) for access in nest.accesses if access.table is not None)
-        self.key = nest.trips, nest.per_byte, places, tables
+        self.key = nest.trips, nest.per_byte, places
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Alike) and self.key == other.key
