@@ -17,7 +17,7 @@ from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.attention_shape import AttentionShape, HeadLayout, Room, scratch_bytes
 from hwsim.ops.softmax import in_vectors
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan

@@ -12,7 +12,7 @@ from typing import Literal
 
 from hwsim.errors import CapacityError, ShapeError
 from hwsim.numerics.format import Format
-from hwsim.program.emit import View
+from hwsim.program.cuts import View
 from hwsim.program.operation import wide_format
 from hwsim.units import format_bytes
 

@@ -33,7 +33,7 @@ from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.bind import Program, bind
 from hwsim.program.convolution import ConvShape
 from hwsim.program.count import needs_floats
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loop_kernel import LoopKernel

@@ -27,7 +27,7 @@ from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program import operation as core
 from hwsim.program.bind import Program, bind
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.group import Group
 from hwsim.program.interpret import interpret
 from hwsim.program.loop_kernel import vector_lanes

@@ -12,7 +12,7 @@ from pydantic import Field
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.ops.norm import RowSchedule, row_by_row
 from hwsim.ops.pointwise import MatrixSizes, VectorSchedule
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loop_kernel import vector_lanes

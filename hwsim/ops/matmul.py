@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.program.bind import statement_indices
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.evaluate import Product, find_product
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting

@@ -12,7 +12,7 @@ from pydantic import Field
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.pointwise import MatrixSizes
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Measured, Parameter, StatementOperator, operation
 from hwsim.spec.base import Spec

@@ -13,7 +13,7 @@ from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.conv_operator import as_operation
 from hwsim.ops.conv_schedule import EPSILON, ImageLayout, ordered
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan, Operand, first_shared

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Parameter, StatementOperator, operation
 from hwsim.spec.base import Spec

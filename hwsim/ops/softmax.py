@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hwsim.numerics.format import Array, Format
 from hwsim.program.count import flops_of
-from hwsim.program.emit import Layout, View
+from hwsim.program.cuts import Layout, View
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan
 from hwsim.program.operation import Operation, StatementOperator, operation

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.matmul import MatmulSizes, ProductSchedule, product_layout
-from hwsim.program.emit import Layout
+from hwsim.program.cuts import Layout
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Measured, StatementOperator, operation
 from hwsim.program.rounding import Rounding, sum_pieces

@@ -15,7 +15,7 @@ import numpy as np
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program.bind import Program, plus, reduced_indices, times
-from hwsim.program.emit import View
+from hwsim.program.cuts import View
 from hwsim.program.expression import Affine, Element, Expr, IndexValue, Local, mapped
 from hwsim.program.group import all_groups, make_groups
 from hwsim.program.operation import StatementOperator

@@ -32,7 +32,8 @@ from hwsim.numerics.format import Array, Format, find_format
 from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices
 from hwsim.program.convolution import find_convolution
 from hwsim.program.count import needs_floats
-from hwsim.program.emit import Emitter, Layout, View
+from hwsim.program.cuts import Layout, View
+from hwsim.program.emit import Emitter
 from hwsim.program.evaluate import find_product
 from hwsim.program.expression import Apply, Element, Expr
 from hwsim.program.group import Group, GroupLine, all_groups, make_groups
