@@ -117,9 +117,9 @@ def _devices(text: str | None, system: SystemSpec) -> int:
 
 def _algorithms(system: SystemSpec, op: str, library: str, devices: int, form: str) -> list[str]:
     from hwsim.systems.communicate import candidates
-    from hwsim.systems.topology import Topology
+    from hwsim.systems.topology import LinkTopology
 
-    topology = Topology.of(system, range(devices))
+    topology = LinkTopology.of(system, range(devices))
     return list(dict.fromkeys(plan.kernel.name for plan in candidates(topology, op, library, form)))
 
 

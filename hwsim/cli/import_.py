@@ -52,9 +52,9 @@ def import_command(
 def report(loaded: LoadedModel) -> dict[str, Any]:
     """What was understood, as data."""
     from hwsim.models.count import kept_per_token, parameters
-    from hwsim.models.graph import Graph
+    from hwsim.models.graph import ModelGraph
 
-    graph = Graph.of(loaded.model)
+    graph = ModelGraph.of(loaded.model)
     kinds: dict[str, int] = {}
     for block, node in graph.nodes():
         kinds[node.word] = kinds.get(node.word, 0) + block.repeat

@@ -106,10 +106,10 @@ def model_command(
 
 def _check_lengths(model: ModelWorkload, parameters: Mapping[str, str]) -> None:
     """Lengths of texts mean nothing to images, and to a program that was exported with a fixed number of tokens."""
-    from hwsim.models.graph import Graph
+    from hwsim.models.graph import ModelGraph
 
     given = [name for name in ("prompt", "generate", "source") if name in parameters]
-    if given and not Graph.of(model).takes_tokens:
+    if given and not ModelGraph.of(model).takes_tokens:
         name = given[0]
         raise InputError(
             f"{name}={parameters[name]}: {model.name} takes the same input every time, and has no {name}; batch= says "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimCheck:
     """A claim, the number that the runs give for it, and whether it holds."""
 
     claim: ClaimSpec
@@ -70,7 +70,7 @@ class Lesson:
         )
         return done.result
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[ClaimCheck, ...]:
         """Each claim with its number."""
         return tuple(self._finding(claim) for claim in self.spec.claims)
 
@@ -119,7 +119,7 @@ class Lesson:
 
         return lesson_html(self)
 
-    def _finding(self, claim: ClaimSpec) -> Finding:
+    def _finding(self, claim: ClaimSpec) -> ClaimCheck:
         value = measure(self.results, claim)
         number = value.number
         holds = (
@@ -127,7 +127,7 @@ class Lesson:
             and (claim.at_most is None or number <= claim.at_most)
             and (claim.equals is None or abs(number - claim.equals) <= claim.within * abs(claim.equals))
         )
-        return Finding(claim, value, holds)
+        return ClaimCheck(claim, value, holds)
 
     def _file(self, name: str) -> str | Path:
         """A file beside the lesson, or a name that the catalog knows."""

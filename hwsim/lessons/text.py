@@ -10,7 +10,7 @@ from hwsim.results.metrics import about, full_name
 from hwsim.target import Table
 
 if TYPE_CHECKING:
-    from hwsim.lessons.lesson import Finding, Lesson
+    from hwsim.lessons.lesson import ClaimCheck, Lesson
     from hwsim.spec.lesson import LessonSpec
 
 HOLDS, FAILS = "✓", "✗"
@@ -64,7 +64,7 @@ def facts_table(spec: LessonSpec) -> Table | None:
     return Table(spec.facts.columns, rows, tuple(range(len(spec.facts.columns))))
 
 
-def finding_line(finding: Finding) -> str:
+def finding_line(finding: ClaimCheck) -> str:
     """``A tile of 16 is faster than none: 2.65×``."""
     return f"{finding.claim.say}: {finding.value.text}"
 

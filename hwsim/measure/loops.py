@@ -35,7 +35,7 @@ MEASURED = ("fp64", "fp32", "int32")
 
 
 @dataclass(frozen=True)
-class Measured:
+class LoopTiming:
     """What a workload took."""
 
     seconds: float
@@ -110,12 +110,12 @@ class Bench:
         repeats: int = 15,
         most_seconds: float = 2.0,
         cold: bool = True,
-    ) -> Measured:
+    ) -> LoopTiming:
         """The machine says how wide vectors and lines are and how many cores there are; nothing else of it counts."""
         job, vector = make_job(resolve_machine(machine), resolve_workload(workload, settings))
         limits = {"repeats": repeats, "most_seconds": most_seconds, "flush_bytes": FLUSH_BYTES if cold else 0}
         found = self._workers[vector].ask({**job, **limits})
-        return Measured(min(found), median(found), len(found))
+        return LoopTiming(min(found), median(found), len(found))
 
 
 def make_job(machine: MachineSpec, work: WorkloadSpec) -> tuple[dict[str, Any], bool]:

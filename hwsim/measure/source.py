@@ -31,7 +31,7 @@ class LoopSource:
 
 def loop_source(loop: Loop, starts: dict[str, int], name: str = "run") -> LoopSource:
     """The source of a loop nest; `starts` has the first byte of each tensor."""
-    writer = _Writer(loop, starts)
+    writer = _LoopWriter(loop, starts)
     body = writer.loops()
     bounds = [f"{kind}{number}" for number in range(len(writer.indices)) for kind in ("first", "last")]
     head = f"def {name}({', '.join([f't{n}' for n in range(len(writer.tensors))] + bounds)}):"
@@ -39,7 +39,7 @@ def loop_source(loop: Loop, starts: dict[str, int], name: str = "run") -> LoopSo
     return LoopSource(text + "\n", tuple(writer.tensors), tuple(writer.indices))
 
 
-class _Writer:
+class _LoopWriter:
     """Writes one loop nest."""
 
     def __init__(self, loop: Loop, starts: dict[str, int]) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.models.count import macs, parameters
-from hwsim.models.evaluate import Exact, GivenWeights, RandomWeights, Rounding, evaluate, has_math
-from hwsim.models.graph import Graph
+from hwsim.models.evaluate import Exact, GivenWeights, ModelRounding, RandomWeights, evaluate, has_math
+from hwsim.models.graph import ModelGraph
 from hwsim.models.load import frozen
-from hwsim.models.numbers import Numbers
+from hwsim.models.numbers import Formats
 from hwsim.models.phase import forward
 from hwsim.numerics.error import NumericReport, measure
 from hwsim.numerics.format import Array
@@ -47,7 +47,7 @@ class Accuracy:
 
 
 def measure_accuracy(
-    model: ModelWorkload, numbers: Numbers, given: GivenWeights | None = None, seed: int = 0
+    model: ModelWorkload, numbers: Formats, given: GivenWeights | None = None, seed: int = 0
 ) -> Accuracy | None:
     """None where a model has operations whose math is not known, or no slice of it is small enough."""
     found = _small(model)
@@ -57,24 +57,26 @@ def measure_accuracy(
         return None
     small, whole, words = found
     if given is not None:
-        return Accuracy(_measured(Graph.of(small), numbers, given, seed), whole, f"{words}, weights of {given.file}")
+        return Accuracy(
+            _measured(ModelGraph.of(small), numbers, given, seed), whole, f"{words}, weights of {given.file}"
+        )
     return Accuracy(_random(small.model_dump_json(), numbers, seed), whole, words)
 
 
 @lru_cache(maxsize=64)
-def _random(text: str, numbers: Numbers, seed: int) -> NumericReport:
+def _random(text: str, numbers: Formats, seed: int) -> NumericReport:
     model = ModelWorkload.model_validate_json(text, strict=False)
-    return _measured(Graph.of(model), numbers, RandomWeights(seed), seed)
+    return _measured(ModelGraph.of(model), numbers, RandomWeights(seed), seed)
 
 
-def _measured(graph: Graph, numbers: Numbers, weights: RandomWeights | GivenWeights, seed: int) -> NumericReport:
+def _measured(graph: ModelGraph, numbers: Formats, weights: RandomWeights | GivenWeights, seed: int) -> NumericReport:
     given, source = _inputs(graph, seed)
     exact = evaluate(graph, weights, given, Exact(), source)
-    rounded = evaluate(graph, weights, given, Rounding(numbers), source)
+    rounded = evaluate(graph, weights, given, ModelRounding(numbers), source)
     return measure(rounded, exact)
 
 
-def _inputs(graph: Graph, seed: int) -> tuple[Array, Array | None]:
+def _inputs(graph: ModelGraph, seed: int) -> tuple[Array, Array | None]:
     generator = np.random.default_rng(seed)
     tokens = generator.integers(0, 1 << 30, (1, TOKENS)).astype(np.float64)
     first = graph.blocks[0].nodes[0].inputs[0]
@@ -91,7 +93,7 @@ def _inputs(graph: Graph, seed: int) -> tuple[Array, Array | None]:
 def _small(model: ModelWorkload) -> tuple[ModelWorkload, bool, str] | None:
     """A model that is computed in a moment, whether it is the whole one, and what to call it."""
     try:
-        graph = Graph.of(model)
+        graph = ModelGraph.of(model)
     except ShapeError:
         return None
     if _fits(graph):
@@ -99,14 +101,14 @@ def _small(model: ModelWorkload) -> tuple[ModelWorkload, bool, str] | None:
     for factor in (1, 2, 4, 8, 16, 32):
         for image in (1, 2, 4):
             small = shrunk(model, factor, image)
-            if small is not None and _fits(Graph.of(small)):
+            if small is not None and _fits(ModelGraph.of(small)):
                 parts = [f"widths divided by {factor}"] if factor > 1 else []
                 parts += [f"images {image} times smaller"] if image > 1 else []
                 return small, False, f"a slice: {', '.join([*parts, 'up to two repetitions of each block'])}"
     return None
 
 
-def _fits(graph: Graph) -> bool:
+def _fits(graph: ModelGraph) -> bool:
     """Whether it can be computed, and in a moment."""
     if not all(has_math(node) for _, node in graph.nodes()):
         return False
@@ -154,7 +156,7 @@ def shrunk(model: ModelWorkload, factor: int, image: int) -> ModelWorkload | Non
         return None
     try:
         made = ModelWorkload.model_validate(frozen(data))
-        Graph.of(made)
+        ModelGraph.of(made)
     except (ShapeError, ValueError):
         return None
     return made

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from hwsim.models.graph import TOKENS, Graph, Node
-from hwsim.models.phase import Phase
+from hwsim.models.graph import TOKENS, ModelGraph, ModelNode
+from hwsim.models.phase import Pass
 from hwsim.ops.model import (
     Attention,
-    Conv,
+    ConvLayer,
     Embedding,
     Experts,
     HeadNorm,
@@ -17,7 +17,7 @@ from hwsim.ops.model import (
     Linear,
     Norm,
     Positions,
-    Product,
+    ProductLayer,
     Reshape,
 )
 
@@ -25,7 +25,7 @@ Shapes = dict[str, tuple[int, ...]]
 """Tensors of weights by name."""
 
 
-def weights_of(node: Node) -> Shapes:
+def weights_of(node: ModelNode) -> Shapes:
     """The tensors of weights of an operation, with their shapes."""
     z, width = node.sizes, node.flow.width
     match node.op:
@@ -47,13 +47,13 @@ def weights_of(node: Node) -> Shapes:
             return {"up": (z["rank"], z["heads"] * (z["head_dim"] + z["value_dim"]))}
         case Experts(gated=gated):
             return {"router": (width, z["experts"])} | _expert_weights(z, width, gated)
-        case Conv(bias=bias):
+        case ConvLayer(bias=bias):
             kernel = z.get("kernel.0", z["kernel"]), z.get("kernel.1", z["kernel"])
             found: Shapes = {"weight": (z["channels"], width // z["groups"], *kernel)}
             return found | ({"bias": (z["channels"],)} if bias else {})
         case Reshape(op="class_token"):
             return {"token": (width,)}
-        case Product(weights=True):
+        case ProductLayer(weights=True):
             return {"weight": (z["batch"], z["k"], z["n"])}
     return {}
 
@@ -67,14 +67,14 @@ def _expert_weights(z: dict[str, int], width: int, gated: bool) -> Shapes:
     return found
 
 
-def is_narrowed(node: Node) -> bool:
+def is_narrowed(node: ModelNode) -> bool:
     """Whether an operation's weights are in the format of weights: the head and tables stay as wide as activations."""
     if isinstance(node.op, Linear):
         return node.op.rows_of != "last"
-    return isinstance(node.op, Conv | Experts | LatentAttention | Product)
+    return isinstance(node.op, ConvLayer | Experts | LatentAttention | ProductLayer)
 
 
-def parameters_of(node: Node) -> int:
+def parameters_of(node: ModelNode) -> int:
     total = 0
     for shape in weights_of(node).values():
         size = 1
@@ -84,7 +84,7 @@ def parameters_of(node: Node) -> int:
     return total
 
 
-def active_parameters_of(node: Node) -> int:
+def active_parameters_of(node: ModelNode) -> int:
     """Those that one token meets: of the experts, the chosen ones."""
     if not isinstance(node.op, Experts):
         return 0 if isinstance(node.op, Embedding | Positions) else parameters_of(node)
@@ -111,7 +111,7 @@ def expected_experts(tokens: int, experts: int, top_k: int) -> Expected:
     return Expected(busy, ceil(tokens * chosen / busy))
 
 
-def macs_of(node: Node, phase: Phase) -> int:
+def macs_of(node: ModelNode, phase: Pass) -> int:
     """Multiply-adds of one repetition."""
     z, rows, width = node.sizes, phase.rows(node.out), node.flow.width
     match node.op:
@@ -134,12 +134,12 @@ def macs_of(node: Node, phase: Phase) -> int:
         case Experts(gated=gated):
             computed = phase.batch * z["capacity"] * z["experts"]
             return width * (rows * z["experts"] + computed * z["inner"] * (3 if gated else 2))
-        case Conv():
+        case ConvLayer():
             window = z.get("kernel.0", z["kernel"]) * z.get("kernel.1", z["kernel"])
             image = (node.flow if node.op.transposed else node.out).image
             assert image is not None
             return rows * image[0] * image[1] * z["channels"] * (node.flow.width // z["groups"]) * window
-        case Product():
+        case ProductLayer():
             return phase.batch * z["batch"] * z["m"] * z["n"] * z["k"]
     return 0
 
@@ -155,7 +155,7 @@ def _pairs(queries: int, keys: int, causal: bool, window: int | None, cached: in
     return short * cached + short * (short + 1) // 2 + (queries - short) * window
 
 
-def kept_of(node: Node) -> int:
+def kept_of(node: ModelNode) -> int:
     """Numbers that are kept for each token: keys and values, or the latent vector."""
     z = node.sizes
     match node.op:
@@ -166,16 +166,16 @@ def kept_of(node: Node) -> int:
     return 0
 
 
-def window_of(node: Node) -> int | None:
+def window_of(node: ModelNode) -> int | None:
     return node.sizes.get("window") if isinstance(node.op, Attention) else None
 
 
-def parameters(graph: Graph) -> int:
+def parameters(graph: ModelGraph) -> int:
     """All weights of the graph."""
     return sum(block.repeat * parameters_of(node) for block, node in graph.nodes())
 
 
-def active_parameters(graph: Graph) -> int:
+def active_parameters(graph: ModelGraph) -> int:
     """Weights that one token meets, tables of embeddings left out."""
     tied = sum(
         block.repeat * node.flow.width * node.size("out")
@@ -185,17 +185,17 @@ def active_parameters(graph: Graph) -> int:
     return tied + sum(block.repeat * active_parameters_of(node) for block, node in graph.nodes())
 
 
-def macs(graph: Graph, phase: Phase) -> int:
+def macs(graph: ModelGraph, phase: Pass) -> int:
     """Multiply-adds of one pass."""
     return sum(block.repeat * macs_of(node, phase) for block, node in graph.nodes() if phase.runs(block, node))
 
 
-def kept_per_token(graph: Graph) -> int:
+def kept_per_token(graph: ModelGraph) -> int:
     """Numbers in the key/value cache for each token of a long text."""
     return sum(block.repeat * kept_of(node) for block, node in graph.nodes())
 
 
-def kept(graph: Graph, context: int, source: int = 0) -> int:
+def kept(graph: ModelGraph, context: int, source: int = 0) -> int:
     """Numbers in the cache of one sequence of this length; windows are kept no longer than they are, and keys and
     values of a source as long as it is."""
     total = 0

@@ -16,26 +16,26 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from hwsim.errors import InputError
 from hwsim.models.count import is_narrowed, weights_of
-from hwsim.models.graph import Graph, Node
-from hwsim.models.numbers import WEIGHT_ONLY, Numbers
+from hwsim.models.graph import ModelGraph, ModelNode
+from hwsim.models.numbers import WEIGHT_ONLY, Formats
 from hwsim.numerics.format import Array, find_format
 from hwsim.numerics.quantize import quantize
 from hwsim.ops.model import (
     Attention,
-    Conv,
+    ConvLayer,
     Embedding,
     Experts,
     HeadNorm,
     LatentAttention,
     Linear,
     Norm,
-    Pointwise,
+    PointwiseLayer,
     Pool,
     Positions,
-    Product,
+    ProductLayer,
     Reshape,
     Rope,
-    View,
+    ViewLayer,
 )
 
 EPSILON = 1e-5
@@ -89,10 +89,10 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Rounding:
+class ModelRounding:
     """What the formats of a model do to its numbers."""
 
-    numbers: Numbers
+    numbers: Formats
 
     def weight(self, values: Array, narrow: bool) -> Array:
         name = self.numbers.weights if narrow else self.numbers.activations
@@ -145,7 +145,7 @@ def _scaled(values: Array, name: str, per: Any, axis: int, block: int) -> Array:
 
 
 def evaluate(
-    graph: Graph, weights: Weights, given: Array, rounding: Rounding | Exact, source: Array | None = None
+    graph: ModelGraph, weights: Weights, given: Array, rounding: ModelRounding | Exact, source: Array | None = None
 ) -> Array:
     """What the model answers: `given` are token numbers [batch, tokens] or images [batch, channels, height, width].
 
@@ -157,7 +157,7 @@ def evaluate(
 class _Run:
     """One pass through a graph."""
 
-    def __init__(self, graph: Graph, weights: Weights, rounding: Rounding | Exact) -> None:
+    def __init__(self, graph: ModelGraph, weights: Weights, rounding: ModelRounding | Exact) -> None:
         self.graph, self.weights, self.rounding = graph, weights, rounding
         self.source: Array | None = None
         self.table: Array | None = None
@@ -175,7 +175,9 @@ class _Run:
                 self.source, flow = flow, given
         return flow
 
-    def _block(self, name: str, repetition: int, nodes: tuple[Node, ...], came: Array, made: dict[str, Array]) -> Array:
+    def _block(
+        self, name: str, repetition: int, nodes: tuple[ModelNode, ...], came: Array, made: dict[str, Array]
+    ) -> Array:
         known: dict[str, Array] = {"input": came}
         if self.source is not None:
             known["source"] = self.source
@@ -191,16 +193,16 @@ class _Run:
     def _inputs(self, block: str) -> tuple[str, ...]:
         return self.graph.block_inputs[block]
 
-    def weight(self, node: Node, name: str) -> Array:
+    def weight(self, node: ModelNode, name: str) -> Array:
         shape = weights_of(node)[name]
         found = self.weights.tensor(f"{self.prefix}.{name}", shape)
-        if isinstance(node.op, Conv):  # the sum runs over all but the first axis
+        if isinstance(node.op, ConvLayer):  # the sum runs over all but the first axis
             flat = self.rounding.weight(found.reshape(shape[0], -1).T, True)
             return flat.T.reshape(shape)
         return self.rounding.weight(found, is_narrowed(node) and len(shape) > 1 and name != "router")
 
 
-def _linear(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _linear(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     assert isinstance(node.op, Linear)
     if node.op.tied:
         assert run.table is not None
@@ -211,18 +213,18 @@ def _linear(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return found + run.weight(node, "bias") if node.op.bias else found
 
 
-def _embedding(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _embedding(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     run.table = run.weight(node, "table")
     return np.asarray(run.table[inputs[0].astype(np.int64) % node.size("rows")])
 
 
-def _positions(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _positions(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     table = run.weight(node, "table")
     rows = np.arange(inputs[0].shape[1]) % len(table)
     return np.asarray(inputs[0] + table[rows])
 
 
-def _norm(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _norm(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     assert isinstance(node.op, Norm)
     x, gamma = inputs[0], run.weight(node, "gamma")
     beta = run.weight(node, "beta") if "beta" in weights_of(node) else np.zeros(1)
@@ -238,7 +240,7 @@ def _norm(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return np.asarray((x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + EPSILON) * gamma + beta)
 
 
-def _head_norm(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _head_norm(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     """The first heads are queries: as many as there are more of than keys."""
     x, z = inputs[0].copy(), node.sizes
     part = z["heads"] * z["head_dim"]
@@ -248,7 +250,7 @@ def _head_norm(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return np.asarray(x)
 
 
-def _rope(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _rope(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     x, z = inputs[0].copy(), node.sizes
     width = x.shape[-1]
     heads = z["heads"]
@@ -263,7 +265,7 @@ def _rope(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return np.asarray(x)
 
 
-def _attention(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _attention(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     assert isinstance(node.op, Attention)
     z = node.sizes
     heads, kv, dim, out = z["heads"], z["kv_heads"], z["head_dim"], z.get("value_dim", z["head_dim"])
@@ -296,7 +298,7 @@ def _mixed(q: Array, k: Array, v: Array, causal: bool, window: int | None = None
     return np.asarray(found.transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[2], -1))
 
 
-def _latent(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _latent(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     z = node.sizes
     heads, dim, rope, out = z["heads"], z["head_dim"], z["rope_dim"], z["value_dim"]
     q, latent, turned = inputs[0], run.rounding.kept(inputs[1]), run.rounding.kept(inputs[2])
@@ -309,7 +311,7 @@ def _latent(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return _mixed(q, k, v, True)
 
 
-def _experts(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _experts(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     assert isinstance(node.op, Experts)
     x, z = inputs[0].reshape(-1, inputs[0].shape[-1]), node.sizes
     logits = x @ run.weight(node, "router")
@@ -349,7 +351,7 @@ ELEMENTS: Mapping[str, Callable[[Array], Array]] = {
 }  # fmt: skip
 
 
-def _pointwise(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _pointwise(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     x, word = inputs[0], node.word
     if word == "add":
         return sum(inputs[1:], x)
@@ -375,8 +377,8 @@ def _windows(x: Array, z: Mapping[str, int], fill: float) -> Array:
     return np.asarray(sliding_window_view(x, _sides(z, "kernel"), axis=(2, 3))[:, :, ::s, ::t])
 
 
-def _conv(run: _Run, node: Node, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, Conv)
+def _conv(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
+    assert isinstance(node.op, ConvLayer)
     x, z, weight = inputs[0], node.sizes, run.weight(node, "weight")
     x = run.rounding.factor(x, True)
     if node.op.transposed:
@@ -391,7 +393,7 @@ def _conv(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return found + run.weight(node, "bias").reshape(1, -1, 1, 1) if node.op.bias else found
 
 
-def _grown(x: Array, weight: Array, z: Mapping[str, int], node: Node) -> Array:
+def _grown(x: Array, weight: Array, z: Mapping[str, int], node: ModelNode) -> Array:
     """A transposed convolution: every place of the image adds a window."""
     assert node.out.image is not None
     (s, t), (p, q), (r, c) = _sides(z, "stride"), _sides(z, "padding"), _sides(z, "kernel")
@@ -404,13 +406,13 @@ def _grown(x: Array, weight: Array, z: Mapping[str, int], node: Node) -> Array:
     return out[:, :, p : p + height, q : q + width]
 
 
-def _pool(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _pool(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     largest = node.word == "maxpool"
     windows = _windows(inputs[0], node.sizes, -np.inf if largest else 0.0)
     return np.asarray(windows.max((-1, -2)) if largest else windows.mean((-1, -2)))
 
 
-def _reshape(run: _Run, node: Node, inputs: list[Array]) -> Array:
+def _reshape(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     x = inputs[0]
     match node.word:
         case "global_avgpool":
@@ -435,8 +437,8 @@ def _reshape(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return x
 
 
-def _view(run: _Run, node: Node, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, View)
+def _view(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
+    assert isinstance(node.op, ViewLayer)
     x, makes = inputs[0], node.op.makes
     shape = makes if len(makes) == 3 else makes if len(makes) == 2 else (1, *makes)
     if x[0].size != int(np.prod(shape)):
@@ -444,8 +446,8 @@ def _view(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return x.reshape(x.shape[0], *shape)
 
 
-def _product(run: _Run, node: Node, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, Product)
+def _product(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
+    assert isinstance(node.op, ProductLayer)
     if not node.op.weights:
         raise InputError(f"{node.name}: a product of two computed tensors has no math here")
     x = inputs[0].reshape(inputs[0].shape[0], node.size("batch"), node.size("m"), node.size("k"))
@@ -453,22 +455,22 @@ def _product(run: _Run, node: Node, inputs: list[Array]) -> Array:
     return found.reshape(x.shape[0], -1, node.size("n"))
 
 
-RULES: Mapping[type[Any], Callable[[_Run, Node, list[Array]], Array]] = {
+RULES: Mapping[type[Any], Callable[[_Run, ModelNode, list[Array]], Array]] = {
     Linear: _linear, Embedding: _embedding, Positions: _positions, Norm: _norm, HeadNorm: _head_norm, Rope: _rope,
-    Attention: _attention, LatentAttention: _latent, Experts: _experts, Pointwise: _pointwise, Conv: _conv,
-    Pool: _pool, Reshape: _reshape, View: _view, Product: _product,
+    Attention: _attention, LatentAttention: _latent, Experts: _experts, PointwiseLayer: _pointwise, ConvLayer: _conv,
+    Pool: _pool, Reshape: _reshape, ViewLayer: _view, ProductLayer: _product,
 }  # fmt: skip
 
 
-def has_math(node: Node) -> bool:
+def has_math(node: ModelNode) -> bool:
     """Whether what an operation computes is known; numbers from elsewhere and products of them are not."""
-    if isinstance(node.op, View):
+    if isinstance(node.op, ViewLayer):
         rows = node.flow.rows if isinstance(node.flow.rows, int) else 0
         return rows * node.flow.per_row == prod(node.op.makes)
-    return type(node.op) in RULES and (not isinstance(node.op, Product) or node.op.weights)
+    return type(node.op) in RULES and (not isinstance(node.op, ProductLayer) or node.op.weights)
 
 
-def tensor_names(graph: Graph) -> Iterator[tuple[str, tuple[int, ...]]]:
+def tensor_names(graph: ModelGraph) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every tensor of weights, as a file of weights has to name it: ``layer.0.qkv.weight``."""
     for block in graph.blocks:
         for repetition in range(block.repeat):

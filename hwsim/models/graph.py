@@ -17,24 +17,24 @@ from typing import Final, Literal
 from hwsim.errors import InputError, ShapeError
 from hwsim.ops.model import (
     Attention,
-    Block,
-    Conv,
+    ConvLayer,
     Embedding,
     Experts,
     HeadNorm,
     LatentAttention,
     Linear,
+    ModelBlock,
     ModelOperation,
     ModelWorkload,
-    Move,
+    MoveLayer,
     Norm,
-    Pointwise,
+    PointwiseLayer,
     Pool,
     Positions,
-    Product,
+    ProductLayer,
     Reshape,
     Rope,
-    View,
+    ViewLayer,
 )
 
 TOKENS: Final = "tokens"
@@ -60,7 +60,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Node:
+class ModelNode:
     """An operation of the graph."""
 
     block: str
@@ -97,7 +97,7 @@ class GraphBlock:
     name: str
     repeat: int
     stream: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[ModelNode, ...]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Graph:
+class ModelGraph:
     """A model, or one device's share of it."""
 
     name: str
@@ -128,14 +128,14 @@ class Graph:
     """Operations (block, name) whose tokens the devices of a tensor group divide: sequence parallelism."""
 
     @classmethod
-    def of(cls, model: ModelWorkload, tp: int = 1, ep: int = 1, sp: int = 0) -> Graph:
+    def of(cls, model: ModelWorkload, tp: int = 1, ep: int = 1, sp: int = 0) -> ModelGraph:
         """The graph of a file; with `tp` and `ep`, what one of so many devices computes.
 
         tp divides heads, inner widths and the vocabulary, ep divides experts. With `sp` norms and sums between them are
         divided by tokens: a sum of partial results is then scattered, and gathered where a product needs all of it.
         Raises ShapeError where operations do not fit each other.
         """
-        return _Builder(model, tp, ep, bool(sp) and tp > 1).build()
+        return _GraphBuilder(model, tp, ep, bool(sp) and tp > 1).build()
 
     def divides(self, block: str, name: str) -> int:
         """Devices that divide the tokens of an operation."""
@@ -146,12 +146,12 @@ class Graph:
         sums = any((e.block, e.after, e.collective) == (block, name, "reduce_scatter") for e in self.exchanges)
         return self.tp if sums else self.divides(block, name)
 
-    def nodes(self) -> Iterator[tuple[GraphBlock, Node]]:
+    def nodes(self) -> Iterator[tuple[GraphBlock, ModelNode]]:
         for block in self.blocks:
             for node in block.nodes:
                 yield block, node
 
-    def layers(self, first: int, count: int) -> Graph:
+    def layers(self, first: int, count: int) -> ModelGraph:
         """A share of the layers, for devices that stand in line: blocks that repeat are cut, of the others the first
         device has those before and the last device those after them."""
         kept: list[GraphBlock] = []
@@ -167,7 +167,7 @@ class Graph:
             if own:
                 kept.append(GraphBlock(block.name, own, block.stream, block.nodes))
             position += block.repeat
-        return Graph(
+        return ModelGraph(
             self.name, tuple(kept), self.tp, self.ep, self.exchanges, self.sourced, self.block_inputs, self.scattered
         )
 
@@ -182,7 +182,7 @@ class Graph:
         return any(node.out.rows == TOKENS for _, node in self.nodes())
 
 
-class _Builder:
+class _GraphBuilder:
     """Goes through the blocks in order, and finds what flows."""
 
     def __init__(self, model: ModelWorkload, tp: int, ep: int, sp: bool = False) -> None:
@@ -197,7 +197,7 @@ class _Builder:
         """Names of a block whose tokens are divided, and not yet gathered."""
         self.source: Flow | None = None
 
-    def build(self) -> Graph:
+    def build(self) -> ModelGraph:
         made: dict[str, Flow] = {}
         blocks = []
         flow = self._first()
@@ -221,12 +221,12 @@ class _Builder:
                     flow = self._first()
         named = {block.name: block.inputs for block in self.model.blocks if block.inputs}
         exchanges = tuple(self.exchanges) if max(self.tp, self.ep) > 1 else ()
-        return Graph(
+        return ModelGraph(
             self.model.name, tuple(blocks), self.tp, self.ep, exchanges, self.source is not None, named,
             frozenset(self.scattered),
         )  # fmt: skip
 
-    def _after(self, block: Block) -> bool:
+    def _after(self, block: ModelBlock) -> bool:
         """Whether the block is the last of the source."""
         later = self.model.blocks[self.model.blocks.index(block) + 1 :]
         return bool(later) and later[0].stream == "tokens"
@@ -241,7 +241,7 @@ class _Builder:
             return Flow(TOKENS, self.model.extent(self.model.width))
         return Flow(TOKENS, 1)
 
-    def _block(self, block: Block, came: list[Flow]) -> tuple[tuple[Node, ...], Flow]:
+    def _block(self, block: ModelBlock, came: list[Flow]) -> tuple[tuple[ModelNode, ...], Flow]:
         known: dict[str, Flow] = {"input": came[0]}
         if self.source is not None:
             known["source"] = self.source
@@ -257,7 +257,7 @@ class _Builder:
                 out = self._out(op, sizes, flows)
             except ShapeError as error:
                 raise ShapeError(f"block {block.name}, operation {op.name}: {error}") from None
-            nodes.append(Node(block.name, op, sizes, tuple(flows), out, tuple(names)))
+            nodes.append(ModelNode(block.name, op, sizes, tuple(flows), out, tuple(names)))
             if self.sp:
                 self._scatter(block, op, tuple(names), flows)
             self._exchange(block, op, sizes, out)
@@ -311,10 +311,10 @@ class _Builder:
                 divide("shared", tp)
         return sizes
 
-    def _scatter(self, block: Block, op: ModelOperation, names: tuple[str, ...], flows: list[Flow]) -> None:
+    def _scatter(self, block: ModelBlock, op: ModelOperation, names: tuple[str, ...], flows: list[Flow]) -> None:
         """Norms and sums of tokens that are divided stay divided; whatever else reads them needs all, once."""
         parts = [name for name in names if name in self._parts]
-        if isinstance(op, Norm | Positions) or (isinstance(op, Pointwise) and op.op == "add"):
+        if isinstance(op, Norm | Positions) or (isinstance(op, PointwiseLayer) and op.op == "add"):
             if parts:
                 self.scattered.add((block.name, op.name))
                 self._parts.add(op.name)
@@ -325,7 +325,7 @@ class _Builder:
                 self.exchanges.append(Exchange(block.name, after, "all_gather", flow))
                 self._parts.discard(name)
 
-    def _summed(self, block: Block, op: ModelOperation, out: Flow) -> None:
+    def _summed(self, block: ModelBlock, op: ModelOperation, out: Flow) -> None:
         """Partial results: the sum goes to all devices, or to each its tokens."""
         if self.sp and out.rows == TOKENS and not out.image:
             self.exchanges.append(Exchange(block.name, op.name, "reduce_scatter", out))
@@ -334,7 +334,7 @@ class _Builder:
         else:
             self.exchanges.append(Exchange(block.name, op.name, "all_reduce", out))
 
-    def _exchange(self, block: Block, op: ModelOperation, sizes: dict[str, int], out: Flow) -> None:
+    def _exchange(self, block: ModelBlock, op: ModelOperation, sizes: dict[str, int], out: Flow) -> None:
         match op:
             case Linear(split="in") | Embedding():
                 self._summed(block, op, out)
@@ -362,23 +362,23 @@ class _Builder:
                 return Flow(flow.rows, z["heads"] * dim)
             case LatentAttention():
                 return Flow(flow.rows, z["heads"] * z["value_dim"])
-            case Pointwise():
+            case PointwiseLayer():
                 if op.op in ("swiglu", "geglu") and len(flows) == 1:
                     if flow.width % 2:
                         raise ShapeError(f"{op.op} takes two halves, and {flow.width} has none")
                     return Flow(flow.rows, flow.width // 2)
                 return _joined(flows)
-            case Conv():
+            case ConvLayer():
                 return Flow(1, z["channels"], _windows(flow, z, op))
             case Pool():
                 return Flow(1, flow.width, _windows(flow, z, op))
             case Reshape():
                 return _reshaped(op, flows)
-            case Product():
+            case ProductLayer():
                 return Flow(z["batch"] * z["m"], z["n"])
-            case View(makes=tuple(makes)) | Move(makes=tuple(makes)):
+            case ViewLayer(makes=tuple(makes)) | MoveLayer(makes=tuple(makes)):
                 return _made(makes)
-        assert isinstance(op, Positions | Norm | HeadNorm | Rope | Experts | Move)
+        assert isinstance(op, Positions | Norm | HeadNorm | Rope | Experts | MoveLayer)
         return flow
 
     def _check_heads(self, op: Attention, z: dict[str, int], flows: list[Flow], dim: int) -> None:
@@ -407,17 +407,17 @@ def _joined(flows: list[Flow]) -> Flow:
     return whole
 
 
-def _windows(flow: Flow, z: dict[str, int], op: Conv | Pool) -> tuple[int, int]:
+def _windows(flow: Flow, z: dict[str, int], op: ConvLayer | Pool) -> tuple[int, int]:
     if flow.image is None:
         raise ShapeError("it needs an image, and tokens come in")
-    if isinstance(op, Conv):
+    if isinstance(op, ConvLayer):
         groups = z["groups"]
         if flow.width % groups or z["channels"] % groups:
             raise ShapeError(f"{flow.width} and {z['channels']} channels cannot be divided into {groups} groups")
     found = []
     for axis, extent in enumerate(flow.image):
         kernel, stride, padding = (z.get(f"{name}.{axis}", z.get(name, 0)) for name in ("kernel", "stride", "padding"))
-        if isinstance(op, Conv) and op.transposed:
+        if isinstance(op, ConvLayer) and op.transposed:
             found.append((extent - 1) * stride + kernel - 2 * padding)
             continue
         if kernel > extent + 2 * padding:

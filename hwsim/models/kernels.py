@@ -16,27 +16,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hwsim.models.count import expected_experts, is_narrowed
-from hwsim.models.graph import Graph, GraphBlock, Node
-from hwsim.models.numbers import Numbers
-from hwsim.models.phase import DECODE, TRAIN, Phase
+from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
+from hwsim.models.numbers import Formats
+from hwsim.models.phase import DECODE, TRAIN, Pass
 from hwsim.ops.model import (
     Attention,
-    Conv,
+    ConvLayer,
     Embedding,
     Experts,
     HeadNorm,
     LatentAttention,
     Linear,
     ModelOperation,
-    Move,
+    MoveLayer,
     Norm,
-    Pointwise,
+    PointwiseLayer,
     Pool,
     Positions,
-    Product,
+    ProductLayer,
     Reshape,
     Rope,
-    View,
+    ViewLayer,
 )
 
 EAGER, COMPILED, SERVING = "eager", "compiled", "serving"
@@ -73,12 +73,12 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
-class Lowering:
+class KernelLowering:
     """How operations become kernels: the formats, the framework, the phase."""
 
-    numbers: Numbers
+    numbers: Formats
     kernels: str
-    phase: Phase
+    phase: Pass
     dropout: str = "none"
     """none, layers or all: where numbers are dropped at random while a model is trained."""
 
@@ -86,7 +86,7 @@ class Lowering:
     def fused(self) -> bool:
         return self.kernels != EAGER
 
-    def calls(self, graph: Graph) -> Iterator[tuple[GraphBlock, Node, list[KernelCall]]]:
+    def calls(self, graph: ModelGraph) -> Iterator[tuple[GraphBlock, ModelNode, list[KernelCall]]]:
         """Every operation that runs in this phase, with its kernels, each for one repetition of its block."""
         for block in graph.blocks:
             joined = joined_adds(block)
@@ -100,7 +100,7 @@ class Lowering:
                         calls = [*calls, low.drop(low.phase.elements(node.out))]
                     yield block, node, calls
 
-    def of_share(self, parts: int) -> Lowering:
+    def of_share(self, parts: int) -> KernelLowering:
         """The same for a share of the tokens, or of the sequences where each has one token."""
         if parts == 1:
             return self
@@ -199,7 +199,7 @@ def merged_products(block: GraphBlock) -> dict[str, int]:
     return found
 
 
-def widened(node: Node, widths: Mapping[str, int]) -> Node:
+def widened(node: ModelNode, widths: Mapping[str, int]) -> ModelNode:
     """A product with the width that it has together with those that it is merged with."""
     return replace(node, sizes={**node.sizes, "out": widths[node.name]}) if node.name in widths else node
 
@@ -217,7 +217,7 @@ def joined_adds(block: GraphBlock) -> Joined:
     return frozenset(found)
 
 
-def _linear(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _linear(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     assert isinstance(node.op, Linear)
     m, n, k = low.phase.rows(node.out), node.size("out"), node.flow.width
     if not is_narrowed(node):
@@ -227,11 +227,11 @@ def _linear(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     return [*found, low.touch(low.phase.elements(node.out))] if separate else found
 
 
-def _embedding(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _embedding(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     return [low.touch(low.phase.elements(node.out))]
 
 
-def _positions(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _positions(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     elements = low.phase.elements(node.out)
     if low.fused:
         return []
@@ -239,7 +239,7 @@ def _positions(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     return [low.touch(each), low.touch(elements, "add")]
 
 
-def _norm(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _norm(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     assert isinstance(node.op, Norm)
     rows, width = low.phase.rows(node.out), node.out.width
     precision = low.numbers.activations
@@ -255,19 +255,19 @@ def _norm(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     return [rows_call(node.op.op, precision, doubled * rows, width)]
 
 
-def _head_norm(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _head_norm(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     z = node.sizes
     elements = low.phase.rows(node.out) * z["heads"] * z["head_dim"]
     return [low.touch(elements)] if low.fused else [low.touch(elements)] * 4
 
 
-def _rope(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _rope(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     z = node.sizes
     elements = low.phase.rows(node.out) * z["heads"] * z["head_dim"]
     return [low.touch(elements)] if low.fused else [low.touch(elements, "mul")] * 2 + [low.touch(elements)] * 2
 
 
-def _pointwise(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _pointwise(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     elements, name = low.phase.elements(node.out), node.word
     if name == "softmax":
         width = node.out.image[1] if node.out.image else node.out.width
@@ -284,7 +284,7 @@ def _pointwise(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     return [low.touch(elements, STAGES.get(name, name))]
 
 
-def _joins_conv(node: Node) -> bool:
+def _joins_conv(node: ModelNode) -> bool:
     return bool(node.makers) and node.makers[0] not in ("input", "source")
 
 
@@ -299,8 +299,8 @@ STEPS = {
 """Activations that are written in several operations: 0.5 x (1 + tanh(c (x + 0.044715 x³))) is eight of them."""
 
 
-def _conv(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
-    assert isinstance(node.op, Conv)
+def _conv(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
+    assert isinstance(node.op, ConvLayer)
     z, flow = node.sizes, node.flow
     assert flow.image is not None and node.out.image is not None
     kernel = z.get("kernel.0", z["kernel"]), z.get("kernel.1", z["kernel"])
@@ -319,7 +319,7 @@ def _conv(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     return [_window(low, node, kernel, stride)]
 
 
-def _window(low: Lowering, node: Node, kernel: tuple[int, int], stride: tuple[int, int]) -> KernelCall:
+def _window(low: KernelLowering, node: ModelNode, kernel: tuple[int, int], stride: tuple[int, int]) -> KernelCall:
     z, flow = node.sizes, node.flow
     assert flow.image is not None
     sizes: dict[str, int] = {
@@ -331,12 +331,12 @@ def _window(low: Lowering, node: Node, kernel: tuple[int, int], stride: tuple[in
     return KernelCall("conv2d", precision, tuple(sizes.items()), product=True)
 
 
-def _pool(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _pool(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     read, written = low.phase.elements(node.flow), low.phase.elements(node.out)
     return [low.touch((read + written) / 2)]
 
 
-def _reshape(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _reshape(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     read = sum(low.phase.elements(flow) for flow in node.inputs)
     written = low.phase.elements(node.out)
     match node.word:
@@ -349,20 +349,20 @@ def _reshape(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     return [low.touch(written)]
 
 
-def _move(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _move(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     z = node.sizes
     return [low.touch(low.phase.batch * (z["read"] + z["write"]) / 2)]
 
 
-def _product_of(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
-    assert isinstance(node.op, Product)
+def _product_of(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
+    assert isinstance(node.op, ProductLayer)
     z, batch = node.sizes, low.phase.batch
     if node.op.weights:
         return low.matmul(batch * z["m"], z["n"], z["k"], z["batch"])
     return low.matmul(z["m"], z["n"], z["k"], batch * z["batch"], weights=False)
 
 
-def _experts(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _experts(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     assert isinstance(node.op, Experts)
     z, width, rows = node.sizes, node.flow.width, low.phase.rows(node.out)
     up = z["inner"] * (2 if node.op.gated else 1)
@@ -400,7 +400,7 @@ TILE_ROWS = 64
 """Rows of the smallest tile of a tensor core's product: an expert with fewer tokens takes as long."""
 
 
-def _served_experts(low: Lowering, node: Node, up: int, activate: str) -> list[KernelCall]:
+def _served_experts(low: KernelLowering, node: ModelNode, up: int, activate: str) -> list[KernelCall]:
     """As engines do it: the router in the wide format, tokens rounded once and read where they lie, all experts in one
     product, and what all tokens go through beside it, as further experts with as many tiles as its rows take."""
     z, width, rows = node.sizes, node.flow.width, low.phase.rows(node.out)
@@ -445,7 +445,7 @@ class Heads:
         return self.batch * self.heads * self.queries * self.keys
 
 
-def _attention(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _attention(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     assert isinstance(node.op, Attention)
     z, phase = node.sizes, low.phase
     causal = node.op.causal and not node.op.cross
@@ -465,12 +465,12 @@ def _attention(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     return [*found, _one_kernel(low, shape, node.op.bias)]
 
 
-def _keep(low: Lowering, elements: int) -> KernelCall:
+def _keep(low: KernelLowering, elements: int) -> KernelCall:
     """New keys and values are written to the cache."""
     return low.touch(elements)
 
 
-def _one_kernel(low: Lowering, z: Heads, biased: bool) -> KernelCall:
+def _one_kernel(low: KernelLowering, z: Heads, biased: bool) -> KernelCall:
     """Attention whose scores never leave the chip; three kernels where the machine has none for the format."""
     dim = max(z.dim, z.value_dim)
     sizes = {"batch": z.batch, "heads": z.heads, "kv_heads": z.kv_heads, "queries": z.queries, "n": z.keys, "d": dim,
@@ -484,7 +484,7 @@ def _one_kernel(low: Lowering, z: Heads, biased: bool) -> KernelCall:
     return replace(found, precision=low.numbers.kv, instead=(found,))
 
 
-def _unfused(low: Lowering, z: Heads, *, biased: bool, eager: bool = True) -> list[KernelCall]:
+def _unfused(low: KernelLowering, z: Heads, *, biased: bool, eager: bool = True) -> list[KernelCall]:
     """Scores in memory: a product, passes over them, a softmax, a product; heads copied where sequences share rows."""
     found: list[KernelCall] = []
     own, kept = z.batch * z.queries * z.heads, z.batch * z.keys * z.kv_heads
@@ -513,7 +513,7 @@ value: two multiply-adds of a head for each of its 576 numbers stay below what a
 Beyond, products decide."""
 
 
-def _latent(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
+def _latent(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
     """Keys and values made from the latent vectors of a prompt; while text is generated, queries brought to them."""
     z, phase = node.sizes, low.phase
     heads, rank, rope = z["heads"], z["rank"], z["rope_dim"]
@@ -533,7 +533,7 @@ def _latent(low: Lowering, node: Node, joined: Joined) -> list[KernelCall]:
     return [*found, _one_kernel(low, shape, False)] if low.fused else [*found, *_unfused(low, shape, biased=False)]
 
 
-RULES: Mapping[type[ModelOperation], Callable[[Lowering, Node, Joined], list[KernelCall]]] = {
+RULES: Mapping[type[ModelOperation], Callable[[KernelLowering, ModelNode, Joined], list[KernelCall]]] = {
     Linear: _linear,
     Embedding: _embedding,
     Positions: _positions,
@@ -543,11 +543,11 @@ RULES: Mapping[type[ModelOperation], Callable[[Lowering, Node, Joined], list[Ker
     Attention: _attention,
     LatentAttention: _latent,
     Experts: _experts,
-    Pointwise: _pointwise,
-    Conv: _conv,
+    PointwiseLayer: _pointwise,
+    ConvLayer: _conv,
     Pool: _pool,
     Reshape: _reshape,
-    Move: _move,
-    View: lambda low, node, joined: [],
-    Product: _product_of,
+    MoveLayer: _move,
+    ViewLayer: lambda low, node, joined: [],
+    ProductLayer: _product_of,
 }

@@ -93,11 +93,11 @@ def import_file(path: Path, name: str | None = None) -> LoadedModel:
 def _made(path: Path, read: tuple[dict[str, Any], list[str]]) -> LoadedModel:
     """Checked as a model file is, with what does not fit said of the file it came from."""
     from hwsim.errors import ShapeError
-    from hwsim.models.graph import Graph
+    from hwsim.models.graph import ModelGraph
 
     model = model_from_data(read[0], str(path))
     try:
-        Graph.of(model)
+        ModelGraph.of(model)
     except ShapeError as error:
         raise InputError(f"{path}: {error}") from error
     return LoadedModel(model, tuple(read[1]))

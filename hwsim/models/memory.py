@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 from hwsim.models.count import is_narrowed, kept, weights_of
-from hwsim.models.graph import Graph, GraphBlock, Node
+from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
 from hwsim.models.kernels import EAGER, SERVING
-from hwsim.models.numbers import Numbers, stored_bits
-from hwsim.models.phase import Phase
+from hwsim.models.numbers import Formats, stored_bits
+from hwsim.models.phase import Pass
 from hwsim.ops.model import Attention
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec
@@ -50,7 +50,7 @@ def capacity(machine: MachineSpec) -> int | None:
     return None if found is None or found == float("inf") else int(found)
 
 
-def weight_bytes(graph: Graph, numbers: Numbers) -> int:
+def weight_bytes(graph: ModelGraph, numbers: Formats) -> int:
     total = 0.0
     for block, node in graph.nodes():
         for name, shape in weights_of(node).items():
@@ -60,7 +60,7 @@ def weight_bytes(graph: Graph, numbers: Numbers) -> int:
 
 
 def memory_use(
-    graph: Graph, numbers: Numbers, phase: Phase, kernels: str, *, context: int, recompute: bool = False,
+    graph: ModelGraph, numbers: Formats, phase: Pass, kernels: str, *, context: int, recompute: bool = False,
     optimizer: str = "none",
 ) -> MemoryUse:  # fmt: skip
     """The fullest moment of a phase; `context` is the length that sequences grow to."""
@@ -78,7 +78,7 @@ def memory_use(
 
 
 def _training(
-    graph: Graph, numbers: Numbers, phase: Phase, weights: int, kernels: str, recompute: bool, optimizer: str
+    graph: ModelGraph, numbers: Formats, phase: Pass, weights: int, kernels: str, recompute: bool, optimizer: str
 ) -> MemoryUse:
     count = weights * 8 / stored_bits(numbers.weights)
     narrow = stored_bits(numbers.weights) < MASTER_BITS
@@ -93,20 +93,20 @@ def _training(
     return MemoryUse(weights, 0, round(kept_bytes), 0, weights, round(states * count * MASTER_BITS / 8))
 
 
-def _stored(node: Node, phase: Phase, kernels: str) -> int:
+def _stored(node: ModelNode, phase: Pass, kernels: str) -> int:
     """What the backward pass needs of an operation: its result, and the scores of attention where they are in
     memory."""
     scores = _scores(node, phase) * 2 if kernels == EAGER else 0
     return phase.elements(node.out) + scores
 
 
-def _live(block: GraphBlock, node: Node, phase: Phase) -> int:
+def _live(block: GraphBlock, node: ModelNode, phase: Pass) -> int:
     """What lies in memory while an operation runs: what it reads and makes, and what came into the block."""
     came = phase.elements(block.nodes[0].inputs[0])
     return came + sum(phase.elements(flow) for flow in node.inputs) + phase.elements(node.out)
 
 
-def _scores(node: Node, phase: Phase) -> int:
+def _scores(node: ModelNode, phase: Pass) -> int:
     if not isinstance(node.op, Attention):
         return 0
     keys = phase.keys(node, node.op.causal, node.sizes.get("window"))
@@ -114,7 +114,7 @@ def _scores(node: Node, phase: Phase) -> int:
 
 
 @dataclass(frozen=True)
-class Fit:
+class MemoryFit:
     """Whether a model fits a machine, and what would."""
 
     needed: int
@@ -138,11 +138,11 @@ def find_fit(
     batch: int,
     context: int,
     formats: Sequence[str] = (),
-) -> Fit:
+) -> MemoryFit:
     """`use(batch, context, weights)` says what is needed; `formats` of weights are tried in their order."""
     needed, has = use(batch, context, None).total, capacity(machine)
     if has is None:
-        return Fit(needed, None, None, None, None)
+        return MemoryFit(needed, None, None, None, None)
 
     def fits(b: int, c: int, weights: str | None = None) -> bool:
         return use(b, c, weights).total <= has
@@ -150,7 +150,7 @@ def find_fit(
     narrower = None
     if needed > has:
         narrower = next((name for name in formats if fits(batch, context, name)), None)
-    return Fit(
+    return MemoryFit(
         needed,
         has,
         _largest(lambda b: fits(b, context), MOST_BATCH),

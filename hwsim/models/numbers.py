@@ -15,7 +15,7 @@ WIDE = ("fp32", "tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Formats:
     """Formats of the parts of a model."""
 
     weights: str
@@ -23,7 +23,7 @@ class Numbers:
     kv: str
 
     @classmethod
-    def of(cls, model: ModelWorkload) -> Numbers:
+    def of(cls, model: ModelWorkload) -> Formats:
         """As the file and the command line say; what is not said follows from the precision of the model."""
         use, base = model.use, FORMATS.get(str(model.precision), str(model.precision))
         weights = FORMATS.get(use.weights or "", use.weights) or base

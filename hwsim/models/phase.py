@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from hwsim.models.graph import LAST, SOURCE, Flow, GraphBlock, Node
+from hwsim.models.graph import LAST, SOURCE, Flow, GraphBlock, ModelNode
 
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
@@ -14,7 +14,7 @@ TRAIN: Final = "train"
 
 
 @dataclass(frozen=True)
-class Phase:
+class Pass:
     """One pass through the graph: how many sequences, how many new tokens of each, and how many before them."""
 
     name: Literal["prefill", "decode", "forward", "train"]
@@ -42,13 +42,13 @@ class Phase:
     def elements(self, flow: Flow) -> int:
         return self.rows(flow) * flow.per_row
 
-    def runs(self, block: GraphBlock, node: Node) -> bool:
+    def runs(self, block: GraphBlock, node: ModelNode) -> bool:
         """What was made of the source stays; it is not made again for every token."""
         if self.name != DECODE:
             return True
         return block.stream != SOURCE and node.out.rows != SOURCE
 
-    def keys(self, node: Node, causal: bool, window: int | None) -> int:
+    def keys(self, node: ModelNode, causal: bool, window: int | None) -> int:
         """Keys that the tokens of a sequence look at."""
         if node.op.cross:  # type: ignore[attr-defined]
             return self.source
@@ -60,26 +60,26 @@ class Phase:
             return self.tokens
         return self.context if window is None else min(self.context, window + self.tokens - 1)
 
-    def queries(self, node: Node) -> int:
+    def queries(self, node: ModelNode) -> int:
         """Rows of one sequence that look."""
         return self.rows(node.out) // self.batch
 
 
-def prefill(batch: int, tokens: int, cached: int = 0, source: int = 0) -> Phase:
+def prefill(batch: int, tokens: int, cached: int = 0, source: int = 0) -> Pass:
     """A prompt is read at once, and the next token found."""
-    return Phase(PREFILL, batch, tokens, cached, source)
+    return Pass(PREFILL, batch, tokens, cached, source)
 
 
-def decode(batch: int, context: int, source: int = 0) -> Phase:
+def decode(batch: int, context: int, source: int = 0) -> Pass:
     """One token for each sequence, after `context` others."""
-    return Phase(DECODE, batch, 1, context, source)
+    return Pass(DECODE, batch, 1, context, source)
 
 
-def forward(batch: int, tokens: int, source: int = 0) -> Phase:
+def forward(batch: int, tokens: int, source: int = 0) -> Pass:
     """One pass, with results for all tokens."""
-    return Phase(FORWARD, batch, tokens, 0, source)
+    return Pass(FORWARD, batch, tokens, 0, source)
 
 
-def train(batch: int, tokens: int, source: int = 0) -> Phase:
+def train(batch: int, tokens: int, source: int = 0) -> Pass:
     """Forward, backward, and new weights."""
-    return Phase(TRAIN, batch, tokens, 0, source)
+    return Pass(TRAIN, batch, tokens, 0, source)

@@ -20,10 +20,10 @@ from pydantic import ValidationError
 from hwsim.api import run_all
 from hwsim.energy import static_watts
 from hwsim.errors import CapacityError, HwsimError, InputError, ShapeError
-from hwsim.models.graph import Graph
-from hwsim.models.kernels import EAGER, SERVING, KernelCall, Lowering
-from hwsim.models.numbers import Numbers
-from hwsim.models.phase import Phase, decode, forward, prefill, train
+from hwsim.models.graph import ModelGraph
+from hwsim.models.kernels import EAGER, SERVING, KernelCall, KernelLowering
+from hwsim.models.numbers import Formats
+from hwsim.models.phase import Pass, decode, forward, prefill, train
 from hwsim.models.slices import Slice, cut
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
@@ -66,10 +66,10 @@ class OperationCost:
 
 
 @dataclass(frozen=True)
-class StepCost:
+class PassCost:
     """One pass through a model."""
 
-    phase: Phase
+    phase: Pass
     operations: tuple[OperationCost, ...]
     seconds: float
     joules: float | None
@@ -93,36 +93,36 @@ class StepPrice:
     """Prices of a model, or of one device's share of it, on a machine; kernels are simulated once and kept."""
 
     machine: MachineSpec
-    graph: Graph
-    numbers: Numbers
+    graph: ModelGraph
+    numbers: Formats
     kernels: str = SERVING
     recompute: bool = False
     optimizer: str = "adam"
     dropout: str = "none"
     told: Callable[[str], None] | None = None
     """Is told the name of each kernel that is simulated, before it is."""
-    _steps: dict[Phase, StepCost] = field(default_factory=dict, repr=False)
+    _steps: dict[Pass, PassCost] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._kernels = simulated_on(self.machine)
 
-    def prefill(self, tokens: int, batch: int = 1, cached: int = 0, source: int = 0) -> StepCost:
+    def prefill(self, tokens: int, batch: int = 1, cached: int = 0, source: int = 0) -> PassCost:
         """A prompt of `tokens` new tokens for each of `batch` sequences, after `cached` that were read before."""
         return self.step(prefill(batch, tokens, cached, source))
 
-    def decode(self, batch: int, context: int, source: int = 0) -> StepCost:
+    def decode(self, batch: int, context: int, source: int = 0) -> PassCost:
         """One new token for each of `batch` sequences, each with `context` tokens before it."""
         return self.step(decode(batch, context, source))
 
-    def forward(self, tokens: int, batch: int = 1, source: int = 0) -> StepCost:
+    def forward(self, tokens: int, batch: int = 1, source: int = 0) -> PassCost:
         """One pass, with results for all tokens."""
         return self.step(forward(batch, tokens, source))
 
-    def train(self, tokens: int, batch: int = 1, source: int = 0) -> StepCost:
+    def train(self, tokens: int, batch: int = 1, source: int = 0) -> PassCost:
         """Forward, backward, optimizer."""
         return self.step(train(batch, tokens, source))
 
-    def step(self, phase: Phase) -> StepCost:
+    def step(self, phase: Pass) -> PassCost:
         """Any phase; a model with a source that nobody gave the length of reads as much of it as of tokens."""
         if self.graph.sourced and not phase.source:
             phase = replace(phase, source=max(phase.tokens, phase.cached))
@@ -130,8 +130,8 @@ class StepPrice:
             self._steps[phase] = self._price(phase)
         return self._steps[phase]
 
-    def _price(self, phase: Phase) -> StepCost:
-        low = Lowering(self.numbers, self.kernels, phase, self.dropout)
+    def _price(self, phase: Pass) -> PassCost:
+        low = KernelLowering(self.numbers, self.kernels, phase, self.dropout)
         notes: dict[str, None] = {}
         operations: list[OperationCost] = []
         for block, node, calls in low.calls(self.graph):
@@ -162,7 +162,7 @@ class StepPrice:
             if known is not None and self.machine.energy is not None:
                 known += (host - seconds) * static_watts(self.machine.energy)
             notes[f"the host starts {starts:,} kernels one by one and takes longer than they do"] = None
-        return StepCost(phase, tuple(operations), max(seconds, host), known, starts, host, tuple(notes))
+        return PassCost(phase, tuple(operations), max(seconds, host), known, starts, host, tuple(notes))
 
     def _operation(
         self,

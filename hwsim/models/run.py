@@ -13,12 +13,12 @@ from math import prod
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy
 from hwsim.models.evaluate import GivenWeights
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.models.kernels import COMPILED, EAGER, SERVING
-from hwsim.models.memory import Fit, MemoryUse, find_fit, memory_use
-from hwsim.models.numbers import FORMATS, Numbers
-from hwsim.models.phase import Phase, decode, forward, prefill, train
-from hwsim.models.price import StepCost, StepPrice, simulated_on
+from hwsim.models.memory import MemoryFit, MemoryUse, find_fit, memory_use
+from hwsim.models.numbers import FORMATS, Formats
+from hwsim.models.phase import Pass, decode, forward, prefill, train
+from hwsim.models.price import PassCost, StepPrice, simulated_on
 from hwsim.models.total import total_result
 from hwsim.models.why import explain as explain_model
 from hwsim.ops.model import ModelWorkload
@@ -34,7 +34,7 @@ MOST_SAMPLES = 3
 class PhaseRun:
     """A step, and how often it runs."""
 
-    step: StepCost
+    step: PassCost
     times: float
 
 
@@ -44,12 +44,12 @@ class ModelRun:
 
     model: ModelWorkload
     machine: MachineSpec
-    graph: Graph
-    numbers: Numbers
+    graph: ModelGraph
+    numbers: Formats
     kernels: str
     phases: tuple[PhaseRun, ...]
     memory: MemoryUse
-    fit: Fit
+    fit: MemoryFit
     swapped: str = ""
     """What was taken in place of a format that the machine does not have."""
 
@@ -96,18 +96,18 @@ def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str],
             f"{model.name} is divided over several devices (parallel: {{{said}}}), and {machine.name} is one; name a "
             f"system, as in: hwsim model {model.name} 8x{machine.name}"
         )
-    graph, use = Graph.of(model), model.use
-    numbers, swapped = computed_numbers(machine, Numbers.of(model))
+    graph, use = ModelGraph.of(model), model.use
+    numbers, swapped = computed_numbers(machine, Formats.of(model))
     wanted = list(phases_of(model, graph))
     kernels = choose_kernels(model, graph, wanted[0][0])
     prices = StepPrice(machine, graph, numbers, kernels, use.recompute, use.optimizer, use.dropout, told)
     steps = tuple(PhaseRun(prices.step(phase), times) for phase, times in wanted)
 
     def needs(batch: int, context: int, weights: str | None) -> MemoryUse:
-        own = numbers if weights is None else Numbers(FORMATS.get(weights, weights), numbers.activations, numbers.kv)
+        own = numbers if weights is None else Formats(FORMATS.get(weights, weights), numbers.activations, numbers.kv)
         fullest = wanted[0][0]
         length = max(1, context - made) if fullest.name == "prefill" else context
-        phase = Phase(fullest.name, batch, length if fullest.tokens > 1 else 1, 0, fullest.source)
+        phase = Pass(fullest.name, batch, length if fullest.tokens > 1 else 1, 0, fullest.source)
         return memory_use(graph, own, phase, kernels, context=context, recompute=use.recompute,
                           optimizer=use.optimizer)  # fmt: skip
 
@@ -128,7 +128,7 @@ HALVES = {"fp16": "bf16", "bf16": "fp16"}
 """Formats of 16 bits, one of which nearly every machine has."""
 
 
-def computed_numbers(machine: MachineSpec, numbers: Numbers) -> tuple[Numbers, str]:
+def computed_numbers(machine: MachineSpec, numbers: Formats) -> tuple[Formats, str]:
     """The other format of 16 bits where the machine has only that one, with a word about it."""
     kernels = simulated_on(machine)
     wrong = {each for each in (numbers.weights, numbers.activations, numbers.kv) if each in HALVES}
@@ -136,12 +136,12 @@ def computed_numbers(machine: MachineSpec, numbers: Numbers) -> tuple[Numbers, s
     if not wrong:
         return numbers, ""
     swap = {each: HALVES[each] for each in wrong}
-    found = Numbers(*(swap.get(each, each) for each in (numbers.weights, numbers.activations, numbers.kv)))
+    found = Formats(*(swap.get(each, each) for each in (numbers.weights, numbers.activations, numbers.kv)))
     one = next(iter(wrong))
     return found, f"{machine.name} does not compute in {one}: {HALVES[one]}, which is as wide, is taken"
 
 
-def choose_kernels(model: ModelWorkload, graph: Graph, phase: Phase) -> str:
+def choose_kernels(model: ModelWorkload, graph: ModelGraph, phase: Pass) -> str:
     """serving where text is generated, compiled for what reads or sees, eager for training, where nobody chose."""
     if model.use.kernels != "auto":
         return model.use.kernels
@@ -150,7 +150,7 @@ def choose_kernels(model: ModelWorkload, graph: Graph, phase: Phase) -> str:
     return SERVING if graph.is_generative else COMPILED
 
 
-def phases_of(model: ModelWorkload, graph: Graph) -> Iterator[tuple[Phase, float]]:
+def phases_of(model: ModelWorkload, graph: ModelGraph) -> Iterator[tuple[Pass, float]]:
     """The phases that are asked for, each with how often it runs."""
     use = model.use
     source = (use.source or use.prompt) if graph.sourced else 0

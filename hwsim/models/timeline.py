@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hwsim.energy import static_watts
 from hwsim.engine.outcome import FEMTOSECONDS, Span
-from hwsim.models.price import OperationCost, StepCost
+from hwsim.models.price import OperationCost, PassCost
 from hwsim.results.plot.timeline import PowerBin
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def model_timeline(found: ModelRun) -> ModelTimeline:
     idle_w = static_watts(energy) if energy is not None else None
     now_s = 0.0
     for each in found.phases:
-        _Writer(made, each.step, idle_w).write(now_s, _phase_words(each.step, each.times))
+        _LaneWriter(made, each.step, idle_w).write(now_s, _phase_words(each.step, each.times))
         now_s += each.step.seconds
     return made
 
 
-def _phase_words(step: StepCost, times: float) -> str:
+def _phase_words(step: PassCost, times: float) -> str:
     phase = step.phase
     if phase.name == "decode":
         at = f"decode at {phase.context:,} tokens"
@@ -55,10 +55,10 @@ def _phase_words(step: StepCost, times: float) -> str:
     return phase.name
 
 
-class _Writer:
+class _LaneWriter:
     """One step."""
 
-    def __init__(self, made: ModelTimeline, step: StepCost, idle_w: float | None) -> None:
+    def __init__(self, made: ModelTimeline, step: PassCost, idle_w: float | None) -> None:
         self.made, self.step, self.idle_w, self.words = made, step, idle_w, ""
         busy = sum(each.seconds for each in step.operations)
         self.stretch = step.seconds / busy if busy else 1.0

@@ -16,7 +16,7 @@ from hwsim import __version__
 from hwsim.engine.attribution import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
-from hwsim.models.price import KernelPrice, OperationCost, StepCost
+from hwsim.models.price import KernelPrice, OperationCost, PassCost
 from hwsim.numerics.error import NumericError
 from hwsim.result import (
     Counts,
@@ -48,7 +48,7 @@ MODEL = "model"
 
 
 @dataclass(frozen=True)
-class Share:
+class KernelShare:
     """A kernel of the whole run: its price, how often it runs, and what it does for whom."""
 
     price: KernelPrice
@@ -69,11 +69,11 @@ class Share:
         return self.count * (self.price.joules or 0.0)
 
 
-def shares(found: ModelRun) -> Iterator[Share]:
+def shares(found: ModelRun) -> Iterator[KernelShare]:
     for phase in found.phases:
         for operation in phase.step.operations:
             for _, price, count in operation.kernels:
-                yield Share(price, count * phase.times, operation)
+                yield KernelShare(price, count * phase.times, operation)
 
 
 def total_result(found: ModelRun, accuracy: Accuracy | None = None) -> RunResult:
@@ -134,7 +134,7 @@ def compared_phases(found: ModelRun) -> tuple[ComparedPart, ...]:
 
 
 def _energy(
-    found: ModelRun, all_of: list[Share], time_s: float
+    found: ModelRun, all_of: list[KernelShare], time_s: float
 ) -> tuple[dict[str, float], dict[str, dict[str, EnergyLine]]]:
     """By component, and by cause and action; what the machine draws while it waits for the host is added."""
     energy: defaultdict[str, float] = defaultdict(float)
@@ -167,7 +167,7 @@ def _scaled(counts: Counts, factor: float) -> Counts:
     return type(counts)(**values)
 
 
-def _memory(all_of: list[Share]) -> dict[str, Counts]:
+def _memory(all_of: list[KernelShare]) -> dict[str, Counts]:
     found: dict[str, Counts] = {}
     for share in all_of:
         for name, counts in share.price.result.memory.items():
@@ -185,7 +185,7 @@ def _with_peak(counts: Counts, peak: int) -> Counts:
     return type(counts)(**values)
 
 
-def _attribution(found: ModelRun, all_of: list[Share]) -> Attribution:
+def _attribution(found: ModelRun, all_of: list[KernelShare]) -> Attribution:
     """Cycles of each agent; starting a kernel counts as it does for one of many."""
     target = find_target(found.machine)
     sums: dict[str, dict[str, defaultdict[str, float]]] = {}
@@ -205,7 +205,7 @@ def _attribution(found: ModelRun, all_of: list[Share]) -> Attribution:
     }
 
 
-def _bounds(all_of: list[Share]) -> TimeBounds:
+def _bounds(all_of: list[KernelShare]) -> TimeBounds:
     parts: defaultdict[str, float] = defaultdict(float)
     lower = upper = 0.0
     for share in all_of:
@@ -218,7 +218,12 @@ def _bounds(all_of: list[Share]) -> TimeBounds:
 
 
 def _work(
-    found: ModelRun, all_of: list[Share], flops: int, time_s: float, energy_j: float | None, accuracy: Accuracy | None
+    found: ModelRun,
+    all_of: list[KernelShare],
+    flops: int,
+    time_s: float,
+    energy_j: float | None,
+    accuracy: Accuracy | None,
 ) -> WorkDone:
     instructions: defaultdict[str, int] = defaultdict(int)
     for share in all_of:
@@ -268,7 +273,7 @@ def _by_operation(found: ModelRun) -> dict[tuple[str, str, str], tuple[float, in
     return sums
 
 
-def _part(step: StepCost, operation: OperationCost) -> str:
+def _part(step: PassCost, operation: OperationCost) -> str:
     return operation.part if step.phase.name == "train" else step.phase.name
 
 

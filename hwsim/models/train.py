@@ -10,9 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hwsim.models.count import parameters, parameters_of
-from hwsim.models.graph import Graph, GraphBlock, Node
-from hwsim.models.kernels import KernelCall, Lowering, touch
-from hwsim.ops.model import Attention, Conv, Embedding, Experts, LatentAttention, Linear, Norm, Positions, Product
+from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
+from hwsim.models.kernels import KernelCall, KernelLowering, touch
+from hwsim.ops.model import (
+    Attention,
+    ConvLayer,
+    Embedding,
+    Experts,
+    LatentAttention,
+    Linear,
+    Norm,
+    Positions,
+    ProductLayer,
+)
 
 BACK_OF_ATTENTION = 2.5
 """A fused backward pass over a fused forward one: five products against two, scores made again."""
@@ -20,7 +30,9 @@ BACK_OF_NORM = 1.5
 """Reads what came in and its gradient, writes a gradient; sums for the weights come on top."""
 
 
-def backward_calls(low: Lowering, graph: Graph, recompute: bool) -> Iterator[tuple[GraphBlock, Node, list[KernelCall]]]:
+def backward_calls(
+    low: KernelLowering, graph: ModelGraph, recompute: bool
+) -> Iterator[tuple[GraphBlock, ModelNode, list[KernelCall]]]:
     """Kernels of the backward pass, from the last operation to the first."""
     for block, node, calls in reversed(list(low.calls(graph))):
         found = _backward(low, node, calls)
@@ -30,7 +42,7 @@ def backward_calls(low: Lowering, graph: Graph, recompute: bool) -> Iterator[tup
             yield block, node, found
 
 
-def _backward(low: Lowering, node: Node, calls: list[KernelCall]) -> list[KernelCall]:
+def _backward(low: KernelLowering, node: ModelNode, calls: list[KernelCall]) -> list[KernelCall]:
     match node.op:
         case Linear(bias=bias):
             rows, n, k = low.phase.rows(node.out), node.size("out"), node.flow.width
@@ -44,7 +56,7 @@ def _backward(low: Lowering, node: Node, calls: list[KernelCall]) -> list[Kernel
             return [call.times(BACK_OF_NORM) for call in calls] + _gathered(low, node)
         case Attention() | LatentAttention():
             return [_back_of_attention(call) for call in reversed(calls)]
-        case Conv() | Product() | Experts():
+        case ConvLayer() | ProductLayer() | Experts():
             products = [call.times(2) if call.product else call.times(1.5) for call in calls]
             return [*products, *_gathered(low, node)]
     if node.word in BACKWARD_STEPS and not low.fused:
@@ -71,13 +83,13 @@ def _back_of_attention(call: KernelCall) -> KernelCall:
     return call.times(BACK_OF_NORM) if call.op == "softmax" else call
 
 
-def _gathered(low: Lowering, node: Node) -> list[KernelCall]:
+def _gathered(low: KernelLowering, node: ModelNode) -> list[KernelCall]:
     """The new gradient of the weights added to what is there: two read, one written."""
     count = parameters_of(node)
     return [touch(count, low.numbers.activations, "add")] if count and not low.fused else []
 
 
-def update_calls(low: Lowering, graph: Graph, optimizer: str) -> list[KernelCall]:
+def update_calls(low: KernelLowering, graph: ModelGraph, optimizer: str) -> list[KernelCall]:
     """New weights from gradients: Adam reads four tensors and writes three, plain descent reads two and writes one."""
     count = parameters(graph)
     if optimizer == "none" or not count:

@@ -17,7 +17,7 @@ from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.attention_shape import AttentionShape, HeadLayout, Room, scratch_bytes
 from hwsim.ops.softmax import in_vectors
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan
@@ -236,7 +236,7 @@ def _formats(schedule: AttentionSchedule | BackwardSchedule) -> dict[str, str]:
     return {**wide, "L": "sums", **({"S": "wide"} if isinstance(schedule, AttentionSchedule) else {})}
 
 
-def _layout(operator: StatementOperator, schedule: AttentionSchedule | BackwardSchedule, lanes: int) -> Layout:
+def _layout(operator: StatementOperator, schedule: AttentionSchedule | BackwardSchedule, lanes: int) -> LoopCuts:
     """Products in register tiles, everything else in vectors; cores share the index that has most pieces."""
     shape, (br, bc) = shape_of(operator), tile_of(operator)
     lanes, fused = lanes if schedule.vector else 1, schedule.variant == "fused"
@@ -260,7 +260,7 @@ def _layout(operator: StatementOperator, schedule: AttentionSchedule | BackwardS
     stages = {**dict.fromkeys(("S", "P", "dS", "max", "D"), ("", rows)), "dK": ("dK and dV", columns)}
     if fused and operator.name == "attention_backward":
         stages = {"D": ("", rows), "sum_dK": ("dK and dV", columns), "dQ": ("dQ", rows)}
-    return Layout(plan=plan, stages=stages, narrow=fused, whole_sums=True)
+    return LoopCuts(plan=plan, stages=stages, narrow=fused, whole_sums=True)
 
 
 def shape_of(operator: StatementOperator) -> AttentionShape:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from hwsim.errors import CapacityError, ShapeError
 from hwsim.numerics.format import Format
-from hwsim.program.cuts import View
+from hwsim.program.cuts import AxisView
 from hwsim.program.operation import wide_format
 from hwsim.units import format_bytes
 
@@ -70,26 +70,26 @@ class AttentionShape:
         """The indices that count rows of S."""
         return {**self.outer, **({"r": self.repeat} if self.repeat > 1 else {}), "i": self.queries}
 
-    def views(self) -> dict[str, View]:
+    def views(self) -> dict[str, AxisView]:
         """Each tensor by heads: [b, g, r, i, channel] of queries, [b, g, j, channel] of keys."""
         groups, repeat, d = self.kv_heads, self.repeat, self.d
-        rows: dict[HeadLayout, View] = {
-            "heads": View((self.batch, self.heads, self.queries, d), (self.batch, groups, repeat, self.queries, d)),
-            "columns": View(
+        rows: dict[HeadLayout, AxisView] = {
+            "heads": AxisView((self.batch, self.heads, self.queries, d), (self.batch, groups, repeat, self.queries, d)),
+            "columns": AxisView(
                 (self.batch, self.queries, self.heads * d),
                 (self.batch, self.queries, groups, repeat, d),
                 (0, 2, 3, 1, 4),
             ),
-            "matrix": View((self.queries, self.heads * d), (1, self.queries, groups, repeat, d), (0, 2, 3, 1, 4)),
+            "matrix": AxisView((self.queries, self.heads * d), (1, self.queries, groups, repeat, d), (0, 2, 3, 1, 4)),
         }
-        keys: dict[HeadLayout, View] = {
-            "heads": View((self.batch, groups, self.keys, d), (self.batch, groups, self.keys, d)),
-            "columns": View((self.batch, self.keys, groups * d), (self.batch, self.keys, groups, d), (0, 2, 1, 3)),
-            "matrix": View((self.keys, groups * d), (1, self.keys, groups, d), (0, 2, 1, 3)),
+        keys: dict[HeadLayout, AxisView] = {
+            "heads": AxisView((self.batch, groups, self.keys, d), (self.batch, groups, self.keys, d)),
+            "columns": AxisView((self.batch, self.keys, groups * d), (self.batch, self.keys, groups, d), (0, 2, 1, 3)),
+            "matrix": AxisView((self.keys, groups * d), (1, self.keys, groups, d), (0, 2, 1, 3)),
         }
         heads = (self.batch, groups, repeat, self.queries)
-        statistics = View((self.batch, self.heads, self.queries), heads)
-        matrix = View((self.batch, self.heads, self.queries, self.keys), (*heads, self.keys))
+        statistics = AxisView((self.batch, self.heads, self.queries), heads)
+        matrix = AxisView((self.batch, self.heads, self.queries, self.keys), (*heads, self.keys))
         return {
             **dict.fromkeys(("Q", "O", "dO", "dQ"), rows[self.layout]),
             **dict.fromkeys(("K", "V", "dK", "dV"), keys[self.layout]),

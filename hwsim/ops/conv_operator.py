@@ -33,7 +33,7 @@ from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.bind import Program, bind
 from hwsim.program.convolution import ConvShape
 from hwsim.program.count import needs_floats
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loop_kernel import LoopKernel
@@ -287,10 +287,10 @@ class Conv2d(StatementOperator):
 
     # How it runs ------------------------------------------------------------------------------------------------------
 
-    def layout(self, lanes: int) -> Layout:
+    def layout(self, lanes: int) -> LoopCuts:
         return self._way(find_format("fp32"), lanes)[1]
 
-    def written(self, fmt: Format, lanes: int) -> tuple[Program, Layout]:
+    def written(self, fmt: Format, lanes: int) -> tuple[Program, LoopCuts]:
         text, layout = self._way(fmt, lanes)
         shapes, depth = dict(self.shapes), self.shape.depth
         if any("w[k," in line or ",k]" in line for line in text):
@@ -315,7 +315,7 @@ class Conv2d(StatementOperator):
         named = " ".join(each.text for each in lines)
         return {index: extent for index, extent in extents.items() if _names_index(named, index)}
 
-    def _way(self, fmt: Format, lanes: int) -> tuple[list[str], Layout]:
+    def _way(self, fmt: Format, lanes: int) -> tuple[list[str], LoopCuts]:
         lanes = lanes if self.schedule.vector else 1
         if self.pool and not self.followed:
             return self._pool_way(lanes)
@@ -325,7 +325,7 @@ class Conv2d(StatementOperator):
             return self._implicit_way(fmt, lanes)
         return self._sum_way(lanes, flat=self.schedule.algorithm == "im2col")
 
-    def _sum_way(self, lanes: int, flat: bool) -> tuple[list[str], Layout]:
+    def _sum_way(self, lanes: int, flat: bool) -> tuple[list[str], LoopCuts]:
         """Loops over the images themselves or, with `flat`, over a matrix of all windows that is written before."""
         inner = ("k",) if flat else self.summed
         order = loop_order(self.schedule, (*self.out_loops, "k") if flat else self.default_order)
@@ -349,7 +349,7 @@ class Conv2d(StatementOperator):
         text = [*self._statistics(), *copy, *body, *self._passes()]
         return text, self._layout(stages, lanes, order, along, tile, self.schedule.unroll)
 
-    def _transform_way(self) -> tuple[list[str], Layout]:
+    def _transform_way(self) -> tuple[list[str], LoopCuts]:
         """Transforms, products of all points, transforms back: cores wait for each other between any two loops."""
         assert self.transform is not None
         at, layout = self._places, self.schedule.layout
@@ -361,9 +361,9 @@ class Conv2d(StatementOperator):
         }
         body = transform_statements(self.transform, self.shape, {**at, **elements})
         text = [*self._statistics(), *body, *self._passes()]
-        return text, Layout(vector=self.schedule.vector, fuse=False, phases=True)
+        return text, LoopCuts(vector=self.schedule.vector, fuse=False, phases=True)
 
-    def _pool_way(self, lanes: int) -> tuple[list[str], Layout]:
+    def _pool_way(self, lanes: int) -> tuple[list[str], LoopCuts]:
         """h and w run over squares, u and v inside of a square; sums and maximum stay in registers."""
         schedule, side = self.schedule, self.pool or 1
         if schedule.algorithm != "direct":
@@ -389,7 +389,7 @@ class Conv2d(StatementOperator):
         stages = {"y": (self._stage(), self._shared(plan))}
         return self._plain(), self._layout(stages, lanes, order, along, plan.tile, unroll)
 
-    def _implicit_way(self, fmt: Format, lanes: int) -> tuple[list[str], Layout]:
+    def _implicit_way(self, fmt: Format, lanes: int) -> tuple[list[str], LoopCuts]:
         """Block after block: its windows are copied, then multiplied by the filters; outputs collect over blocks."""
         schedule, extents = self.schedule, self.extents
         wrong = [index for index in schedule.tile if index not in ("co", "h", "w", "ci")]
@@ -430,7 +430,7 @@ class Conv2d(StatementOperator):
         tile: Mapping[str, int],
         unroll: Mapping[str, int],
         block: Mapping[str, int] | None = None,
-    ) -> Layout:
+    ) -> LoopCuts:
         """Plans of the loops of sums and of the pool behind; other loops run as their results lie in memory."""
         found = {name: stage for name, stage in self._other_stages().items() if name not in stages} | dict(stages)
 
@@ -445,7 +445,7 @@ class Conv2d(StatementOperator):
             made = fit_plan(order, extents, operation, tile=asked, unroll=unroll, along=along, lanes=lanes)
             return replace(made, tile=tile) if block else made
 
-        return Layout(vector=self.schedule.vector, plan=plan, stages=found)
+        return LoopCuts(vector=self.schedule.vector, plan=plan, stages=found)
 
     def _other_stages(self) -> dict[str, tuple[str, str]]:
         norms = {each.ports[0]: ("statistics", "") for each in self.after if each.norm}

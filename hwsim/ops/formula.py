@@ -27,7 +27,7 @@ from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program import operation as core
 from hwsim.program.bind import Program, bind
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.group import Group
 from hwsim.program.interpret import interpret
 from hwsim.program.loop_kernel import vector_lanes
@@ -109,7 +109,7 @@ def check_schedule(workload: FormulaWorkload, program: Program) -> None:
                 raise InputError(f"schedule.{field}: {index} does not appear in the formula {workload.formula.strip()}")
 
 
-def formula_layout(operator: StatementOperator, schedule: FormulaSchedule, lanes: int) -> Layout:
+def formula_layout(operator: StatementOperator, schedule: FormulaSchedule, lanes: int) -> LoopCuts:
     def plan(group: Group, extents: Mapping[str, int], operands: Sequence[Operand]) -> LoopPlan:
         order = tuple(extents)
         inner = order[-1]
@@ -119,7 +119,7 @@ def formula_layout(operator: StatementOperator, schedule: FormulaSchedule, lanes
         unroll = {i: min(size, extents[i]) for i, size in schedule.unroll.items() if i in extents and size > 1}
         return LoopPlan(order, tile, unroll, vector=inner if chosen > 1 else None, lanes=chosen)
 
-    return Layout(vector=schedule.vector, fuse=schedule.fused, order=schedule.order, plan=plan)
+    return LoopCuts(vector=schedule.vector, fuse=schedule.fused, order=schedule.order, plan=plan)
 
 
 class FormulaOperation(OwnOperation):

@@ -12,7 +12,7 @@ from pydantic import Field
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.ops.norm import RowSchedule, row_by_row
 from hwsim.ops.pointwise import MatrixSizes, VectorSchedule
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loop_kernel import vector_lanes
@@ -30,7 +30,7 @@ class TransposeSchedule(ParallelSchedule):
     vector: bool = Field(False, description="Use the machine's vector unit.")
 
 
-def _transposed(operator: StatementOperator, schedule: TransposeSchedule, lanes: int) -> Layout:
+def _transposed(operator: StatementOperator, schedule: TransposeSchedule, lanes: int) -> LoopCuts:
     """Through the input or the output; a tile cuts both ends, so that the lines of both stay until they are used up."""
     order = ("i", "j") if schedule.order == "read" else ("j", "i")
 
@@ -41,7 +41,7 @@ def _transposed(operator: StatementOperator, schedule: TransposeSchedule, lanes:
         chosen = vector_lanes(lanes, inner, width, operands) if schedule.vector else 1
         return LoopPlan(order, tile, vector=inner if chosen > 1 else None, lanes=chosen)
 
-    return Layout(vector=schedule.vector, order=order, plan=plan)
+    return LoopCuts(vector=schedule.vector, order=order, plan=plan)
 
 
 def _each_once(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.program.bind import statement_indices
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.evaluate import Product, find_product
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
@@ -138,7 +138,7 @@ class MatvecSchedule(ParallelSchedule):
 # Loops ---------------------------------------------------------------------------------------------------------------
 
 
-def product_layout(operator: StatementOperator, schedule: ProductSchedule, lanes: int) -> Layout:
+def product_layout(operator: StatementOperator, schedule: ProductSchedule, lanes: int) -> LoopCuts:
     """Every product by the schedule, one after the other; what finishes its values does so in registers or, where no
     value is finished there, after each tile of the result (or each row)."""
     extents = operator.program.extents
@@ -159,7 +159,7 @@ def product_layout(operator: StatementOperator, schedule: ProductSchedule, lanes
         cuts = _outer_cuts(products[0], product_plan(products[0], schedule, extents, lanes, storage))
     batch = sorted((i for each in products for i in _outer(each)), key=lambda index: -extents[index])[:1]
     share = (*batch, *(each.rows[-1] for each in products))
-    return Layout(
+    return LoopCuts(
         vector=schedule.vector, together=cuts, plan=plan, share=share, phases=len(products) > 1, storage=storage
     )
 
@@ -235,13 +235,13 @@ def _outer_cuts(product: Product, plan: LoopPlan) -> dict[str, int]:
     return cuts
 
 
-def _matvec_layout(operator: StatementOperator, schedule: MatvecSchedule, lanes: int) -> Layout:
+def _matvec_layout(operator: StatementOperator, schedule: MatvecSchedule, lanes: int) -> LoopCuts:
     lanes = lanes if schedule.vector else 1
     rows = min(schedule.v1, operator.program.extents["i"])
     unroll, vector = {"i": rows} if rows > 1 else {}, schedule.order[-1] if lanes > 1 else None
     plan = LoopPlan(tuple(schedule.order), unroll=unroll, vector=vector, lanes=lanes)
     storage = {"A": Storage(axes=(1, 0))} if schedule.a_layout == "ki" else {}
-    return Layout(plan=lambda group, extents, operands: plan, share=("i",), storage=storage)
+    return LoopCuts(plan=lambda group, extents, operands: plan, share=("i",), storage=storage)
 
 
 # Closed forms --------------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ class Experts(ModelOperation):
     )
 
 
-class Pointwise(ModelOperation):
+class PointwiseLayer(ModelOperation):
     """An operation on single elements."""
 
     op: Literal[
@@ -161,7 +161,7 @@ class Pointwise(ModelOperation):
     ] = Field(description="swiglu and geglu: of the two halves of what comes in.")  # fmt: skip
 
 
-class Conv(ModelOperation):
+class ConvLayer(ModelOperation):
     """A convolution over an image."""
 
     op: Literal["conv"] = Field(description="A convolution.")
@@ -197,7 +197,7 @@ class Reshape(ModelOperation):
     )  # fmt: skip
 
 
-class Move(ModelOperation):
+class MoveLayer(ModelOperation):
     """Bytes that are moved by an operation of which nothing else is known."""
 
     op: Literal["move"] = Field(description="Numbers that are read and written, for each sequence or image.")
@@ -207,14 +207,14 @@ class Move(ModelOperation):
     what: str = Field("", max_length=200, description="What the file called it.")
 
 
-class View(ModelOperation):
+class ViewLayer(ModelOperation):
     """The same numbers in another shape, or numbers from elsewhere; nothing is moved."""
 
     op: Literal["view"] = Field(description="Another shape.")
     makes: Made = Field(description="Its shape: [width], [tokens, width], or [channels, height, width] of an image.")
 
 
-class Product(ModelOperation):
+class ProductLayer(ModelOperation):
     """A matrix product of two tensors that are both computed, or of sizes that a table gives."""
 
     op: Literal["product"] = Field(description="C[m, n] = A[m, k] B[k, n], for each sequence or image.")
@@ -226,13 +226,13 @@ class Product(ModelOperation):
 
 
 Operation = Annotated[
-    Linear | Embedding | Positions | Norm | HeadNorm | Rope | Attention | LatentAttention | Experts | Pointwise | Conv
-    | Pool | Reshape | Move | View | Product,
+    Linear | Embedding | Positions | Norm | HeadNorm | Rope | Attention | LatentAttention | Experts | PointwiseLayer
+    | ConvLayer | Pool | Reshape | MoveLayer | ViewLayer | ProductLayer,
     Field(discriminator="op"),
 ]  # fmt: skip
 
 
-class Block(Spec):
+class ModelBlock(Spec):
     """Operations one after the other, and how often."""
 
     name: Name = Field(description="What the block is called.")
@@ -311,7 +311,7 @@ class ModelWorkload(WorkloadSpec):
         examples=[{"tp": 4, "pp": 2}],
     )  # fmt: skip
     context: Extent | None = Field(None, description="The longest text that it was made for.")
-    blocks: tuple[Block, ...] = Field(min_length=1, max_length=1024, description="What is done, in this order.")
+    blocks: tuple[ModelBlock, ...] = Field(min_length=1, max_length=1024, description="What is done, in this order.")
 
     runner: ClassVar[str | None] = "hwsim.models.run"
 
@@ -350,7 +350,7 @@ WORDS = frozenset({"name", "op", "inputs", "split", "rows_of", "what"})
 """Fields of an operation that are no extents."""
 
 
-def _named_sizes(block: Block) -> Iterator[tuple[str, str]]:
+def _named_sizes(block: ModelBlock) -> Iterator[tuple[str, str]]:
     """Extents that are given by name."""
     if isinstance(block.repeat, str):
         yield f"block {block.name}, repeat", block.repeat

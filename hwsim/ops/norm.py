@@ -12,7 +12,7 @@ from pydantic import Field
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.pointwise import MatrixSizes
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Measured, Parameter, StatementOperator, operation
 from hwsim.spec.base import Spec
@@ -28,12 +28,12 @@ class RowSchedule(ParallelSchedule):
     rows: Extent = Field(1, description="Rows that go through all loops together; all of them: pass after pass.")
 
 
-def row_by_row(operator: StatementOperator, schedule: RowSchedule, lanes: int) -> Layout:
+def row_by_row(operator: StatementOperator, schedule: RowSchedule, lanes: int) -> LoopCuts:
     """All loops of some rows run before the next rows begin, so that a row is in the cache when it is read again."""
     extents = operator.program.extents
     outer = [index for index in extents if index[0] == "r" and index[1:].isdigit()]
     together = {index: min(schedule.rows, extents[index]) if index == outer[-1] else 1 for index in outer}
-    return Layout(vector=schedule.vector, together=together)
+    return LoopCuts(vector=schedule.vector, together=together)
 
 
 def operations(each: int, row: int) -> object:

@@ -13,7 +13,7 @@ from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.conv_operator import as_operation
 from hwsim.ops.conv_schedule import EPSILON, ImageLayout, ordered
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan, Operand, first_shared
@@ -81,14 +81,14 @@ def _windows(text: str) -> Callable[..., Measured]:
     return measured
 
 
-def _in_registers(operator: StatementOperator, schedule: ImageSchedule, lanes: int) -> Layout:
+def _in_registers(operator: StatementOperator, schedule: ImageSchedule, lanes: int) -> LoopCuts:
     """Each output stays in a register while its window is read; vectors along what lies side by side."""
     along, wide = "w" if schedule.layout == "nchw" else "c", lanes if schedule.vector else 1
 
     def plan(group: Group, extents: Mapping[str, int], operands: Sequence[Operand]) -> LoopPlan:
         return fit_plan(tuple(extents), extents, as_operation(group, operands), along=along, lanes=wide)
 
-    return Layout(vector=schedule.vector, plan=plan, stages={"y": ("", _shared(operator, "c", schedule))})
+    return LoopCuts(vector=schedule.vector, plan=plan, stages={"y": ("", _shared(operator, "c", schedule))})
 
 
 def _window_fits(workload: Any) -> str:
@@ -173,9 +173,9 @@ def _channels(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any]
     """
 
 
-def _after_statistics(operator: StatementOperator, schedule: ImageSchedule, lanes: int) -> Layout:
+def _after_statistics(operator: StatementOperator, schedule: ImageSchedule, lanes: int) -> LoopCuts:
     stages = {"scale": ("statistics", ""), "y": ("norm", _shared(operator, "co", schedule))}
-    return Layout(vector=schedule.vector, stages=stages)
+    return LoopCuts(vector=schedule.vector, stages=stages)
 
 
 def _each_once(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:

@@ -14,7 +14,7 @@ from hwsim.ops.reduce import ArraySizes
 from hwsim.program.kernel import Formula, Kernel, Setting
 from hwsim.program.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.program.loops import LoopPlan
-from hwsim.program.steps import Block, Stage, Step
+from hwsim.program.steps import OutputBlock, Stage, Step
 from hwsim.spec.base import Spec
 from hwsim.spec.schedule import Extent, NoSchedule, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
@@ -134,7 +134,7 @@ class PointerChase(Kernel):
         return 0.0
 
     def stages(self) -> Sequence[Stage]:
-        return [Stage(self.name, (Block(0, self._steps),))]
+        return [Stage(self.name, (OutputBlock(0, self._steps),))]
 
     def _steps(self) -> Iterator[Step]:
         if self.setting.math:

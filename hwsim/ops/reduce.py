@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Parameter, StatementOperator, operation
 from hwsim.spec.base import Spec
@@ -58,11 +58,11 @@ def _reduction(sign: str, name: str, finish: str = "") -> Callable[..., str]:
     return text
 
 
-def _in_order(operator: StatementOperator, schedule: Any, lanes: int) -> Layout:
+def _in_order(operator: StatementOperator, schedule: Any, lanes: int) -> LoopCuts:
     rank = len(operator.program.shapes["X"])
     stored = getattr(schedule, "order", "stored") == "stored"
     order = tuple(f"x{axis}" for axis in range(rank)) if stored else ()
-    return Layout(vector=getattr(schedule, "vector", True), order=order)
+    return LoopCuts(vector=getattr(schedule, "vector", True), order=order)
 
 
 def _one_for_each(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
@@ -130,10 +130,10 @@ def _sum_text(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any]
     return f"sum by {schedule.order}: S[{outer if schedule.result == 'each' else '0'}] += A[i,j]"
 
 
-def _sum_order(operator: StatementOperator, schedule: SumSchedule, lanes: int) -> Layout:
+def _sum_order(operator: StatementOperator, schedule: SumSchedule, lanes: int) -> LoopCuts:
     order = ("i", "j") if schedule.order == "rows" else ("j", "i")
     total = frozenset("S") if schedule.result == "total" else frozenset[str]()
-    return Layout(vector=schedule.vector, order=order, returned=total)
+    return LoopCuts(vector=schedule.vector, order=order, returned=total)
 
 
 def _lines_read(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:

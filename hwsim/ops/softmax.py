@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hwsim.numerics.format import Array, Format
 from hwsim.program.count import flops_of
-from hwsim.program.cuts import Layout, View
+from hwsim.program.cuts import AxisView, LoopCuts
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan
 from hwsim.program.operation import Operation, StatementOperator, operation
@@ -64,11 +64,13 @@ def in_vectors(group: Any, extents: Mapping[str, int], operands: Sequence[Any], 
     return LoopPlan(order, vector=order[-1] if lanes > 1 else None, lanes=lanes)
 
 
-def _layout(operator: StatementOperator, schedule: SoftmaxSchedule, lanes: int) -> Layout:
+def _layout(operator: StatementOperator, schedule: SoftmaxSchedule, lanes: int) -> LoopCuts:
     lanes = lanes if schedule.vector else 1
     rows = operator.program.extents["i"]
     together = {"i": min(schedule.block, rows)} if schedule.block else {}
-    return Layout(together=together, plan=lambda group, extents, operands: in_vectors(group, extents, operands, lanes))
+    return LoopCuts(
+        together=together, plan=lambda group, extents, operands: in_vectors(group, extents, operands, lanes)
+    )
 
 
 def _intensity(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
@@ -84,7 +86,7 @@ def _make(
 ) -> StatementOperator:
     """Along the last axis of a tensor of any shape: its other axes are seen as one."""
     port = tuple(shapes["X"])
-    view = View(port, (prod(port[:-1]), port[-1]))
+    view = AxisView(port, (prod(port[:-1]), port[-1]))
     return StatementOperator(operation, shapes, parameters, schedule, views={"X": view, "Y": view})
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.matmul import MatmulSizes, ProductSchedule, product_layout
-from hwsim.program.cuts import Layout
+from hwsim.program.cuts import LoopCuts
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Measured, StatementOperator, operation
 from hwsim.program.rounding import Rounding, sum_pieces
@@ -153,7 +153,7 @@ def _statements(shapes: Mapping[str, Sequence[int]], parameters: Any, schedule: 
     )
 
 
-def _layout(operator: StatementOperator, schedule: StrassenSchedule, lanes: int) -> Layout:
+def _layout(operator: StatementOperator, schedule: StrassenSchedule, lanes: int) -> LoopCuts:
     """All cores finish one loop before the next begins; to whoever reads the result it is still the same operation."""
     return replace(product_layout(operator, schedule, lanes), together={}, phases=True, titles=False)
 

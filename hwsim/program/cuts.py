@@ -20,7 +20,7 @@ Planner = Callable[[Group, Mapping[str, int], Sequence[Operand]], LoopPlan | Non
 
 
 @dataclass(frozen=True)
-class View:
+class AxisView:
     """A tensor as statements see it: its axes split or joined, then in another order."""
 
     port: tuple[int, ...]
@@ -62,7 +62,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Layout:
+class LoopCuts:
     """How the loops of a program are cut: what a schedule says of them."""
 
     vector: bool = True

@@ -16,7 +16,7 @@ from hwsim.numerics.datapath import accumulate
 from hwsim.numerics.format import Array, BlockFormat, Format
 from hwsim.numerics.quantize import ScaledFormat
 from hwsim.program.bind import Program
-from hwsim.program.cuts import Layout, View
+from hwsim.program.cuts import AxisView, LoopCuts
 from hwsim.program.evaluate import (
     Frame,
     Groups,
@@ -35,7 +35,7 @@ from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, LoopPlan, Operand, Range, Ranges, TileLoop, all_loops, gather
 from hwsim.program.statement import Statement, TileBlock, all_statements
 from hwsim.program.tensors import AxisStep
-from hwsim.program.tile_block import Edge, Place, Private
+from hwsim.program.tile_block import Place, Private, TileEdge
 from hwsim.program.tiling import count_registers
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
@@ -49,9 +49,9 @@ class Emitter:
         kernel: LoopKernel,
         program: Program,
         names: Mapping[str, str],
-        layout: Layout,
+        layout: LoopCuts,
         formats: Mapping[str, Format] | None = None,
-        views: Mapping[str, View] | None = None,
+        views: Mapping[str, AxisView] | None = None,
         over: Mapping[str, str] | None = None,
     ) -> None:
         """`over` are scratch tensors that take the memory of others where these have the same format."""
@@ -177,7 +177,7 @@ class Emitter:
         if block.condition is None:
             yield TileLoop(block.index, extent, size, self._items(body, around))
             return
-        edge = Edge(block.index, size, extent, block.condition)
+        edge = TileEdge(block.index, size, extent, block.condition)
         yield TileLoop(block.index, extent, size, self._items(body, around, block.condition), edge.inside)
         yield TileLoop(block.index, extent, size, self._items(body, around), edge.across)
 

@@ -15,7 +15,7 @@ import numpy as np
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program.bind import Program, plus, reduced_indices, times
-from hwsim.program.cuts import View
+from hwsim.program.cuts import AxisView
 from hwsim.program.expression import Affine, Element, Expr, IndexValue, Local, mapped
 from hwsim.program.group import all_groups, make_groups
 from hwsim.program.operation import StatementOperator
@@ -82,7 +82,7 @@ class FusedOperator(StatementOperator):
 
 
 def joined(
-    head: Program, tail: Program, result: str, names: Mapping[str, str], number: int, seen: View | None = None
+    head: Program, tail: Program, result: str, names: Mapping[str, str], number: int, seen: AxisView | None = None
 ) -> Program:
     """The statements of both; `names` are the tensors of the tail as the joined program calls them.
 

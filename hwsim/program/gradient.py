@@ -38,7 +38,7 @@ _BAR = "d"
 
 
 @dataclass(frozen=True)
-class Node:
+class GradientNode:
     """One value of a graph: an input, a constant, or a function of other nodes."""
 
     name: str
@@ -76,7 +76,7 @@ class ExpressionGraph:
     """Nodes in an order in which they can be computed; the last one is the result."""
 
     inputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[GradientNode, ...]
     text: str = field(compare=False, default="")
 
     @property
@@ -153,7 +153,7 @@ class ExpressionGraph:
                 count += _count(total)
         return count
 
-    def _slopes(self, node: Node) -> dict[str, Expr]:
+    def _slopes(self, node: GradientNode) -> dict[str, Expr]:
         """The derivative of a node by each node that it reads; one that it reads twice has a sum."""
         found: dict[str, Expr] = {}
         if not isinstance(node.value, Apply):
@@ -174,7 +174,7 @@ def build_graph(text: str) -> ExpressionGraph:
     inputs = tuple(dict.fromkeys(part.name for part in walk(asked) if isinstance(part, Symbol)))
     if not inputs:
         raise InputError(f"'{text}' has no variable to differentiate by")
-    nodes: dict[Expr, Node] = {}
+    nodes: dict[Expr, GradientNode] = {}
     start = _first_number(inputs)
 
     def node_of(expr: Expr) -> Expr:
@@ -184,7 +184,7 @@ def build_graph(text: str) -> ExpressionGraph:
             raise InputError(f"'{show(expr)}': an expression is made of numbers, names and functions of them")
         value = Apply(expr.function, tuple(node_of(part) for part in expr.arguments))
         if value not in nodes:
-            nodes[value] = Node(f"v{start + len(nodes)}", value)
+            nodes[value] = GradientNode(f"v{start + len(nodes)}", value)
         return Symbol(nodes[value].name)
 
     node_of(asked)

@@ -17,7 +17,7 @@ from hwsim.numerics.datapath import Operand as Factor
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.numerics.quantize import QuantizedArray, ScaledFormat, Scaling, with_scales
 from hwsim.program.rounding import MOST, Rounding, make_rounding
-from hwsim.program.steps import Block, Stage
+from hwsim.program.steps import OutputBlock, Stage
 from hwsim.spec.base import FormatSpec
 from hwsim.trace.view import AddressSpace, TensorView
 
@@ -119,7 +119,7 @@ class Kernel(ABC):
     def stages(self) -> Sequence[Stage]:
         """The independent pieces, stage by stage; walking their steps does the math."""
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[OutputBlock]:
         """The blocks of all stages, in an order in which one core could take them."""
         return [block for stage in self.stages() for block in stage.blocks]
 

@@ -37,7 +37,7 @@ from hwsim.program.loops import (
     unit_of,
     walk,
 )
-from hwsim.program.steps import Block, Stage, Step
+from hwsim.program.steps import OutputBlock, Stage, Step
 from hwsim.program.tensors import TensorKernel
 from hwsim.spec.schedule import ParallelSchedule
 from hwsim.trace.nest import MAX_ACCESSES, Instructions, Size
@@ -205,14 +205,14 @@ class LoopKernel(TensorKernel):
         """Whether each core has a tensor of its own."""
         return tensor in self._private
 
-    def _blocks(self, phase: Phase) -> list[Block]:
+    def _blocks(self, phase: Phase) -> list[OutputBlock]:
         if self.workers == 1 or not phase.shared_index:
-            return [Block(0, lambda: self._steps(phase, {}, 0))]
+            return [OutputBlock(0, lambda: self._steps(phase, {}, 0))]
         index = phase.shared_index
         assert all(item.moves_with(index) for item in phase.items), f"{index} does not move all of {phase.name}"
 
-        def block(number: int, share: Range) -> Block:
-            return Block(number, lambda: self._steps(phase, {index: share}, number))
+        def block(number: int, share: Range) -> OutputBlock:
+            return OutputBlock(number, lambda: self._steps(phase, {index: share}, number))
 
         return [block(number, share) for number, share in enumerate(self.shares(phase))]
 

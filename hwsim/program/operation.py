@@ -32,7 +32,7 @@ from hwsim.numerics.format import Array, Format, find_format
 from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices
 from hwsim.program.convolution import find_convolution
 from hwsim.program.count import needs_floats
-from hwsim.program.cuts import Layout, View
+from hwsim.program.cuts import AxisView, LoopCuts
 from hwsim.program.emit import Emitter
 from hwsim.program.evaluate import find_product
 from hwsim.program.expression import Apply, Element, Expr
@@ -114,7 +114,7 @@ class Operation:
     schedule: type[ParallelSchedule] = ParallelSchedule
     scheduled: tuple[str, ...] = ()
     """What a step of a chain may say of its schedule, beside what the chain says of all."""
-    layout: Callable[[StatementOperator, Any, int], Layout] | None = None
+    layout: Callable[[StatementOperator, Any, int], LoopCuts] | None = None
     """How its loops run, from its schedule and the lanes of a vector; in the order of the statements if not given."""
     extents: Mapping[str, int] = field(default_factory=dict)
     """How far indices run that the shapes do not tell: those of a window."""
@@ -339,7 +339,7 @@ class StatementOperator(Operator):
         parameters: Mapping[str, Any] | None = None,
         schedule: ParallelSchedule | None = None,
         sizes: Mapping[str, int] | None = None,
-        views: Mapping[str, View] | None = None,
+        views: Mapping[str, AxisView] | None = None,
     ) -> None:
         """`sizes` are the extents of indices that no shape tells; `views` are tensors that statements and reference see
         with other axes than they have in memory."""
@@ -372,11 +372,11 @@ class StatementOperator(Operator):
         sums = any(each.sign == "+=" and reduced_indices(each) for each in self.program.statements)
         self.reads = frozenset({"accumulate", "chunk"}) if sums else frozenset()
 
-    def layout(self, lanes: int) -> Layout:
+    def layout(self, lanes: int) -> LoopCuts:
         """How the loops run with so many elements in a vector."""
         if self.operation.layout is not None:
             return self.operation.layout(self, self.schedule, lanes)
-        return Layout(vector=getattr(self.schedule, "vector", True), fuse=getattr(self.schedule, "fused", True))
+        return LoopCuts(vector=getattr(self.schedule, "vector", True), fuse=getattr(self.schedule, "fused", True))
 
     def _port(self, name: str, below: Mapping[str, int]) -> Port:
         op, view = self.operation, self.views.get(name)
@@ -435,7 +435,7 @@ class StatementOperator(Operator):
         ld = getattr(self.schedule, "ld", None)
         return {**{name: Storage(ld=ld) for name in self.operation.padded_rows}, **self.layout(lanes).storage}
 
-    def written(self, fmt: Format, lanes: int) -> tuple[Program, Layout]:
+    def written(self, fmt: Format, lanes: int) -> tuple[Program, LoopCuts]:
         """The statements as they run in a number format, and how their loops are cut; an operation may have several
         ways to run what it says."""
         return self.program, self.layout(lanes)

@@ -20,7 +20,7 @@ class Step:
 
 
 @dataclass
-class Block:
+class OutputBlock:
     """An independent piece of the output. `steps()` does the real math as it yields."""
 
     index: int
@@ -32,7 +32,7 @@ class Stage:
     """Blocks that may run at the same time, in any order; the next stage begins when all of them are done."""
 
     name: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[OutputBlock, ...]
 
 
 LOOP_OVERHEAD = 2

@@ -60,7 +60,7 @@ class Private:
 
 
 @dataclass(frozen=True)
-class Edge:
+class TileEdge:
     """Which part of an index a condition such as ``j <= i + 3`` leaves, given the tiles around."""
 
     index: str

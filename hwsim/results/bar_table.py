@@ -50,7 +50,7 @@ UNITS = {TIME: "s", ENERGY: "J", POWER: "W"}
 
 
 @dataclass(frozen=True)
-class Group:
+class BarGroup:
     """How measurements of one family on one machine lie around what was simulated, in one decade of time."""
 
     quantity: str
@@ -121,9 +121,9 @@ def interval_of(points: Points, rows: int, coverage: float, machines: int = 1) -
 class BarTable:
     """The groups of the shipped table, or of one that is about to be."""
 
-    def __init__(self, groups: Iterable[Group]) -> None:
+    def __init__(self, groups: Iterable[BarGroup]) -> None:
         self.groups = tuple(groups)
-        self._families: dict[tuple[str, str], dict[str, dict[int, Group]]] = {}
+        self._families: dict[tuple[str, str], dict[str, dict[int, BarGroup]]] = {}
         self._found: dict[tuple[str, str, str | None, int, float, str], Interval | None] = {}
         for group in self.groups:
             family = self._families.setdefault((group.quantity, group.family), {})
@@ -163,7 +163,7 @@ class BarTable:
         return _own(known[machine], decade, coverage, others)
 
 
-def _own(groups: Mapping[int, Group], decade: int, coverage: float, others: Interval | None) -> Interval | None:
+def _own(groups: Mapping[int, BarGroup], decade: int, coverage: float, others: Interval | None) -> Interval | None:
     """A machine's own rows: of the decade, drawn towards all its decades, these towards other machines."""
     rows = sum(each.rows for each in groups.values())
     whole = interval_of(_points(groups.values()), rows, coverage)
@@ -180,7 +180,7 @@ def _own(groups: Mapping[int, Group], decade: int, coverage: float, others: Inte
     return replace(whole, rows=rows)
 
 
-def _unseen(machines: Sequence[Mapping[int, Group]], decade: int, coverage: float) -> Interval | None:
+def _unseen(machines: Sequence[Mapping[int, BarGroup]], decade: int, coverage: float) -> Interval | None:
     """Machines with about one vote each; wider by what a further draw from so few varies more than they do."""
     if len(machines) < 2:
         return None
@@ -202,7 +202,7 @@ def _unseen(machines: Sequence[Mapping[int, Group]], decade: int, coverage: floa
     return replace(found, low=found.low - further, high=found.high + further)
 
 
-def _points(groups: Iterable[Group]) -> list[tuple[float, float]]:
+def _points(groups: Iterable[BarGroup]) -> list[tuple[float, float]]:
     """The quantiles of groups, each group with the weight of its rows."""
     return [(value, each.rows / len(LEVELS)) for each in groups for value in each.points]
 
@@ -231,7 +231,7 @@ def shipped_table() -> BarTable:
 def read_bars(path: Path) -> BarTable:
     with path.open(encoding="utf-8", newline="") as file:
         return BarTable(
-            Group(
+            BarGroup(
                 row["quantity"], row["family"], row["machine"], int(row["decade"]), int(row["rows"]),
                 tuple(float(row[name]) for name in COLUMNS[5:]),
             )

@@ -19,7 +19,7 @@ from hwsim.errors import InputError
 from hwsim.spec.fields import did_you_mean
 from hwsim.systems.collective import SWITCH, Message, Schedule, build_schedule
 from hwsim.systems.spec import KernelSpec, SystemSpec, as_femtoseconds
-from hwsim.systems.topology import Path, Topology
+from hwsim.systems.topology import LinkTopology, Path
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Plan:
 
     kernel: KernelSpec
     schedule: Schedule
-    topology: Topology
+    topology: LinkTopology
     host_fs: int = 0
     """What the host takes to start it; the devices wait for that, or it for them."""
 
@@ -114,7 +114,7 @@ def _share(kernel: KernelSpec) -> Fraction:
     return Fraction(str(kernel.share))
 
 
-def candidates(topology: Topology, op: str, library: str, form: str = "bf16") -> Iterator[Plan]:
+def candidates(topology: LinkTopology, op: str, library: str, form: str = "bf16") -> Iterator[Plan]:
     """The kernels of a library that can do a collective here."""
     ranks, nodes = len(topology.members), topology.nodes
     host_fs = as_femtoseconds(topology.system.libraries[library].host)
@@ -129,7 +129,7 @@ def candidates(topology: Topology, op: str, library: str, form: str = "bf16") ->
 
 
 def choose(
-    topology: Topology, op: str, nbytes: int, library: str | None = None, form: str = "bf16", algorithm: str = ""
+    topology: LinkTopology, op: str, nbytes: int, library: str | None = None, form: str = "bf16", algorithm: str = ""
 ) -> Plan:
     """The kernel that takes the least time for this size by its formula; raises InputError where none can do it."""
     library = check_library(topology.system, library)
@@ -165,7 +165,7 @@ def check_library(system: SystemSpec, library: str | None) -> str:
 class Cables:
     """The links of a system on a floor, made when they are first used; every collective on the floor shares them."""
 
-    def __init__(self, floor: Floor, topology: Topology) -> None:
+    def __init__(self, floor: Floor, topology: LinkTopology) -> None:
         self.floor = floor
         self.moved: defaultdict[str, int] = defaultdict(int)
         self._topology = topology
@@ -238,7 +238,7 @@ def communicate(
     timeline: bool = False,
 ) -> Communication:
     """Play one collective of so many bytes on some devices of a system, all of them if not given."""
-    topology = Topology.of(system, _members(system, devices))
+    topology = LinkTopology.of(system, _members(system, devices))
     if len(topology.members) < 2 or nbytes == 0:
         return Communication(op, nbytes, len(topology.members), "nothing to do", "", 0, 0, {})
     plan = choose(topology, op, nbytes, library, form, algorithm)

@@ -16,12 +16,12 @@ from hwsim.energy import static_watts
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.errors import CapacityError, InputError
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.models.kernels import SERVING
 from hwsim.models.memory import MemoryUse, capacity, memory_use, weight_bytes
-from hwsim.models.numbers import Numbers, stored_bits
-from hwsim.models.phase import Phase
-from hwsim.models.price import StepCost, StepPrice
+from hwsim.models.numbers import Formats, stored_bits
+from hwsim.models.phase import Pass
+from hwsim.models.price import PassCost, StepPrice
 from hwsim.models.run import choose_kernels, computed_numbers, phases_of
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
@@ -40,7 +40,7 @@ OWN = ("host_layers", "stream")
 class HostedStep:
     """One step of a model on a host and a device; times in femtoseconds."""
 
-    phase: Phase
+    phase: Pass
     elapsed_fs: int
     host_fs: int
     """The host computes."""
@@ -112,7 +112,7 @@ class Hosted:
             )
         self.system, self.model, self.link = system, model, host_of(system)
         self.device, self.machine = device_of(system), _host_machine(system, host_layers)
-        whole = Graph.of(model)
+        whole = ModelGraph.of(model)
         self.layers = sum(block.repeat for block in whole.blocks if block.repeat > 1)
         if not 0 <= host_layers <= max(0, self.layers - 1):
             raise InputError(
@@ -124,12 +124,12 @@ class Hosted:
         if wanted[0][0].name == "train":
             raise InputError("phase=train: a host that keeps layers is for inference; several devices divide training")
         self.phases = wanted
-        self.numbers = computed_numbers(self.device, Numbers.of(model))[0]
+        self.numbers = computed_numbers(self.device, Formats.of(model))[0]
         self.graph = whole.layers(host_layers, rest) if host_layers else whole
         self.price = StepPrice(self.device, self.graph, self.numbers, kernels, told=told)
         self.host_price: StepPrice | None = None
         if self.machine is not None and host_layers:
-            own = computed_numbers(self.machine, Numbers.of(model))[0]
+            own = computed_numbers(self.machine, Formats.of(model))[0]
             kernels = SERVING if kernels == SERVING else use.kernels
             self.host_price = StepPrice(self.machine, whole.layers(0, host_layers), own, kernels, told=told)
         self.layer_bytes = round(weight_bytes(_layers_only(self.graph), self.numbers) / rest)
@@ -169,7 +169,7 @@ class Hosted:
             own + self.streamed * self.layer_bytes, steps, self.numbers.words(),
         )  # fmt: skip
 
-    def step(self, phase: Phase, *, timeline: bool = False) -> HostedStep:
+    def step(self, phase: Pass, *, timeline: bool = False) -> HostedStep:
         """Play one step: the host computes, its link copies, the device computes layer after layer."""
         cost = self.price.step(phase)
         host_cost = self.host_price.step(phase) if self.host_price is not None else None
@@ -182,7 +182,7 @@ class Hosted:
             self._joules(cost, host_cost, floor.now, play), tuple(floor.spans),
         )  # fmt: skip
 
-    def _joules(self, cost: StepCost, host: StepCost | None, elapsed_fs: int, play: _Play) -> float | None:
+    def _joules(self, cost: PassCost, host: PassCost | None, elapsed_fs: int, play: _Play) -> float | None:
         """Kernels as they are priced, and static power of each machine while it waits."""
         total = 0.0
         for machine, own, busy in ((self.device, cost, play.device_fs), (self.machine, host, play.host_fs)):
@@ -197,7 +197,7 @@ class Hosted:
 class _Play:
     """One step in time."""
 
-    def __init__(self, owner: Hosted, floor: Floor, phase: Phase, cost: StepCost, host: StepCost | None) -> None:
+    def __init__(self, owner: Hosted, floor: Floor, phase: Pass, cost: PassCost, host: PassCost | None) -> None:
         self.owner, self.floor = owner, floor
         self.host_fs = 0 if host is None else round(host.seconds * FEMTOSECONDS)
         repeated = {block.name for block in owner.graph.blocks if block.repeat > 1}
@@ -263,8 +263,8 @@ class _Play:
         self.floor.record(lane, name, begin, self.floor.now)
 
 
-def _layers_only(graph: Graph) -> Graph:
-    return Graph(graph.name, tuple(block for block in graph.blocks if block.repeat > 1))
+def _layers_only(graph: ModelGraph) -> ModelGraph:
+    return ModelGraph(graph.name, tuple(block for block in graph.blocks if block.repeat > 1))
 
 
 def _host_machine(system: SystemSpec, host_layers: int) -> MachineSpec | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hwsim.errors import InputError
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload
 from hwsim.systems.spec import SystemSpec
 
@@ -21,7 +21,7 @@ NUMBERS = (*AXES, "sp", "micro")
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """How many devices divide heads and widths (tp), layers (pp), sequences (dp) and experts (ep)."""
 
     tp: int = 1
@@ -58,7 +58,7 @@ class Layout:
         return tuple(self.device(p=p, d=d, e=e) for d in range(self.dp) for e in range(self.ep))
 
 
-def make_layout(system: SystemSpec, numbers: Mapping[str, int]) -> Layout:
+def make_layout(system: SystemSpec, numbers: Mapping[str, int]) -> ParallelLayout:
     """What a command line says; tp fills the system where it is not said. Raises InputError where it does not fit."""
     for name in (*AXES, "micro"):
         if numbers.get(name, 1) < 1:
@@ -69,7 +69,7 @@ def make_layout(system: SystemSpec, numbers: Mapping[str, int]) -> Layout:
     tp = numbers.get("tp", max(1, system.count // others))
     pp = numbers.get("pp", 1)
     sp = numbers.get("sp", 0) if tp > 1 else 0
-    layout = Layout(tp, pp, numbers.get("dp", 1), numbers.get("ep", 1), numbers.get("micro", pp), sp)
+    layout = ParallelLayout(tp, pp, numbers.get("dp", 1), numbers.get("ep", 1), numbers.get("micro", pp), sp)
     if layout.devices > system.count:
         raise InputError(f"{layout.words}: {layout.devices} devices, and {system.name} has {system.count}")
     return layout
@@ -77,7 +77,7 @@ def make_layout(system: SystemSpec, numbers: Mapping[str, int]) -> Layout:
 
 def check_heads(model: ModelWorkload, tp: int) -> None:
     """Raises InputError where tp does not divide the heads of a model: a device would get a part of one."""
-    for _, node in Graph.of(model).nodes():
+    for _, node in ModelGraph.of(model).nodes():
         if not isinstance(node.op, Attention | LatentAttention):
             continue
         heads, shared = node.size("heads"), node.sizes.get("kv_heads", tp)
@@ -90,24 +90,24 @@ def check_heads(model: ModelWorkload, tp: int) -> None:
 
 
 def has_experts(model: ModelWorkload) -> bool:
-    return any(isinstance(node.op, Experts) for _, node in Graph.of(model).nodes())
+    return any(isinstance(node.op, Experts) for _, node in ModelGraph.of(model).nodes())
 
 
-def layouts(count: int, *, experts: bool = False) -> Iterator[Layout]:
+def layouts(count: int, *, experts: bool = False) -> Iterator[ParallelLayout]:
     """All ways to use so many devices by powers of two, and what else divides their number."""
     for tp in _divisors(count):
         for pp in _divisors(count // tp):
             for ep in _divisors(count // tp // pp) if experts else (1,):
                 dp = count // tp // pp // ep
                 for micro in sorted({1, pp, 4 * pp}) if pp > 1 else (1,):
-                    yield Layout(tp, pp, dp, ep, micro)
+                    yield ParallelLayout(tp, pp, dp, ep, micro)
 
 
 def _divisors(number: int) -> tuple[int, ...]:
     return tuple(each for each in range(1, number + 1) if number % each == 0)
 
 
-def stages_of(model: ModelWorkload, graph: Graph, pp: int) -> Iterator[Graph]:
+def stages_of(model: ModelWorkload, graph: ModelGraph, pp: int) -> Iterator[ModelGraph]:
     """What each stage of a pipeline has of a graph; raises InputError where there are more stages than layers."""
     layers = sum(block.repeat for block in graph.blocks if block.repeat > 1)
     if pp > max(1, layers):

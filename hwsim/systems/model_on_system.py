@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hwsim.errors import CapacityError, InputError
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model
 from hwsim.models.run import choose_kernels, phases_of
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.find import device_of, load_system
-from hwsim.systems.layout import NUMBERS, Layout, has_experts, layouts, make_layout
+from hwsim.systems.layout import NUMBERS, ParallelLayout, has_experts, layouts, make_layout
 from hwsim.systems.parallel import Parallel, ParallelStep
 from hwsim.systems.shards import SplitCheck, check_split
 from hwsim.systems.spec import SystemSpec
@@ -29,7 +29,7 @@ class SystemRun:
 
     model: ModelWorkload
     system: SystemSpec
-    layout: Layout
+    layout: ParallelLayout
     library: str
     steps: tuple[tuple[ParallelStep, float], ...]
     """Phases, each with how often it runs."""
@@ -39,7 +39,7 @@ class SystemRun:
     @property
     def speaks(self) -> bool:
         """Whether it reads tokens; otherwise images."""
-        return Graph.of(self.model).takes_tokens
+        return ModelGraph.of(self.model).takes_tokens
 
     @property
     def fits(self) -> bool:
@@ -84,12 +84,12 @@ def run_on_system(
 
 
 def run_layout(
-    model: ModelWorkload, system: SystemSpec, layout: Layout, network: Network, *, timeline: bool = False,
+    model: ModelWorkload, system: SystemSpec, layout: ParallelLayout, network: Network, *, timeline: bool = False,
     told: Callable[[str], None] | None = None,
 ) -> SystemRun:  # fmt: skip
     if layout.ep > 1 and not has_experts(model):
         raise InputError(f"ep={layout.ep}: {model.name} has no experts to divide; tp, pp and dp divide other models")
-    graph = Graph.of(model)
+    graph = ModelGraph.of(model)
     wanted = list(phases_of(model, graph))
     parallel = Parallel(
         device_of(system), model, network, layout, kernels=choose_kernels(model, graph, wanted[0][0]),
@@ -105,7 +105,7 @@ def run_layout(
 class Candidate:
     """A layout that was tried."""
 
-    layout: Layout
+    layout: ParallelLayout
     run: SystemRun | None
     why: str = ""
     """Why it cannot be used."""

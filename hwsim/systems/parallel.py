@@ -18,16 +18,16 @@ from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.errors import CapacityError
 from hwsim.models.count import parameters_of
-from hwsim.models.graph import LAST, Graph
+from hwsim.models.graph import LAST, ModelGraph
 from hwsim.models.kernels import SERVING
 from hwsim.models.memory import MemoryUse, capacity, memory_use
-from hwsim.models.numbers import Numbers, stored_bits
-from hwsim.models.phase import Phase
-from hwsim.models.price import StepCost, StepPrice
+from hwsim.models.numbers import Formats, stored_bits
+from hwsim.models.phase import Pass
+from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
-from hwsim.systems.layout import Layout, check_heads, stages_of
+from hwsim.systems.layout import ParallelLayout, check_heads, stages_of
 from hwsim.text import data
 
 BUCKET_BYTES = 25 << 20
@@ -37,7 +37,7 @@ Part = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class StageWork:
     """Some work of a stage, and what has to be exchanged after it."""
 
     name: str
@@ -65,8 +65,8 @@ class StageTime:
 class ParallelStep:
     """One step of a model on several devices."""
 
-    phase: Phase
-    layout: Layout
+    phase: Pass
+    layout: ParallelLayout
     elapsed_fs: int
     stages: tuple[StageTime, ...]
     memory: MemoryUse
@@ -103,13 +103,13 @@ class Parallel:
     """A model divided over the devices of a system by a layout."""
 
     def __init__(
-        self, machine: MachineSpec, model: ModelWorkload, network: Network, layout: Layout, *,
+        self, machine: MachineSpec, model: ModelWorkload, network: Network, layout: ParallelLayout, *,
         kernels: str = SERVING, told: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.machine, self.model, self.network, self.layout = machine, model, network, layout
-        self.numbers = Numbers.of(model)
+        self.numbers = Formats.of(model)
         check_heads(model, layout.tp)
-        whole = Graph.of(model, layout.tp, layout.ep, layout.sp)
+        whole = ModelGraph.of(model, layout.tp, layout.ep, layout.sp)
         use = model.use
         self.recompute, self.optimizer = use.recompute, use.optimizer
         self.graphs = list(stages_of(model, whole, layout.pp))
@@ -120,12 +120,12 @@ class Parallel:
 
     # A step -----------------------------------------------------------------------------------------------------------
 
-    def step(self, phase: Phase, *, timeline: bool = False, grown: int = 0) -> ParallelStep:
+    def step(self, phase: Pass, *, timeline: bool = False, grown: int = 0) -> ParallelStep:
         """Play one step; `phase.batch` is that of all copies together, `grown` the length that sequences grow to."""
         shares = self.layout.dp * self.layout.ep
         batch = ceil(phase.batch / shares)
         micro = min(self.layout.micro, batch)
-        one = Phase(phase.name, ceil(batch / micro), phase.tokens, phase.cached, phase.source)
+        one = Pass(phase.name, ceil(batch / micro), phase.tokens, phase.cached, phase.source)
         costs = [price.step(one) for price in self.prices]
         floor = Floor(timeline=timeline)
         line = _Line(self, floor, one, micro, costs)
@@ -148,7 +148,7 @@ class Parallel:
             "(tp=, pp=), or take narrower weights"
         )
 
-    def _memory(self, one: Phase, micro: int, grown: int) -> MemoryUse:
+    def _memory(self, one: Pass, micro: int, grown: int) -> MemoryUse:
         """Of the fullest device: keys and values of all microbatches, activations of one; training keeps those of as
         many as are under way."""
         found = []
@@ -164,7 +164,7 @@ class Parallel:
             )  # fmt: skip
         return max(found, key=lambda use: use.total)
 
-    def _joules(self, costs: list[StepCost], micro: int, elapsed_fs: int, times: list[StageTime]) -> float | None:
+    def _joules(self, costs: list[PassCost], micro: int, elapsed_fs: int, times: list[StageTime]) -> float | None:
         """Kernels as they are priced, and static power while a device waits."""
         joules = [cost.joules for cost in costs]
         if self.machine.energy is None or None in joules:
@@ -175,7 +175,7 @@ class Parallel:
 
     # What a stage does ------------------------------------------------------------------------------------------------
 
-    def pieces(self, stage: int, cost: StepCost, part: Part, phase: Phase) -> list[Piece]:
+    def pieces(self, stage: int, cost: PassCost, part: Part, phase: Pass) -> list[StageWork]:
         """The work of a stage for one microbatch, layer by layer; on the way back from the last to the first."""
         graph = self.graphs[stage]
         slower = cost.seconds / sum(each.seconds for each in cost.operations)  # where the host's starts take longer
@@ -192,7 +192,7 @@ class Parallel:
             fs = self.network.collective_fs(each.collective, nbytes, group, self.numbers.activations)
             twice = 2 if each.collective == "all_to_all" else 1  # there, and back again
             after.setdefault((each.block, each.after), []).append((each.collective, twice * fs))
-        found: list[Piece] = []
+        found: list[StageWork] = []
         for block in graph.blocks:
             layer = list(_layer(block.name, [node.name for node in block.nodes], seconds, after, block.repeat))
             if layer:
@@ -212,22 +212,22 @@ class Parallel:
 def _layer(
     block: str, names: list[str], seconds: dict[tuple[str, str], float],
     after: dict[tuple[str, str], list[tuple[str, int]]], repeat: int,
-) -> Iterator[Piece]:  # fmt: skip
+) -> Iterator[StageWork]:  # fmt: skip
     """One repetition of a block, cut where devices have to talk."""
     gathered = 0.0
     for name in names:
         gathered += seconds.get((block, name), 0.0) / repeat
         for collective, fs in after.get((block, name), ()):
-            yield Piece(block, round(gathered * FEMTOSECONDS), fs, collective)
+            yield StageWork(block, round(gathered * FEMTOSECONDS), fs, collective)
             gathered = 0.0
     if gathered:
-        yield Piece(block, round(gathered * FEMTOSECONDS), 0)
+        yield StageWork(block, round(gathered * FEMTOSECONDS), 0)
 
 
 class _Line:
     """The stages of one copy in time. Copies do the same at the same time; they meet where gradients are added up."""
 
-    def __init__(self, owner: Parallel, floor: Floor, phase: Phase, micro: int, costs: list[StepCost]) -> None:
+    def __init__(self, owner: Parallel, floor: Floor, phase: Pass, micro: int, costs: list[PassCost]) -> None:
         self.owner, self.floor, self.phase, self.micro, self.costs = owner, floor, phase, micro, costs
         stages = owner.layout.pp
         self.times = [StageTime() for _ in range(stages)]

@@ -48,7 +48,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class PromptChunk:
     """Tokens of a prompt that a step reads, after those that were read before."""
 
     job: Job
@@ -64,7 +64,7 @@ class Chunk:
 class StepWork:
     """What one step does: pieces of prompts, and one token for each decoding request."""
 
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[PromptChunk, ...]
     decoding: int
     context: int
     """Tokens before the new one, all decoding requests together."""
@@ -75,7 +75,7 @@ class StepWork:
 
 
 @dataclass
-class Counters:
+class SchedulerCounts:
     """What the scheduler did, for the report."""
 
     preemptions: int = 0
@@ -100,7 +100,7 @@ class Scheduler:
     """Blocks of keys and values that there are."""
     prefix: int = 0
     """Tokens at the beginning of every prompt that are the same for all."""
-    counters: Counters = field(default_factory=Counters)
+    counters: SchedulerCounts = field(default_factory=SchedulerCounts)
     waiting: deque[Job] = field(default_factory=deque)
     free: int = field(init=False)
     running: dict[int, Job] = field(default_factory=dict)
@@ -183,20 +183,20 @@ class Scheduler:
 
     # Prompts ----------------------------------------------------------------------------------------------------------
 
-    def _continue(self, budget: int) -> list[Chunk]:
+    def _continue(self, budget: int) -> list[PromptChunk]:
         """Prompts that were begun go on."""
         chunks = []
         for job in list(self._reading.values()):
             tokens = min(budget, job.target - job.computed)
             if tokens <= 0 or not self._take(job, job.computed + tokens):
                 continue
-            chunks.append(Chunk(job, tokens, job.computed))
+            chunks.append(PromptChunk(job, tokens, job.computed))
             budget -= tokens
         return chunks
 
-    def _admit(self, budget: int) -> list[Chunk]:
+    def _admit(self, budget: int) -> list[PromptChunk]:
         """Those who wait come in, first come first served, as far as budget, places and blocks allow."""
-        chunks: list[Chunk] = []
+        chunks: list[PromptChunk] = []
         while self.waiting and budget > 0:
             job = self.waiting[0]
             if len(self.running) >= self.engine.requests:
@@ -216,7 +216,7 @@ class Scheduler:
             self.counters.reused += cached
             self.running[job.request.number] = job
             self._reading[job.request.number] = job
-            chunks.append(Chunk(job, tokens, cached))
+            chunks.append(PromptChunk(job, tokens, cached))
             budget -= tokens
         return chunks
 

@@ -17,7 +17,7 @@ from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.errors import InputError
 from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.requests import Request, Stream
-from hwsim.systems.scheduler import Counters, Job, Scheduler, StepWork
+from hwsim.systems.scheduler import Job, Scheduler, SchedulerCounts, StepWork
 from hwsim.systems.spec import as_femtoseconds
 
 MOST_SPANS = 50_000
@@ -134,7 +134,7 @@ class ServeResult:
     served: tuple[Served, ...]
     elapsed_fs: int
     accounts: tuple[Account, ...]
-    counters: tuple[Counters, ...]
+    counters: tuple[SchedulerCounts, ...]
     blocks: int
     idle_joules: float
     spans: tuple[Span, ...] = ()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hwsim.systems.collective import build_schedule
 from hwsim.systems.exchange import exchange
-from hwsim.systems.layout import Layout
+from hwsim.systems.layout import ParallelLayout
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]
@@ -43,7 +43,7 @@ class Small:
     seed: int = 0
 
     @classmethod
-    def of(cls, layout: Layout, *, experts: bool = False, seed: int = 0) -> Small:
+    def of(cls, layout: ParallelLayout, *, experts: bool = False, seed: int = 0) -> Small:
         """The smallest model that has something for every device of a layout."""
         batch = 2 * layout.dp * layout.ep
         return cls(
@@ -218,7 +218,7 @@ def rows(weight: Array, rank: int, parts: int) -> Array:
     return weight[..., rank * size : (rank + 1) * size, :]
 
 
-def in_shards(small: Small, weights: Weights, text: NDArray[np.int64], layout: Layout) -> Array:
+def in_shards(small: Small, weights: Weights, text: NDArray[np.int64], layout: ParallelLayout) -> Array:
     """The same logits, every device with its share of weights and sequences."""
     tp, groups, team = layout.tp, layout.dp * layout.ep, TensorGroup(layout.tp, layout.sp)
     parts = np.split(text, groups)
@@ -399,7 +399,7 @@ TOLERANCE = 1e-11
 """Sums in another order, in float64, through some layers."""
 
 
-def check_split(layout: Layout, *, experts: bool = False, seed: int = 0) -> SplitCheck:
+def check_split(layout: ParallelLayout, *, experts: bool = False, seed: int = 0) -> SplitCheck:
     """Compute a small transformer whole and in shards."""
     small = Small.of(layout, experts=experts or layout.ep > 1, seed=seed)
     weights, text = small.weights(), small.text()

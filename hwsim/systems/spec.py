@@ -90,7 +90,7 @@ class KernelSpec(Spec):
         return self.algorithm if self.protocol is None else f"{self.algorithm}, {self.protocol.replace('_', ' ')}"
 
 
-class LibrarySpec(Spec):
+class CollectiveLibrarySpec(Spec):
     """The kernels of one library; which one runs is decided by size and topology: the fastest."""
 
     kernels: tuple[KernelSpec, ...] = Field((), description="Its own kernels.")
@@ -123,7 +123,7 @@ class SystemSpec(Spec):
     inside: LinkSpec = Field(description="Links inside a node.")
     between: LinkSpec | None = Field(None, description="Links between nodes.")
     host: HostSpec | None = Field(None, description="The link to the host's memory.")
-    libraries: dict[Name, LibrarySpec] = Field(
+    libraries: dict[Name, CollectiveLibrarySpec] = Field(
         min_length=1, description="Libraries for collectives; the first is used where nobody names one."
     )
 

@@ -21,15 +21,15 @@ from hwsim.energy import static_watts
 from hwsim.engine.outcome import FEMTOSECONDS
 from hwsim.errors import CapacityError, InputError
 from hwsim.models.count import kept_per_token
-from hwsim.models.graph import LAST, Exchange, Graph
+from hwsim.models.graph import LAST, Exchange, ModelGraph
 from hwsim.models.memory import capacity, weight_bytes
-from hwsim.models.numbers import Numbers, stored_bits
-from hwsim.models.price import StepCost, StepPrice
+from hwsim.models.numbers import Formats, stored_bits
+from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
 from hwsim.systems.engine_spec import EngineSpec
-from hwsim.systems.layout import Layout, check_heads, stages_of
+from hwsim.systems.layout import ParallelLayout, check_heads, stages_of
 from hwsim.systems.scheduler import StepWork
 from hwsim.systems.serve import StepTime
 from hwsim.text import data
@@ -57,7 +57,7 @@ def _between(low: Pair, high: Pair, share: float) -> Pair:
     return low[0] + (high[0] - low[0]) * share, low[1] + (high[1] - low[1]) * share
 
 
-class Curve:
+class PriceCurve:
     """A function of a whole number, asked for only at the points of the grid."""
 
     def __init__(self, function: Callable[[int], Pair]) -> None:
@@ -84,7 +84,7 @@ class Surface:
 
     def __init__(self, function: Callable[[int, int], Pair]) -> None:
         self._function = function
-        self._curves: dict[int, Curve] = {}
+        self._curves: dict[int, PriceCurve] = {}
 
     def at(self, first: int, second: float) -> Pair:
         place = bisect_right(GRID, second) - 1
@@ -94,9 +94,9 @@ class Surface:
         high = GRID[place + 1]
         return _between(self._curve(low).at(first), self._curve(high).at(first), (second - low) / (high - low))
 
-    def _curve(self, second: int) -> Curve:
+    def _curve(self, second: int) -> PriceCurve:
         if second not in self._curves:
-            self._curves[second] = Curve(lambda first: self._function(first, second))
+            self._curves[second] = PriceCurve(lambda first: self._function(first, second))
         return self._curves[second]
 
 
@@ -144,14 +144,14 @@ class ServedModel:
     model: ModelWorkload
     engine: EngineSpec
     network: Network
-    layout: Layout = field(default_factory=Layout)
+    layout: ParallelLayout = field(default_factory=ParallelLayout)
     told: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         check_heads(self.model, self.layout.tp)
-        self.graph = Graph.of(self.model, self.layout.tp, self.layout.ep)
+        self.graph = ModelGraph.of(self.model, self.layout.tp, self.layout.ep)
         self.stages = list(stages_of(self.model, self.graph, self.layout.pp))
-        self.numbers = Numbers.of(self.model)
+        self.numbers = Formats.of(self.model)
         if not self.graph.is_generative:
             raise InputError(f"{self.model.name} makes no tokens one by one; serving is for models that do")
         self._price = StepPrice(self.machine, self.graph, self.numbers, told=self.told)
@@ -161,12 +161,12 @@ class ServedModel:
             if isinstance(node.op, Attention | LatentAttention)
         }
         self._heads = {(block.name, node.name) for block, node in self.graph.nodes() if node.out.rows == LAST}
-        self._rows = Curve(self._rows_at)
-        self._head = Curve(self._head_at)
+        self._rows = PriceCurve(self._rows_at)
+        self._head = PriceCurve(self._head_at)
         self._decode = Surface(self._decode_at)
         self._prompt = Surface(self._prompt_at)
-        self._talk = Curve(lambda rows: self._exchanged(rows, last=False))
-        self._talk_last = Curve(lambda rows: self._exchanged(rows, last=True))
+        self._talk = PriceCurve(lambda rows: self._exchanged(rows, last=False))
+        self._talk_last = PriceCurve(lambda rows: self._exchanged(rows, last=True))
         self._steps: dict[tuple[object, ...], StepTime] = {}
         self._priced = True
 
@@ -299,7 +299,7 @@ class ServedModel:
     def _prompt_at(self, tokens: int, cached: int) -> Pair:
         return self._parts(self._price.prefill(tokens, 1, cached), lambda key: key in self._mixing)
 
-    def _parts(self, cost: StepCost, wanted: Callable[[tuple[str, str]], bool]) -> Pair:
+    def _parts(self, cost: PassCost, wanted: Callable[[tuple[str, str]], bool]) -> Pair:
         """Seconds and joules of some operations of a step."""
         chosen = [each for each in cost.operations if wanted((each.block, each.name))]
         joules = [each.joules for each in chosen]

@@ -19,14 +19,14 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Topology:
+class LinkTopology:
     """The devices that take part, by their numbers, and the links between them."""
 
     system: SystemSpec
     members: tuple[int, ...]
 
     @classmethod
-    def of(cls, system: SystemSpec, members: Sequence[int] | None = None) -> Topology:
+    def of(cls, system: SystemSpec, members: Sequence[int] | None = None) -> LinkTopology:
         return cls(system, tuple(range(system.count)) if members is None else tuple(members))
 
     def node_of(self, device: int) -> int:

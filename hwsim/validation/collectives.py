@@ -62,7 +62,7 @@ COLUMNS = ("machine", "library", "op", "dtype", "devices", "elements", "latency_
 
 
 @dataclass(frozen=True)
-class Measured:
+class CollectiveRow:
     """One row of the table."""
 
     machine: str
@@ -116,7 +116,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     yield report("collectives", WHAT, rows, bars, notes)
 
 
-def compare(system: SystemSpec, row: Measured, line: str) -> ComparisonRow:
+def compare(system: SystemSpec, row: CollectiveRow, line: str) -> ComparisonRow:
     """A row against the same call that `hwsim collective` makes."""
     form = "int8" if row.form == "int8" else "bf16"
     found = communicate(system, row.op, row.nbytes, devices=row.devices, library=row.library, form=form)
@@ -126,7 +126,7 @@ def compare(system: SystemSpec, row: Measured, line: str) -> ComparisonRow:
     return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words, residual)
 
 
-def _measured(path: Path, record: Record) -> Measured:
+def _measured(path: Path, record: Record) -> CollectiveRow:
     for column, known in (("machine", SYSTEMS), ("library", LIBRARIES), ("op", OPERATIONS), ("dtype", FORMAT_BYTES)):
         if record[column] not in known:
             message = f"'{record[column]}' is not one of {', '.join(known)}"
@@ -137,4 +137,4 @@ def _measured(path: Path, record: Record) -> Measured:
         message = "devices are 2, 4 or 8, and elements and latency_us more than 0"
         raise table_error(path, int(record[LINE]), "", message)
     op, library = OPERATIONS[record["op"]], LIBRARIES[record["library"]]
-    return Measured(record["machine"], library, op, record["dtype"], devices, elements, latency * 1e-6)
+    return CollectiveRow(record["machine"], library, op, record["dtype"], devices, elements, latency * 1e-6)

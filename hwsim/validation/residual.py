@@ -15,7 +15,7 @@ from math import isfinite, log
 
 import numpy as np
 
-from hwsim.results.bar_table import COLUMNS, COVERAGE, LEVELS, TIME, BarTable, Group, decade_of
+from hwsim.results.bar_table import COLUMNS, COVERAGE, LEVELS, TIME, BarGroup, BarTable, decade_of
 from hwsim.validation.split import FIT, INTERVAL, JUDGE, Purpose
 
 FEWEST = 20
@@ -81,7 +81,7 @@ def make_table(residuals: Iterable[Residual]) -> BarTable:
     for each in residuals:
         groups[each.quantity, each.family, each.machine, each.decade].append(each.log_ratio)
     return BarTable(
-        Group(*name, rows=len(values), points=tuple(float(point) for point in np.quantile(values, LEVELS)))
+        BarGroup(*name, rows=len(values), points=tuple(float(point) for point in np.quantile(values, LEVELS)))
         for name, values in sorted(groups.items())
     )
 

@@ -79,7 +79,7 @@ REASONS = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class ServingRow:
     """One row of the table."""
 
     line: str
@@ -186,7 +186,7 @@ def _bars(dense: list[tuple[float, float]], experts: list[float]) -> Iterator[Ba
         )
 
 
-def _known_reasons(rows: list[Measured]) -> list[str]:
+def _known_reasons(rows: list[ServingRow]) -> list[str]:
     found = {
         f"{row.model} {row.backend}: {reason}": None
         for row in rows
@@ -196,7 +196,7 @@ def _known_reasons(rows: list[Measured]) -> list[str]:
     return list(found)
 
 
-def compare(services: dict[tuple[object, ...], Service], row: Measured) -> Iterator[ComparisonRow]:
+def compare(services: dict[tuple[object, ...], Service], row: ServingRow) -> Iterator[ComparisonRow]:
     """A row against the same simulation that `hwsim serve` runs: first TPOT, then TTFT, means over requests."""
     key = (row.model, row.machine, row.backend, row.precision, row.tp)
     if key not in services:
@@ -216,7 +216,7 @@ def compare(services: dict[tuple[object, ...], Service], row: Measured) -> Itera
         yield ComparisonRow(name, f"{what} {row.group}", relative_error(found, measured), words, residual)
 
 
-def _measured(path: Path, record: Record) -> Measured | None:
+def _measured(path: Path, record: Record) -> ServingRow | None:
     """A row of a model and a machine that are here, in a layout that is modelled; None for others."""
     if record["model"] not in MODELS or record["machine"] not in MACHINES:
         return None
@@ -230,7 +230,7 @@ def _measured(path: Path, record: Record) -> Measured | None:
     alone = record["dp"] in ("", "1", "1.0")
     if not alone or tp > 8 or record["moe_ep"] not in ("", "0", "1"):
         return None
-    return Measured(
+    return ServingRow(
         record[LINE], record["model"], record["machine"], record["backend"], record["backend_version"],
         record["precision"], prompt, output, users, tp, ttft * 1e-3, tpot * 1e-3,
     )  # fmt: skip

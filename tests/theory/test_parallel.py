@@ -9,20 +9,20 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model
-from hwsim.models.numbers import Numbers
-from hwsim.models.phase import Phase
+from hwsim.models.numbers import Formats
+from hwsim.models.phase import Pass
 from hwsim.models.price import StepPrice
 from hwsim.ops.model import ModelWorkload
 from hwsim.systems.communicate import Network
 from hwsim.systems.find import load_system
-from hwsim.systems.layout import Layout
+from hwsim.systems.layout import ParallelLayout
 from hwsim.systems.parallel import Parallel
 from hwsim.systems.spec import SystemSpec
 
 H100 = load_machine("h100").spec
-FORWARD, TRAIN = Phase("forward", 8, 64), Phase("train", 8, 64)
+FORWARD, TRAIN = Pass("forward", 8, 64), Pass("train", 8, 64)
 
 
 def gpt2() -> ModelWorkload:
@@ -39,14 +39,14 @@ def system(bandwidth: str = "inf", start: str = "0 s") -> SystemSpec:
     return SystemSpec.model_validate({**fields, "libraries": libraries})
 
 
-def parallel(layout: Layout, **links: str) -> Parallel:
+def parallel(layout: ParallelLayout, **links: str) -> Parallel:
     return Parallel(H100, gpt2(), Network(system(**links)), layout)
 
 
 def test_one_device_takes_what_the_model_takes_on_its_machine() -> None:
     model = gpt2()
-    alone = StepPrice(H100, Graph.of(model), Numbers.of(model)).step(FORWARD)
-    found = parallel(Layout()).step(FORWARD)
+    alone = StepPrice(H100, ModelGraph.of(model), Formats.of(model)).step(FORWARD)
+    found = parallel(ParallelLayout()).step(FORWARD)
     assert found.seconds == pytest.approx(alone.seconds, rel=1e-9)
     assert (found.share("exposed"), found.share("waiting")) == (0, 0)
 
@@ -55,7 +55,7 @@ def test_one_device_takes_what_the_model_takes_on_its_machine() -> None:
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_pipeline_is_as_slow_as_its_slowest_stage(stages: int, micro: int) -> None:
     """Equal jobs through a line: the sum of all stages once, and the slowest for every further job (Johnson, 1954)."""
-    found = parallel(Layout(pp=stages, micro=micro))
+    found = parallel(ParallelLayout(pp=stages, micro=micro))
     step = found.step(FORWARD)
     times = [stage.compute_fs // micro for stage in step.stages]
     assert step.elapsed_fs == sum(times) + (micro - 1) * max(times)
@@ -64,14 +64,14 @@ def test_a_pipeline_is_as_slow_as_its_slowest_stage(stages: int, micro: int) -> 
 @pytest.mark.parametrize("micro", [4, 8])
 def test_one_forward_one_backward_loses_no_more_than_the_formula_of_the_bubble(micro: int) -> None:
     """(m+p-1) / m times the slowest stage if all were as slow; less here, where the head makes one stage slower."""
-    step = parallel(Layout(pp=4, micro=micro)).step(Phase("train", 8, 512))
+    step = parallel(ParallelLayout(pp=4, micro=micro)).step(Pass("train", 8, 512))
     longest = max(stage.compute_fs for stage in step.stages)
     assert longest < step.elapsed_fs <= longest * (micro + 3) / micro
     assert step.share("waiting") > 3 / (micro + 3)
 
 
 def test_sums_inside_a_layer_are_never_hidden() -> None:
-    free, paid = (parallel(Layout(tp=4), start=start).step(FORWARD) for start in ("0 s", "10 us"))
+    free, paid = (parallel(ParallelLayout(tp=4), start=start).step(FORWARD) for start in ("0 s", "10 us"))
     assert free.share("exposed") == 0
     exchanges = sum(2 for _ in range(12)) + 2  # two in each layer, one behind the table of words, one of the logits
     assert paid.elapsed_fs - free.elapsed_fs == exchanges * 10 * 10**9
@@ -79,8 +79,8 @@ def test_sums_inside_a_layer_are_never_hidden() -> None:
 
 def test_gradients_hide_behind_the_way_back() -> None:
     """Neither the sum of both nor less than the longer one (mission row P8)."""
-    free = parallel(Layout(dp=8)).step(TRAIN)
-    paid = parallel(Layout(dp=8), bandwidth="20 GB/s").step(TRAIN)
+    free = parallel(ParallelLayout(dp=8)).step(TRAIN)
+    paid = parallel(ParallelLayout(dp=8), bandwidth="20 GB/s").step(TRAIN)
     (stage,) = paid.stages
     assert free.stages[0].gradients_fs == 0
     assert stage.gradients_fs > 0
@@ -88,7 +88,7 @@ def test_gradients_hide_behind_the_way_back() -> None:
 
 
 def test_two_copies_take_as_long_as_one_with_half_the_batch() -> None:
-    one, two = parallel(Layout()).step(Phase("forward", 4, 64)), parallel(Layout(dp=2)).step(FORWARD)
+    one, two = parallel(ParallelLayout()).step(Pass("forward", 4, 64)), parallel(ParallelLayout(dp=2)).step(FORWARD)
     assert one.elapsed_fs == two.elapsed_fs
 
 
@@ -96,23 +96,23 @@ def test_memory_of_a_device_is_divided_and_checked() -> None:
     model = load_model("llama3_70b").model
     network = Network(load_system("8xh100"))
     whole, half, quarter = (
-        Parallel(H100, model, network, Layout(tp=tp)).step(Phase("prefill", 1, 128)) for tp in (1, 2, 4)
+        Parallel(H100, model, network, ParallelLayout(tp=tp)).step(Pass("prefill", 1, 128)) for tp in (1, 2, 4)
     )
     assert not whole.fits and half.fits and quarter.fits
     assert quarter.memory.weights == pytest.approx(whole.memory.weights / 4, rel=0.01)
     with pytest.raises(CapacityError, match="divide it further"):
-        Parallel(H100, model, network, Layout()).require_room(whole)
+        Parallel(H100, model, network, ParallelLayout()).require_room(whole)
 
 
 def test_sequence_parallelism_scatters_every_sum_and_gathers_it_before_the_next_product() -> None:
     """A ring's all-reduce is a reduce-scatter and an all-gather: the same bytes, so the same time on links alone; what
     norms and sums read is a quarter (Korthikanti and others, 2022)."""
-    plain, divided = (Graph.of(gpt2(), tp=4, sp=sp) for sp in (0, 1))
+    plain, divided = (ModelGraph.of(gpt2(), tp=4, sp=sp) for sp in (0, 1))
     counted = [Counter(each.collective for each in graph.exchanges) for graph in (plain, divided)]
     assert counted[0]["all_reduce"] == counted[1]["reduce_scatter"] == counted[1]["all_gather"] - 1
     assert {name for _, name in divided.scattered} >= {"norm1", "norm2"}
     links = {"bandwidth": "100 GB/s"}
-    with_sums, with_parts = (parallel(Layout(tp=4, sp=sp), **links).step(TRAIN) for sp in (0, 1))
+    with_sums, with_parts = (parallel(ParallelLayout(tp=4, sp=sp), **links).step(TRAIN) for sp in (0, 1))
     assert with_parts.stages[0].exposed_fs == pytest.approx(with_sums.stages[0].exposed_fs, rel=1e-3)
     assert with_parts.stages[0].compute_fs < with_sums.stages[0].compute_fs
     assert with_parts.memory.activations < 0.7 * with_sums.memory.activations
@@ -122,7 +122,7 @@ def test_sequence_parallelism_scatters_every_sum_and_gathers_it_before_the_next_
 def test_a_host_that_starts_kernels_slowly_is_as_slow_on_several_devices() -> None:
     """Small steps, kernel by kernel: each of two devices waits for its host as one device does."""
     model = gpt2()
-    eager = Parallel(H100, model, Network(system()), Layout(dp=2), kernels="eager").step(Phase("forward", 2, 8))
-    alone = StepPrice(H100, Graph.of(model), Numbers.of(model), "eager").step(Phase("forward", 1, 8))
+    eager = Parallel(H100, model, Network(system()), ParallelLayout(dp=2), kernels="eager").step(Pass("forward", 2, 8))
+    alone = StepPrice(H100, ModelGraph.of(model), Formats.of(model), "eager").step(Pass("forward", 1, 8))
     assert alone.host_seconds == alone.seconds
     assert eager.seconds == pytest.approx(alone.seconds, rel=1e-6)

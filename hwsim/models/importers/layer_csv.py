@@ -23,7 +23,7 @@ MOST_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """A line of a table, by the names of its columns."""
 
     file: str
@@ -80,7 +80,7 @@ def read_layers(file: str, text: str, name: str) -> tuple[Data, list[str]]:
     return made, list(dict.fromkeys(notes))
 
 
-def _rows(file: str, text: str) -> Iterator[Row]:
+def _rows(file: str, text: str) -> Iterator[LayerRow]:
     try:
         lines = list(csv.reader(StringIO(text), skipinitialspace=True))
     except csv.Error as error:
@@ -96,10 +96,10 @@ def _rows(file: str, text: str) -> Iterator[Row]:
         cells = [cell.strip() for cell in line]
         if len([cell for cell in cells if cell]) < len(head) and "op" not in head:
             raise InputError(f"{file}:{number}: {len(head)} fields are needed, found {len([c for c in cells if c])}")
-        yield Row(file, number, dict(zip(head, cells + [""] * len(head), strict=False)))
+        yield LayerRow(file, number, dict(zip(head, cells + [""] * len(head), strict=False)))
 
 
-def _conv(row: Row, number: int) -> Data:
+def _conv(row: LayerRow, number: int) -> Data:
     height, width, r, s, channels, filters, stride = (row.number(name) for name in CONV)
     if r > height or s > width:
         raise InputError(f"{row.file}:{row.line}: a filter of {r} x {s} does not fit an image of {height} x {width}")
@@ -110,13 +110,13 @@ def _conv(row: Row, number: int) -> Data:
     return {"name": row.name(number), "operations": [image, conv]}
 
 
-def _gemm(row: Row, number: int) -> Data:
+def _gemm(row: LayerRow, number: int) -> Data:
     m, n, k = (row.number(name) for name in GEMM)
     product = op("layer", "product", m=m, n=n, k=k, weights=True)
     return {"name": row.name(number), "operations": [op("rows", "view", makes=(m, k)), product]}
 
 
-def _operator(row: Row, number: int, notes: list[str]) -> Data:
+def _operator(row: LayerRow, number: int, notes: list[str]) -> Data:
     kind = row.cells["op"].strip().lower()
     repeat = row.number("repeat", 1)
     called = f"{plain(row.cells['name'])}_{number}"

@@ -27,7 +27,7 @@ from hwsim.engine.outcome import cycles_to_fs
 from hwsim.errors import CapacityError
 from hwsim.memory.hierarchy import Hierarchy, Traffic
 from hwsim.program.loops import MOST_STEPS
-from hwsim.program.steps import Block, Step
+from hwsim.program.steps import OutputBlock, Step
 from hwsim.spec.memory import StorageSpec
 from hwsim.targets.cpu.model import ZERO, Chunk, CpuCore, StepCost, Transfer
 from hwsim.targets.cpu.tally import CoreTally, Stopwatch
@@ -176,7 +176,7 @@ class CoreAgent:
         self.watch = Stopwatch(f"{core.unit.name}[{number}]")
         self.walk_seconds = self.math_seconds = 0.0
 
-    def run(self, queue: deque[Block], spawn_fs: int) -> Wait:
+    def run(self, queue: deque[OutputBlock], spawn_fs: int) -> Wait:
         """Start, then take blocks until there are none."""
         if spawn_fs:
             self.watch.wait("spawn", spawn_fs)

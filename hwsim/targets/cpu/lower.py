@@ -17,7 +17,7 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.format import FORMATS, BlockFormat, Format
 from hwsim.numerics.representation import FloatFormat, IntFormat
 from hwsim.program.kernel import Kernel
-from hwsim.program.steps import Block, Stage, Step
+from hwsim.program.steps import OutputBlock, Stage, Step
 from hwsim.spec.memory import RegistersSpec
 from hwsim.targets.cpu.spec import CpuSpec
 from hwsim.trace.nest import Instructions
@@ -36,7 +36,7 @@ def converting_stages(kernel: Kernel) -> Sequence[Stage]:
     ]
 
 
-def _converting(block: Block, narrow: frozenset[str], stored: str, compute: str) -> Block:
+def _converting(block: OutputBlock, narrow: frozenset[str], stored: str, compute: str) -> OutputBlock:
     def steps() -> Iterator[Step]:
         for step in block.steps():
             work = step.work
@@ -47,7 +47,7 @@ def _converting(block: Block, narrow: frozenset[str], stored: str, compute: str)
             more = work.instructions + Instructions(convert=count)
             yield replace(step, work=replace(work, fmt=fmt, instructions=more))
 
-    return Block(block.index, steps)
+    return OutputBlock(block.index, steps)
 
 
 # Formats --------------------------------------------------------------------------------------------------------------

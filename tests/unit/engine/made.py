@@ -11,7 +11,7 @@ from hwsim.catalog import load_machine
 from hwsim.engine.outcome import Outcome
 from hwsim.numerics.format import Array, find_format
 from hwsim.program.kernel import Kernel, Setting
-from hwsim.program.steps import Block, Stage, Step
+from hwsim.program.steps import OutputBlock, Stage, Step
 from hwsim.trace.nest import Instructions, Nest, Work
 
 
@@ -31,7 +31,7 @@ class Script(Kernel):
             yield from steps
 
         def stage(number: int, blocks: Sequence[Sequence[Step]]) -> Stage:
-            made = (Block(index, lambda steps=steps: play(steps)) for index, steps in enumerate(blocks))
+            made = (OutputBlock(index, lambda steps=steps: play(steps)) for index, steps in enumerate(blocks))
             return Stage(f"stage {number}", tuple(made))
 
         return [stage(number, blocks) for number, blocks in enumerate(self.script)]

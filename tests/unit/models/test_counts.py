@@ -6,7 +6,7 @@ import pytest
 
 from hwsim.catalog import model_names
 from hwsim.models.count import active_parameters, expected_experts, kept, kept_per_token, macs, parameters
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model
 from hwsim.models.phase import decode, forward, prefill
 
@@ -54,8 +54,8 @@ MACS = {
 }
 
 
-def graph(name: str, **split: int) -> Graph:
-    return Graph.of(load_model(name).model, **split)
+def graph(name: str, **split: int) -> ModelGraph:
+    return ModelGraph.of(load_model(name).model, **split)
 
 
 def test_every_stock_model_has_a_published_count() -> None:
@@ -156,7 +156,7 @@ def test_a_window_bounds_what_is_kept_and_what_is_seen() -> None:
         "model_type": "mistral", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "sliding_window": 8,
     }  # fmt: skip
-    small = Graph.of(model_from_data(read_config("c", numbers, "small")[0], "c"))
+    small = ModelGraph.of(model_from_data(read_config("c", numbers, "small")[0], "c"))
     assert kept(small, 100) == 8 * kept_per_token(small) == 8 * 2 * 2 * 2 * 16
     seen = [min(token, 8) for token in range(1, 21)]
     before = macs(small, forward(1, 20)) - 20 * (2 * (64 * 128 + 64 * 64 + 3 * 64 * 128) + 64 * 100)

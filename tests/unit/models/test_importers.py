@@ -11,7 +11,7 @@ import pytest
 from hwsim.catalog import load_workload
 from hwsim.errors import InputError
 from hwsim.models.count import kept_per_token, macs, parameters
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.models.importers.config_json import FAMILIES, read_config
 from hwsim.models.load import import_file, load_model, model_from_data
 from hwsim.models.phase import forward
@@ -54,7 +54,7 @@ SMALL["deepseek_v3"] = {**SMALL["deepseek_v2"], "q_lora_rank": 24}
 def test_every_family_makes_a_model_whose_operations_fit_each_other(family: str) -> None:
     data = {**SMALL.get(family, LLAMA), "model_type": family}
     model = model_from_data(read_config("config.json", data, "small")[0], "config.json")
-    graph = Graph.of(model)
+    graph = ModelGraph.of(model)
     assert parameters(graph) > 0
     assert macs(graph, forward(1, 8, 8)) > 0
 
@@ -65,7 +65,7 @@ def test_a_model_file_says_the_same_as_the_config_it_was_made_from(tmp_path: Pat
     path.write_text(model_yaml(loaded.model).replace("name: tiny\n", "name: again\n"))
     again = load_workload(path).spec
     assert again.blocks == loaded.model.blocks  # type: ignore[attr-defined]
-    graph = Graph.of(loaded.model)
+    graph = ModelGraph.of(loaded.model)
     own = 64 * 128 + 64 * 64 + 3 * 64 * 160 + 2 * 64
     assert parameters(graph) == 3 * own + 2 * 500 * 64 + 64
     assert kept_per_token(graph) == 2 * 3 * 2 * 16
@@ -113,17 +113,17 @@ Conv2, 31, 31, 5, 5, 96, 256, 1,
 
 def test_scale_sim_convolutions_have_the_multiply_adds_of_the_paper(tmp_path: Path) -> None:
     """Krizhevsky and others, 2012: 55 x 55 and 27 x 27 places."""
-    graph = Graph.of(import_file(config(tmp_path, ALEXNET, "alexnet.csv")).model)
+    graph = ModelGraph.of(import_file(config(tmp_path, ALEXNET, "alexnet.csv")).model)
     assert macs(graph, forward(1, 1)) == 55 * 55 * 96 * 11 * 11 * 3 + 27 * 27 * 256 * 5 * 5 * 96
     assert macs(graph, forward(4, 1)) == 4 * macs(graph, forward(1, 1))
 
 
 def test_scale_sim_products_and_a_table_of_operators(tmp_path: Path) -> None:
     products = import_file(config(tmp_path, "Layer, M, N, K,\nA, 128, 64, 32,\nB, 1, 2, 3,\n", "g.csv")).model
-    assert macs(Graph.of(products), forward(1, 1)) == 128 * 64 * 32 + 6
+    assert macs(ModelGraph.of(products), forward(1, 1)) == 128 * 64 * 32 + 6
     text = "name,op,repeat,m,n,k,read,write\nqkv,matmul,4,8,16,32,,\nodd,fft,2,,,,100,50\n"
     loaded = import_file(config(tmp_path, text, "o.csv"))
-    assert macs(Graph.of(loaded.model), forward(1, 1)) == 4 * 8 * 16 * 32
+    assert macs(ModelGraph.of(loaded.model), forward(1, 1)) == 4 * 8 * 16 * 32
     assert loaded.notes == ("fft: not known; counted as a movement of its numbers",)
 
 
@@ -155,7 +155,7 @@ def test_an_onnx_network_has_the_weights_and_multiply_adds_of_the_stock_model(tm
     from tests.unit.models import onnx_files
 
     loaded = import_file(getattr(onnx_files, name)(tmp_path / f"{name}.onnx"))
-    graph, stock = Graph.of(loaded.model), Graph.of(load_model(name).model)
+    graph, stock = ModelGraph.of(loaded.model), ModelGraph.of(load_model(name).model)
     assert loaded.notes == ()
     assert macs(graph, forward(1, 1)) == macs(stock, forward(1, 1))
     assert parameters(graph) == parameters(stock)
@@ -177,7 +177,7 @@ def test_an_operator_that_nobody_knows_becomes_a_movement_of_its_bytes(tmp_path:
     save(helper.make_model(graph), str(tmp_path / "own.onnx"))
     loaded = import_file(tmp_path / "own.onnx")
     assert loaded.notes == ("1 x Sparkle: not known; counted as a movement of its bytes",)
-    moved = next(node for _, node in Graph.of(loaded.model).nodes() if node.word == "move")
+    moved = next(node for _, node in ModelGraph.of(loaded.model).nodes() if node.word == "move")
     assert (moved.size("read"), moved.size("write")) == (24, 24)
 
 

@@ -11,9 +11,9 @@ import pytest
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy
 from hwsim.models.evaluate import Exact, GivenWeights, RandomWeights, evaluate, tensor_names
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model, model_from_data
-from hwsim.models.numbers import Numbers
+from hwsim.models.numbers import Formats
 from hwsim.models.weights import read_weights
 from tests.unit.models.test_importers import LLAMA
 from tests.unit.models.test_price import small
@@ -21,7 +21,7 @@ from tests.unit.models.test_price import small
 
 def test_a_small_transformer_equals_the_formulas_written_out() -> None:
     """Two layers of attention over four heads that share two heads of keys, token by token, in plain loops."""
-    graph = Graph.of(small(sizes={"layers": 2}))
+    graph = ModelGraph.of(small(sizes={"layers": 2}))
     weights = RandomWeights(3)
     tokens = np.array([[5.0, 17.0, 400.0]])
     found = evaluate(graph, weights, tokens, Exact())
@@ -48,7 +48,7 @@ def test_a_small_transformer_equals_the_formulas_written_out() -> None:
 def test_a_convolution_equals_the_sum_written_out() -> None:
     conv = {"name": "conv", "op": "conv", "channels": 4, "kernel": 3, "stride": 2, "padding": 1, "groups": 2}
     blocks = [{"name": "net", "operations": [conv]}]
-    graph = Graph.of(small(blocks=blocks, input=[2, 5, 5], sizes={}))
+    graph = ModelGraph.of(small(blocks=blocks, input=[2, 5, 5], sizes={}))
     weights, image = RandomWeights(1), np.random.default_rng(0).standard_normal((1, 2, 5, 5))
     kernel = weights.tensor("net.0.conv.weight", (4, 1, 3, 3))
     padded = np.pad(image[0], ((0, 0), (1, 1), (1, 1)))
@@ -66,7 +66,7 @@ def test_a_narrower_format_is_further_off_and_by_about_its_roundoff() -> None:
     found = {}
     for name in ("fp32", "fp16", "bf16", "fp8_e4m3"):
         others = name if name != "fp8_e4m3" else "bf16"
-        accuracy = measure_accuracy(model, Numbers(name, others, others))
+        accuracy = measure_accuracy(model, Formats(name, others, others))
         assert accuracy is not None
         assert accuracy.whole
         found[name] = accuracy.report.rms_rel
@@ -76,7 +76,7 @@ def test_a_narrower_format_is_further_off_and_by_about_its_roundoff() -> None:
 
 
 def test_a_cache_in_eight_bits_costs_accuracy_of_its_own() -> None:
-    wide, narrow = (measure_accuracy(small(), Numbers("bf16", "bf16", kv)) for kv in ("bf16", "fp8_e4m3"))
+    wide, narrow = (measure_accuracy(small(), Formats("bf16", "bf16", kv)) for kv in ("bf16", "fp8_e4m3"))
     assert wide is not None
     assert narrow is not None
     assert narrow.report.rms_rel > 1.3 * wide.report.rms_rel
@@ -85,7 +85,7 @@ def test_a_cache_in_eight_bits_costs_accuracy_of_its_own() -> None:
 @pytest.mark.parametrize("name", ["llama3_70b", "resnet18"])
 def test_a_large_model_is_computed_on_a_slice_that_says_so(name: str) -> None:
     model = load_model(name).model
-    accuracy = measure_accuracy(model, Numbers.of(model))
+    accuracy = measure_accuracy(model, Formats.of(model))
     assert accuracy is not None
     assert not accuracy.whole
     assert accuracy.words.startswith("a slice: ")
@@ -94,7 +94,7 @@ def test_a_large_model_is_computed_on_a_slice_that_says_so(name: str) -> None:
 
 def test_given_weights_are_used_and_checked(tmp_path: Path) -> None:
     model = small(sizes={"layers": 1})
-    graph, numbers = Graph.of(model), Numbers.of(model)
+    graph, numbers = ModelGraph.of(model), Formats.of(model)
     tensors = {name: RandomWeights(7).tensor(name, shape) for name, shape in tensor_names(graph)}
     np.savez(tmp_path / "w.npz", **tensors)
     own = measure_accuracy(model, numbers, read_weights(tmp_path / "w.npz"))
@@ -153,7 +153,7 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
 def test_a_config_runs_end_to_end() -> None:
     from hwsim.models.importers.config_json import read_config
 
-    graph = Graph.of(model_from_data(read_config("c", LLAMA, "tiny")[0], "c"))
+    graph = ModelGraph.of(model_from_data(read_config("c", LLAMA, "tiny")[0], "c"))
     out = evaluate(graph, RandomWeights(), np.array([[1.0, 2.0, 3.0]]), Exact())
     assert out.shape == (1, 3, 500)
     assert np.isfinite(out).all()

@@ -6,10 +6,10 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError
-from hwsim.models.graph import Graph
-from hwsim.models.kernels import SERVING, Lowering
+from hwsim.models.graph import ModelGraph
+from hwsim.models.kernels import SERVING, KernelLowering
 from hwsim.models.load import load_model, model_from_data
-from hwsim.models.numbers import Numbers
+from hwsim.models.numbers import Formats
 from hwsim.models.phase import decode
 from hwsim.models.price import StepPrice
 from hwsim.models.run import run_phases
@@ -37,7 +37,7 @@ def small(**changes: object) -> ModelWorkload:
 
 
 def prices(model: ModelWorkload, machine: str = "h100", **more: object) -> StepPrice:
-    return StepPrice(load_machine(machine).spec, Graph.of(model), Numbers.of(model), **more)  # type: ignore[arg-type]
+    return StepPrice(load_machine(machine).spec, ModelGraph.of(model), Formats.of(model), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -113,7 +113,7 @@ def test_a_backward_pass_has_two_products_for_each_of_the_forward_pass() -> None
 def test_narrow_weights_are_read_sooner_and_the_head_stays_wide() -> None:
     model = load_model("llama3_8b").model
     wide, narrow = (
-        StepPrice(load_machine("h100").spec, Graph.of(model), Numbers(weights, "bf16", "bf16")).decode(1, 128)
+        StepPrice(load_machine("h100").spec, ModelGraph.of(model), Formats(weights, "bf16", "bf16")).decode(1, 128)
         for weights in ("bf16", "w4a16")
     )
     assert 1.8 < wide.seconds / narrow.seconds < 4
@@ -133,8 +133,8 @@ def test_what_an_array_without_a_vector_unit_leaves_to_a_host_is_said() -> None:
         {"name": "conv", "op": "conv", "channels": 8, "kernel": 3}, {"name": "pool", "op": "maxpool", "kernel": 2},
         {"name": "point", "op": "conv", "channels": 8, "kernel": 1}]}]  # fmt: skip
     model = small(blocks=blocks, input=[3, 16, 16], sizes={})
-    numbers = Numbers("int16", "int16", "int16")
-    step = StepPrice(load_machine("eyeriss").spec, Graph.of(model), numbers, "compiled").forward(1, 1)
+    numbers = Formats("int16", "int16", "int16")
+    step = StepPrice(load_machine("eyeriss").spec, ModelGraph.of(model), numbers, "compiled").forward(1, 1)
     assert any("left to a host" in note for note in step.notes)
     assert not any("left to a host" in note and note.startswith("conv") for note in step.notes)
 
@@ -167,8 +167,8 @@ def test_a_timeline_has_every_layer_and_the_seconds_and_joules_of_its_steps() ->
 
 def served_kernels(model: ModelWorkload, rows: int, tp: int = 1) -> dict[str, list[dict[str, int]]]:
     """Sizes of the products of each operation of a layer, for a step that makes a token for each of so many."""
-    low = Lowering(Numbers("bf16", "bf16", "bf16"), SERVING, decode(rows, 1000))
-    graph = Graph.of(model, tp)
+    low = KernelLowering(Formats("bf16", "bf16", "bf16"), SERVING, decode(rows, 1000))
+    graph = ModelGraph.of(model, tp)
     return {
         node.name: [dict(call.sizes) for call in calls if call.product]
         for block, node, calls in low.calls(graph)
@@ -195,7 +195,7 @@ def test_latent_attention_reads_each_latent_vector_once() -> None:
     """61 layers, 64 sequences of 5,000 tokens, 576 numbers of two bytes: 22.5 GB, in 4.7 ms at 4.8 TB/s of an H200;
     read as keys and once more as values it would be twice that."""
     model = load_model("deepseek_v3").model
-    price = StepPrice(load_machine("h200").spec, Graph.of(model, 8), Numbers.of(model))
+    price = StepPrice(load_machine("h200").spec, ModelGraph.of(model, 8), Formats.of(model))
     spent = sum(each.seconds for each in price.decode(64, 5000).operations if each.word == "latent_attention")
     least = 61 * 64 * 5000 * 576 * 2 / 4.8e12
     assert least < spent < 1.7 * least

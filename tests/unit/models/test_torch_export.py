@@ -16,7 +16,7 @@ import pytest
 
 from hwsim.errors import InputError
 from hwsim.models.count import macs, parameters
-from hwsim.models.graph import Graph
+from hwsim.models.graph import ModelGraph
 from hwsim.models.importers import torch_export
 from hwsim.models.importers.repeats import find_blocks
 from hwsim.models.load import LoadedModel, import_file, load_model
@@ -27,7 +27,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 def counts(loaded: LoadedModel) -> tuple[int, int]:
     """Parameters, and multiply-adds of one sample."""
-    graph = Graph.of(loaded.model)
+    graph = ModelGraph.of(loaded.model)
     return parameters(graph), macs(graph, forward(1, 1))
 
 
@@ -55,7 +55,7 @@ def test_a_small_decoder_has_the_weights_and_multiply_adds_of_its_layers() -> No
     assert loaded.notes == ()
     assert counts(loaded) == decoder_counts(100, 32, 3, 16)
     assert loaded.model.use.batch == 2, "as many as it was exported with"
-    assert not Graph.of(loaded.model).is_generative, "a program has a fixed number of tokens"
+    assert not ModelGraph.of(loaded.model).is_generative, "a program has a fixed number of tokens"
 
 
 def test_a_norm_that_is_written_out_is_one_norm_with_its_weights() -> None:
@@ -107,7 +107,7 @@ def test_an_operator_that_nobody_knows_becomes_a_movement_of_its_bytes(tmp_path:
     node["target"] = "torch.ops.mine.sparkle\x1b[31m.default"
     loaded = import_file(archive(tmp_path / "own.pt2", changed))
     assert loaded.notes == ("1 x mine.sparkle31m: not known; counted as a movement of its bytes",)
-    moved = next(node for _, node in Graph.of(loaded.model).nodes() if node.word == "move")
+    moved = next(node for _, node in ModelGraph.of(loaded.model).nodes() if node.word == "move")
     assert (moved.size("read"), moved.size("write")) == (8 * 16 * 16, 8 * 8 * 8)
 
 
@@ -167,7 +167,7 @@ def test_fresh_programs_are_read_as_those_that_ship(tmp_path: Path, core: bool) 
 
     net = ResNet((64, 64, 128, 128, 256, 256, 512, 512), 1000)
     loaded = import_file(exported(net, tmp_path / "resnet18.pt2", torch.randn(4, 3, 224, 224), core=core))
-    stock = Graph.of(load_model("resnet18").model)
+    stock = ModelGraph.of(load_model("resnet18").model)
     assert loaded.notes == ()
     assert counts(loaded) == (parameters(stock), macs(stock, forward(1, 1)))
     model, tokens = Decoder(1000, 64, 4, 2, 32), torch.zeros(3, 32, dtype=torch.long)

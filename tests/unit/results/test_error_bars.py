@@ -11,7 +11,7 @@ import pytest
 
 import hwsim
 from hwsim.error_bar import NEVER_COMPARED, interval_words, within_bars
-from hwsim.results.bar_table import LEVELS, TIME, BarTable, Group, decade_of, estimate, interval_of, shipped_table
+from hwsim.results.bar_table import LEVELS, TIME, BarGroup, BarTable, decade_of, estimate, interval_of, shipped_table
 from hwsim.target import ComparedPart, Target
 from tests.cli.command_line import hwsim as command
 from tests.contract.test_targets import MACHINES
@@ -21,10 +21,10 @@ NORMAL_80 = 1.2816
 """80 % of a normal distribution lie within so many standard deviations (any table of it)."""
 
 
-def normal(family: str, machine: str, middle: float, sigma: float, rows: int = 10_000, decade: int = -4) -> Group:
+def normal(family: str, machine: str, middle: float, sigma: float, rows: int = 10_000, decade: int = -4) -> BarGroup:
     """The quantiles of a normal distribution, from many draws."""
     draws = np.random.default_rng(0).normal(middle, sigma, 100_000)
-    return Group(TIME, family, machine, decade, rows, tuple(float(point) for point in np.quantile(draws, LEVELS)))
+    return BarGroup(TIME, family, machine, decade, rows, tuple(float(point) for point in np.quantile(draws, LEVELS)))
 
 
 def part(family: str, seconds: float = 2e-4) -> ComparedPart:

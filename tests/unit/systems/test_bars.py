@@ -7,7 +7,7 @@ from math import exp
 import pytest
 
 from hwsim.error_bar import ErrorBar
-from hwsim.results.bar_table import LEVELS, TIME, BarTable, Group, decade_of
+from hwsim.results.bar_table import LEVELS, TIME, BarGroup, BarTable, decade_of
 from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN, served_bars
 from hwsim.systems.requests import Stream, closed_loop, open_loop
 from hwsim.systems.serve_model import make_service
@@ -24,7 +24,7 @@ def bars(system: str, stream: Stream = USERS, **words: str) -> dict[str, ErrorBa
     points = tuple(WIDE * (2 * level - 1) for level in LEVELS)
     seconds = {FIRST_TOKEN: result.ttft.mean, OUTPUT_TOKEN: result.tpot.mean}
     table = BarTable(
-        Group(TIME, family, machine, decade_of(value), 200, points)
+        BarGroup(TIME, family, machine, decade_of(value), 200, points)
         for family, value in seconds.items()
         for machine in ("h100", "h200")
     )

@@ -6,27 +6,27 @@ import numpy as np
 import pytest
 
 from hwsim.systems import shards
-from hwsim.systems.layout import Layout
+from hwsim.systems.layout import ParallelLayout
 from hwsim.systems.shards import Small, check_split, gradients, whole
 
 
 @pytest.mark.parametrize(
     "layout",
     [
-        Layout(tp=2), Layout(tp=4), Layout(tp=3), Layout(pp=2), Layout(pp=4), Layout(dp=4), Layout(ep=2), Layout(ep=4),
-        Layout(tp=2, pp=2, dp=2), Layout(tp=2, ep=2), Layout(tp=2, pp=2, dp=2, ep=2),
-        Layout(tp=2, sp=1), Layout(tp=4, sp=1), Layout(tp=3, pp=2, dp=2, sp=1), Layout(tp=2, ep=2, sp=1),
+        ParallelLayout(tp=2), ParallelLayout(tp=4), ParallelLayout(tp=3), ParallelLayout(pp=2), ParallelLayout(pp=4), ParallelLayout(dp=4), ParallelLayout(ep=2), ParallelLayout(ep=4),
+        ParallelLayout(tp=2, pp=2, dp=2), ParallelLayout(tp=2, ep=2), ParallelLayout(tp=2, pp=2, dp=2, ep=2),
+        ParallelLayout(tp=2, sp=1), ParallelLayout(tp=4, sp=1), ParallelLayout(tp=3, pp=2, dp=2, sp=1), ParallelLayout(tp=2, ep=2, sp=1),
     ],
     ids=lambda layout: layout.words,
 )  # fmt: skip
-def test_every_split_gives_the_answer_of_the_whole(layout: Layout) -> None:
+def test_every_split_gives_the_answer_of_the_whole(layout: ParallelLayout) -> None:
     found = check_split(layout, seed=3)
     assert found.passed, found
     assert (found.gradients is None) == (layout.dp == 1 or layout.ep > 1)
 
 
 def test_gradients_are_those_of_central_differences() -> None:
-    small = Small.of(Layout(), seed=5)
+    small = Small.of(ParallelLayout(), seed=5)
     weights, text = small.weights(), small.text()
     found = gradients(small, weights, text, 1)
 
@@ -47,14 +47,14 @@ def test_gradients_are_those_of_central_differences() -> None:
 def test_a_sum_that_is_left_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail: without the all-reduce every device goes on with its part alone."""
     monkeypatch.setattr(shards, "all_reduce", list)
-    assert not check_split(Layout(tp=2)).passed
-    assert not check_split(Layout(dp=2)).passed
+    assert not check_split(ParallelLayout(tp=2)).passed
+    assert not check_split(ParallelLayout(dp=2)).passed
 
 
 def test_tokens_of_others_that_do_not_come_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequence parallelism: a device that reads its own tokens in place of all answers something else."""
     monkeypatch.setattr(shards, "gather_tokens", lambda arrays: [np.concatenate(2 * [each], 1) for each in arrays])
-    assert not check_split(Layout(tp=2, sp=1)).passed
+    assert not check_split(ParallelLayout(tp=2, sp=1)).passed
 
 
 def test_tokens_that_stay_at_home_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,4 +64,4 @@ def test_tokens_that_stay_at_home_are_noticed(monkeypatch: pytest.MonkeyPatch) -
         return list(arrays) if op == "all_to_all" else whole_exchange(op, algorithm, arrays)
 
     monkeypatch.setattr(shards, "_collective", lost)
-    assert not check_split(Layout(ep=2)).passed
+    assert not check_split(ParallelLayout(ep=2)).passed
