@@ -26,7 +26,7 @@ from hwsim.text import HIDDEN, visible
 INTERRUPTED = 130
 _MOST_SAID = 200
 """Letters of an error that was not foreseen."""
-_SELDOM = (100_000, 20, 20)
+_SELDOM = (300_000, 20, 20)
 """How often the memory of a process of its own is searched for circles: imports alone leave 100,000 objects."""
 _COMPLETION = "_HWSIM_COMPLETE"
 """The environment variable by which a shell asks for completions."""
