@@ -13,12 +13,24 @@ from hwsim.systems.shards import Small, check_split, gradients, whole
 @pytest.mark.parametrize(
     "layout",
     [
-        ParallelLayout(tp=2), ParallelLayout(tp=4), ParallelLayout(tp=3), ParallelLayout(pp=2), ParallelLayout(pp=4), ParallelLayout(dp=4), ParallelLayout(ep=2), ParallelLayout(ep=4),
-        ParallelLayout(tp=2, pp=2, dp=2), ParallelLayout(tp=2, ep=2), ParallelLayout(tp=2, pp=2, dp=2, ep=2),
-        ParallelLayout(tp=2, sp=1), ParallelLayout(tp=4, sp=1), ParallelLayout(tp=3, pp=2, dp=2, sp=1), ParallelLayout(tp=2, ep=2, sp=1),
+        ParallelLayout(tp=2),
+        ParallelLayout(tp=4),
+        ParallelLayout(tp=3),
+        ParallelLayout(pp=2),
+        ParallelLayout(pp=4),
+        ParallelLayout(dp=4),
+        ParallelLayout(ep=2),
+        ParallelLayout(ep=4),
+        ParallelLayout(tp=2, pp=2, dp=2),
+        ParallelLayout(tp=2, ep=2),
+        ParallelLayout(tp=2, pp=2, dp=2, ep=2),
+        ParallelLayout(tp=2, sp=1),
+        ParallelLayout(tp=4, sp=1),
+        ParallelLayout(tp=3, pp=2, dp=2, sp=1),
+        ParallelLayout(tp=2, ep=2, sp=1),
     ],
     ids=lambda layout: layout.words,
-)  # fmt: skip
+)
 def test_every_split_gives_the_answer_of_the_whole(layout: ParallelLayout) -> None:
     found = check_split(layout, seed=3)
     assert found.passed, found
