@@ -94,9 +94,9 @@ def test_the_shipped_files_read_and_write_themselves() -> None:
     assert standing_text(read_standings(standing_file())) == standing_file().read_text(encoding="utf-8")
 
 
-TOO_NARROW = {"array_products": (0.6, 0.75)}
-"""Families whose bars hold less often than they say. Bars of all arrays were last made from the rows of tpu_v6e alone,
-and judge Gemmini and the first TPU as well; whether that is the whole reason was not looked into."""
+TOO_NARROW = {"served_output_token": (0.65, 0.75)}
+"""Families whose bars hold less often than they say: rows of one engine and model on an H200 are off together, and those
+that judge are others than those that the bar was made of."""
 
 
 def test_the_shipped_table_holds_on_the_rows_that_judged_it() -> None:
