@@ -42,8 +42,8 @@ _PLAIN = {"memcpy", "memmove", "memset"}
 _SIGNED, _UNSIGNED, _TRUTH, _NOTHING = "signed", "unsigned", "truth", "nothing"
 
 _TUPLES: dict[int, tuple[tuple[Any, ...], list[Any], list[Any]]] = {}
-"""Named tuples of arrays come again and again: the last few, with their kinds and words."""
-_MOST_TUPLES = 8
+"""Named tuples of arrays come again and again: the last two, with their kinds and words. More would keep arrays."""
+_MOST_TUPLES = 2
 
 
 def take_apart(arguments: Sequence[Any], kinds: list[Any], words: list[Any]) -> None:

@@ -12,8 +12,8 @@ from typing import Literal
 
 from hwsim.errors import CapacityError, ShapeError
 from hwsim.numerics.format import Format
-from hwsim.program.cuts import AxisView
 from hwsim.program.operation import wide_format
+from hwsim.program.tiling import AxisView
 from hwsim.units import format_bytes
 
 HeadLayout = Literal["heads", "columns", "matrix"]

@@ -33,7 +33,6 @@ from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.bind import Program, bind
 from hwsim.program.convolution import ConvShape
 from hwsim.program.count import needs_floats
-from hwsim.program.cuts import LoopCuts
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loop_kernel import LoopKernel
@@ -42,7 +41,7 @@ from hwsim.program.operation import Operation, StatementOperator
 from hwsim.program.operator import Names, OperatorKernel, OperatorRun, need_floats
 from hwsim.program.rounding import MOST, Rounding
 from hwsim.program.statement import all_statements, parse_statements
-from hwsim.program.tiling import fit_plan
+from hwsim.program.tiling import LoopCuts, fit_plan
 
 MOST_TILES = 2048
 """Around an epilogue that is done tile by tile, not more tiles than this are told apart."""

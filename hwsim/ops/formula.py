@@ -27,13 +27,13 @@ from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program import operation as core
 from hwsim.program.bind import Program, bind
-from hwsim.program.cuts import LoopCuts
 from hwsim.program.group import Group
 from hwsim.program.interpret import interpret
 from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
 from hwsim.program.operation import OPERATIONS, Operation, OwnOperation, StatementOperator
 from hwsim.program.statement import parse_statements
+from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.schedule import Extent, IndexName, ParallelSchedule, TensorName

@@ -13,13 +13,13 @@ from pydantic import Field, model_validator
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.program.bind import statement_indices
-from hwsim.program.cuts import LoopCuts
 from hwsim.program.evaluate import Product, find_product
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand
 from hwsim.program.operation import Parameter, StatementOperator, operation
 from hwsim.program.tensors import Storage
+from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Spec
 from hwsim.spec.schedule import Extent, ParallelSchedule
 

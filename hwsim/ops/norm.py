@@ -12,9 +12,9 @@ from pydantic import Field
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.pointwise import MatrixSizes
-from hwsim.program.cuts import LoopCuts
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Measured, Parameter, StatementOperator, operation
+from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Spec
 from hwsim.spec.schedule import Extent, ParallelSchedule
 

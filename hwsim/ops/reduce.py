@@ -11,9 +11,9 @@ from pydantic import Field
 
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
-from hwsim.program.cuts import LoopCuts
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Parameter, StatementOperator, operation
+from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Spec
 from hwsim.spec.schedule import Extent, ParallelSchedule
 

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from hwsim.numerics.format import Array, Format
 from hwsim.program.count import flops_of
-from hwsim.program.cuts import AxisView, LoopCuts
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan
 from hwsim.program.operation import Operation, StatementOperator, operation
+from hwsim.program.tiling import AxisView, LoopCuts
 from hwsim.spec.base import Spec
 from hwsim.spec.schedule import Extent, ParallelSchedule
 from hwsim.trace.nest import Instructions

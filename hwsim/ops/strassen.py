@@ -14,10 +14,10 @@ from pydantic import Field
 
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.matmul import MatmulSizes, ProductSchedule, product_layout
-from hwsim.program.cuts import LoopCuts
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Measured, StatementOperator, operation
 from hwsim.program.rounding import Rounding, sum_pieces
+from hwsim.program.tiling import LoopCuts
 from hwsim.spec.schedule import Extent
 
 Terms = tuple[tuple[int, int], ...]

@@ -16,7 +16,6 @@ from hwsim.numerics.datapath import accumulate
 from hwsim.numerics.format import Array, BlockFormat, Format
 from hwsim.numerics.quantize import ScaledFormat
 from hwsim.program.bind import Program
-from hwsim.program.cuts import AxisView, LoopCuts
 from hwsim.program.evaluate import (
     Frame,
     Groups,
@@ -36,7 +35,7 @@ from hwsim.program.loops import Item, Loop, LoopPlan, Operand, Range, Ranges, Ti
 from hwsim.program.statement import Statement, TileBlock, all_statements
 from hwsim.program.tensors import AxisStep
 from hwsim.program.tile_block import Place, Private, TileEdge
-from hwsim.program.tiling import count_registers
+from hwsim.program.tiling import AxisView, LoopCuts, count_registers
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 

@@ -15,11 +15,11 @@ import numpy as np
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program.bind import Program, plus, reduced_indices, times
-from hwsim.program.cuts import AxisView
 from hwsim.program.expression import Affine, Element, Expr, IndexValue, Local, mapped
 from hwsim.program.group import all_groups, make_groups
 from hwsim.program.operation import StatementOperator
 from hwsim.program.statement import Line, Statement, TileBlock
+from hwsim.program.tiling import AxisView
 
 
 def is_elementwise(operator: StatementOperator) -> bool:

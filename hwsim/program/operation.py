@@ -32,7 +32,6 @@ from hwsim.numerics.format import Array, Format, find_format
 from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices
 from hwsim.program.convolution import find_convolution
 from hwsim.program.count import needs_floats
-from hwsim.program.cuts import AxisView, LoopCuts
 from hwsim.program.emit import Emitter
 from hwsim.program.evaluate import find_product
 from hwsim.program.expression import Apply, Element, Expr
@@ -44,6 +43,7 @@ from hwsim.program.operator import Names, Operator, OperatorKernel, OperatorRun,
 from hwsim.program.rounding import Rounding, storing_error, sum_pieces
 from hwsim.program.statement import Line, Statement, TileBlock, all_statements, parse_statements
 from hwsim.program.tensors import Storage
+from hwsim.program.tiling import AxisView, LoopCuts
 from hwsim.spec.base import Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.schedule import ParallelSchedule

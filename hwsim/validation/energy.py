@@ -36,6 +36,7 @@ from hwsim.targets.grid.mapping import (
     Role,
     RowStationary,
     count_accesses,
+    problems,
 )
 from hwsim.targets.grid.model import PeGrid
 from hwsim.units import EnergyField, EnergyPrice
@@ -131,12 +132,13 @@ def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> Me
     n, c, m, h, w, r, s, stride, pad, groups = (integer(path, record, column) for column in SHAPE)
     shape = ConvShape(c, m, (h, w), (r, s), n, (stride, stride), (pad, pad), groups=groups)
     zeros = number(path, record, "zero_inputs_pct") / 100
-    said = record.get("mapping")
-    cost = (
-        grid.cost(RowStationary.of(shape, _letters(path, record)), zeros)
-        if said
-        else find_mapping(grid, shape, zeros, goal="energy")
-    )
+    if record.get("mapping"):
+        given = RowStationary.of(shape, _letters(path, record))
+        if wrong := problems(given, grid.sizes):
+            raise table_error(path, int(record[LINE]), "mapping", "; ".join(wrong))
+        cost = grid.cost(given, zeros)
+    else:
+        cost = find_mapping(grid, shape, zeros, goal="energy")
     played = play_mapping(grid, cost, zeros)
     assert machine.energy is not None
     picojoules = sum(

@@ -86,6 +86,8 @@ NEARLY = 0.9
 """A part that alone takes this share of the time decides it, where everything overlaps: no run can be shorter."""
 ALIKE = 0.99
 """Parts this close to the longest are as long; of them, the one that more cycles went to is named."""
+MUCH_LESS = 0.8
+"""A unit at work for less than this of what another part takes beside it does not decide, whatever its row says."""
 ALWAYS = 0.95
 """A unit that is at work for this share of the time always has work."""
 NEAR_PEAK = 0.95
@@ -197,7 +199,7 @@ def _deciding(result: RunResult) -> tuple[str, float]:
     (_, name), cycles = next(iter(together.items()))
     if _overlaps_all(result) and name in COMPUTE and result.time_s:
         beside = max(parts, key=lambda part: parts[part])
-        if parts.get(name, 0.0) < ALIKE * parts[beside]:
+        if parts.get(name, 0.0) < MUCH_LESS * parts[beside]:
             return beside, parts[beside] / result.time_s
     return name, cycles / sum(together.values())
 

@@ -95,8 +95,8 @@ def test_the_shipped_files_read_and_write_themselves() -> None:
 
 
 TOO_NARROW = {"served_output_token": (0.65, 0.75)}
-"""Families whose bars hold less often than they say: rows of one engine and model on an H200 are off together, and those
-that judge are others than those that the bar was made of."""
+"""Families whose bars hold less often than they say: rows of one engine and model on an H200 are off together, and
+those that judge are others than those that the bar was made of."""
 
 
 def test_the_shipped_table_holds_on_the_rows_that_judged_it() -> None:
