@@ -148,11 +148,11 @@ class TilingSearch:
         if self.chip.array.dataflow != "ws":
             return size
         if name == "k" and not unit.gathers:
-            channels = box[self.view.k[-1]]
+            channels = box[self.view.k[-1]] if box else 1
             return size // channels * -(-channels // unit.rows) * unit.rows
         if name != "m" or unit.least_rows == 1:
             return size
-        run = box[self.view.m[-1]]
+        run = box[self.view.m[-1]] if box else 1
         whole, rest = divmod(run, unit.rows)
         last = max(rest, min(unit.rows, unit.least_rows)) if rest else unit.rows
         return size // run * (whole * unit.rows + (last if rest else 0)) + unit.rows - last
