@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.console import err, print_json, write_json
+from hwsim.cli.console import bars, err, print_json, write_json
 from hwsim.errors import InputError, OutputError
 from hwsim.files import check_output_file
 
@@ -160,7 +160,7 @@ def follow(news: Iterable[Finished], total: int, doing: str) -> SweepTally:
     columns = (
         TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"), TimeRemainingColumn()
     )  # fmt: skip
-    shown = Progress(*columns, console=err(), transient=True, disable=not err().is_terminal)
+    shown = Progress(*columns, console=bars(), transient=True)
     with heeding_ctrl_c() as asked, shown as bar:
         task = bar.add_task("points", total=total, failed="")
         for each in news:

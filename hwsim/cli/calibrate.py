@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwsim.cli.arguments import JsonFile, check_output, check_place
-from hwsim.cli.console import err, out, styled
+from hwsim.cli.console import bars, out, styled
 from hwsim.errors import InputError
 from hwsim.files import write_text
 
@@ -65,7 +65,7 @@ def _follow(calibrator: Calibrator) -> list[News]:
 
     columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     told = []
-    with Bar(*columns, console=err(), transient=True, disable=not err().is_terminal) as bar:
+    with Bar(*columns, console=bars(), transient=True) as bar:
         task = bar.add_task("probes", total=None)
         for message in calibrator.run():
             if isinstance(message, int):

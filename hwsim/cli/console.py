@@ -55,6 +55,12 @@ def err() -> Console:
     return _console(stderr=True)
 
 
+def bars() -> Console:
+    """For progress bars: nothing at all where stderr is no terminal (a Progress of Rich 13 ends with an empty line)."""
+    console = err()
+    return console if console.is_terminal else Console(quiet=True)
+
+
 def print_json(data: Any) -> None:
     """Machine-readable output: indented JSON and nothing else; escapes where stdout cannot say a letter."""
     sys.stdout.write(json_text(data, ensure_ascii=not says_everything(sys.stdout)))

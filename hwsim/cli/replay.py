@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.arguments import Settings, check_output
-from hwsim.cli.console import err, out, styled, titled_table
+from hwsim.cli.console import bars, err, out, styled, titled_table
 from hwsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -165,7 +165,6 @@ class _Bar:
 def _progress(reader: TraceReader) -> Iterator[_Bar]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = err()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -173,7 +172,7 @@ def _progress(reader: TraceReader) -> Iterator[_Bar]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=bars(), transient=True) as bar:
         first = "starting (the first run on a computer also compiles, for some seconds)"
         yield _Bar(bar, bar.add_task(first, total=reader.total_bytes, rate=""), reader)
 

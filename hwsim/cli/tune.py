@@ -18,7 +18,7 @@ from hwsim.cli.arguments import (
     store_files,
     word_completion,
 )
-from hwsim.cli.console import err, screen, styled
+from hwsim.cli.console import bars, err, screen, styled
 from hwsim.errors import InputError
 from hwsim.results.metrics import about, write
 from hwsim.text import counted, digits
@@ -123,7 +123,7 @@ def _follow(
     told = f"{request.count:,} combinations of {names} on {request.machines[0]}"
     console.print(told, style="dim", soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=bars(), transient=True) as bar:
         task = bar.add_task("checking", total=None)
         last = monotonic()
 

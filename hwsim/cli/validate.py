@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.arguments import check_output
-from hwsim.cli.console import err, make_table, out, screen, styled
+from hwsim.cli.console import bars, err, make_table, out, screen, styled
 from hwsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _follow(family: str, progress: Progress) -> Report:
     from hwsim.validation.report import Report
 
     columns = (TextColumn(f"comparing: {family}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=err(), transient=True, disable=not err().is_terminal) as bar:
+    with Bar(*columns, console=bars(), transient=True) as bar:
         task = bar.add_task("rows", total=None)
         for message in progress:
             if isinstance(message, Report):

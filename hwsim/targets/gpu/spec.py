@@ -125,7 +125,7 @@ class LibrarySpec(Spec):
         description="Share of the L2 that data fills which all SMs read: half, where each half of it keeps a copy.",
     )
     loaded_latency: Rate = Field(
-        1.0, ge=1, description="Latency of a load among those that tiles have under way, over that of one alone."
+        1.0, description="Latency of a load among those that tiles have under way, over that of one alone."
     )
     stream_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that long streams reach.")
     softmax_columns: KernelTile = Field(
