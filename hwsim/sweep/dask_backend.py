@@ -143,6 +143,8 @@ class DaskBackend(Backend):
             ) from None
         own = model_version()
         for worker, found in self._client.run(model_version, on_error="return").items():
+            if isinstance(found, OSError):
+                continue  # it went while it was asked; what comes back from others says its model itself
             if found != own:
                 self._leave()
                 what = f"computes with model {found}" if isinstance(found, str) else f"cannot run hwsim ({found})"

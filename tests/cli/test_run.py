@@ -38,7 +38,7 @@ def test_run_alone_works_and_its_screen_has_the_key_facts() -> None:
     ):
         assert fact in outcome.out, fact
     lines = outcome.out.splitlines()
-    assert len(lines) <= 48
+    assert len(lines) <= 49  # Rich 13 wraps one line more
     assert max(len(line.rstrip()) for line in lines) <= 100
 
 

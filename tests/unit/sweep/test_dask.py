@@ -17,8 +17,10 @@ import pytest
 
 import hwsim
 from hwsim.errors import InputError, PassingError
+from hwsim.sweep.dask_backend import DaskBackend
 from hwsim.sweep.executor import Tls, make_backend
 from hwsim.sweep.grid import make_request
+from hwsim.sweep.point import model_version
 from hwsim.sweep.runner import run_request
 from hwsim.sweep.store import ResultStore
 from tests.cli.command_line import hwsim as command
@@ -231,3 +233,32 @@ def test_certificates_belong_to_a_scheduler_that_uses_them() -> None:
 )
 def test_a_cluster_that_anyone_can_reach_is_warned_of(address: str, warned: bool) -> None:
     assert ("whoever reaches it may run code" in make_backend("dask", 1, address).warning) is warned
+
+
+class Workers:
+    """A client whose workers answer as they are told."""
+
+    def __init__(self, answers: dict[str, object]) -> None:
+        self.answers = answers
+
+    def wait_for_workers(self, count: int, timeout: float) -> None:
+        """They are there."""
+
+    def run(self, function: object, on_error: str) -> dict[str, object]:
+        return self.answers
+
+    def nthreads(self) -> dict[str, int]:
+        return dict.fromkeys(self.answers, 1)
+
+    def close(self, timeout: float) -> None:
+        """Nothing to close."""
+
+
+def test_a_worker_that_goes_while_it_is_asked_for_its_model_is_no_other_model() -> None:
+    """Seen in one of sixty random kills: the sweep ended with advice to install the same hwsim."""
+    backend = DaskBackend(1, "tcp://127.0.0.1:1")
+    backend._client = Workers({"gone": OSError("Stream is closed"), "there": model_version()})
+    backend._check_workers()
+    backend._client = Workers({"there": model_version(), "other": "0.2.0"})
+    with pytest.raises(InputError, match=r"other computes with model 0\.2\.0"):
+        backend._check_workers()
