@@ -28,6 +28,8 @@ _MOST_SAID = 200
 """Letters of an error that was not foreseen."""
 _SELDOM = (300_000, 20, 20)
 """How often the memory of a process of its own is searched for circles: imports alone leave 100,000 objects."""
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
+# A thread of NumPy's BLAS that has nothing to do sleeps after 2**18 cycles; after 2**28, a short run would pay for it.
 _COMPLETION = "_HWSIM_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 
