@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hwsim.memory.hierarchy import Hierarchy, Traffic
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Nest, slice_outer
 from hwsim.validation.cache import Sizes, nests
 

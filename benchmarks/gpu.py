@@ -11,8 +11,8 @@ from statistics import median
 from time import perf_counter
 
 from hwsim.catalog import load_machine
-from hwsim.engine.floor import Floor
-from hwsim.program.gemm import GemmShape
+from hwsim.engine.play import Floor
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.agent import GridPlay
 from hwsim.targets.gpu.model import GpuModel
 from hwsim.targets.gpu.target import GpuTarget

@@ -23,7 +23,7 @@ from threading import RLock
 from types import FunctionType
 from typing import Any
 
-from hwsim.private import private_folder, trouble, why_none
+from hwsim.files import private_folder, trouble, why_none
 
 Function = Callable[..., Any]
 """Numba finds the types out itself, so that compiled functions may go without annotations."""

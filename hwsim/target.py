@@ -22,10 +22,9 @@ from hwsim.errors import OverrideError
 from hwsim.numerics.datapath import SumRule
 from hwsim.program.kernel import Kernel
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
-from hwsim.spec.choices import LAYOUT
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import locate, parameter_keys
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.workload import LAYOUT, WorkloadSpec
 
 if TYPE_CHECKING:
     from hwsim.memory.set_pressure import Pressure

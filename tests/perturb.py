@@ -108,7 +108,7 @@ class KernelAlone:
     precision: str
 
     def __call__(self, machine: MachineSpec) -> Numbers:
-        from hwsim.program.gemm import GemmShape
+        from hwsim.program.contraction import GemmShape
         from hwsim.targets.gpu.model import GpuModel
 
         sm: Any = machine.compute[0]

@@ -63,7 +63,7 @@ def _check(name: str) -> Verdict:
         load_workload,
         shown,
     )
-    from hwsim.systems.find import described_kind, load_described
+    from hwsim.systems.spec import described_kind, load_described
 
     shown_name, kind = name, None
     try:
@@ -135,8 +135,7 @@ def schema_command(what: Annotated[FileKind, typer.Argument(help="Which kind of 
 
     declared = any_workload() if what is FileKind.WORKLOAD else MachineSpec
     if what in (FileKind.SYSTEM, FileKind.ENGINE):
-        from hwsim.systems.engine_spec import EngineSpec
-        from hwsim.systems.spec import SystemSpec
+        from hwsim.systems.spec import EngineSpec, SystemSpec
 
         declared = SystemSpec if what is FileKind.SYSTEM else EngineSpec
     print_json(json_schema(f"hwsim {what.value}", declared))

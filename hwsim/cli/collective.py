@@ -41,8 +41,7 @@ def collective_command(
 ) -> None:
     """Show how long devices take to exchange data: algorithm, time, formula, links; all-reduce if none is named."""
     from hwsim.systems.communicate import check_library, communicate
-    from hwsim.systems.find import load_system
-    from hwsim.systems.spec import Operation
+    from hwsim.systems.spec import Operation, load_system
 
     output = check_output(json_file, plot, words, timeline=timeline)
     names = [word for word in words if "=" not in word]
@@ -116,8 +115,7 @@ def _devices(text: str | None, system: SystemSpec) -> int:
 
 
 def _algorithms(system: SystemSpec, op: str, library: str, devices: int, form: str) -> list[str]:
-    from hwsim.systems.communicate import candidates
-    from hwsim.systems.topology import LinkTopology
+    from hwsim.systems.communicate import LinkTopology, candidates
 
     topology = LinkTopology.of(system, range(devices))
     return list(dict.fromkeys(plan.kernel.name for plan in candidates(topology, op, library, form)))

@@ -14,7 +14,7 @@ from hwsim.text import counted, data, digits, joules, percent, seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hwsim.systems.hosted import HostedRun, HostedStep
+    from hwsim.systems.host import HostedRun, HostedStep
     from hwsim.systems.model_on_system import Candidate, SystemRun
     from hwsim.systems.parallel import ParallelStep
 
@@ -124,7 +124,7 @@ def _print_check(console: Console, run: SystemRun) -> None:
 def _show_hosted(model: str, system: str, parameters: dict[str, str], output: Output, timeline: Path | None) -> None:
     """A model whose layers a host keeps or computes in part."""
     from hwsim.cli.model import _progress
-    from hwsim.systems.hosted import run_hosted
+    from hwsim.systems.host import run_hosted
 
     with _progress() as told:
         run = run_hosted(model, system, parameters, timeline=timeline is not None, told=told)

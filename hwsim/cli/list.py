@@ -56,7 +56,7 @@ def _description(kind: Kind, name: str) -> str:
 
     try:
         if kind in ("system", "engine"):
-            from hwsim.systems.find import load_described
+            from hwsim.systems.spec import load_described
 
             description = load_described(kind, name).description
         else:

@@ -71,7 +71,7 @@ def model_command(
     from hwsim.models.weights import read_weights
     from hwsim.ops.model import ModelWorkload
     from hwsim.spec.parameters import with_parameters
-    from hwsim.systems.find import is_system
+    from hwsim.systems.spec import is_system
 
     name, machine, parameters = _sorted(words)
     output = check_output(json_file, plot, (*words, weights), timeline=timeline)
@@ -133,7 +133,7 @@ def _write_timeline(path: Path, found: ModelRun) -> None:
 def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     """The model, the machine, and parameters; the two names in any order."""
     from hwsim.catalog import machine_names
-    from hwsim.systems.find import is_system
+    from hwsim.systems.spec import is_system
 
     names = [word for word in words if "=" not in word]
     parameters = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as batch=8", "")

@@ -208,7 +208,7 @@ def _level(counters: CacheCounters) -> dict[str, int | float]:
 
 def _links(spec: MachineSpec, levels: dict[str, CacheCounters], replay: Replay) -> dict[str, int]:
     """Bytes over each link, in both directions, from the compute unit outwards."""
-    from hwsim.spec.memory import DramSpec, RegistersSpec
+    from hwsim.spec.machine import DramSpec, RegistersSpec
 
     inner = next((level.name for level in spec.memory if isinstance(level, RegistersSpec)), spec.compute[0].name)
     memory = next((level.name for level in spec.memory if isinstance(level, DramSpec)), "memory")

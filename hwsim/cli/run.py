@@ -15,8 +15,7 @@ from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spin
 from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
 from hwsim.energy import STATIC
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
-from hwsim.files import note_input, read_file, write_text
-from hwsim.private import private_folders, why_none
+from hwsim.files import note_input, private_folders, read_file, why_none, write_text
 from hwsim.results.metrics import shown, write
 from hwsim.text import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts
 
@@ -112,7 +111,7 @@ def _check_timeline(given: Words) -> None:
 
 
 def _write_energy(path: Path, result: RunResult) -> None:
-    from hwsim.results.energy import energy_csv
+    from hwsim.results.metrics import energy_csv
 
     if result.energy_j is None:
         raise InputError(f"--energy-csv {path}: {result.machine} has no energy prices")
@@ -232,7 +231,7 @@ def stage_table(result: RunResult) -> Table:
 
 def why_table(result: RunResult, why: Why) -> Table:
     """Where the cycles went: all units together, the largest first."""
-    from hwsim.engine.attribution import BUSY, summed
+    from hwsim.engine.outcome import BUSY, summed
 
     together = summed(result.attribution)
     whole = sum(together.values())
@@ -318,7 +317,7 @@ def _print_time(console: Console, result: RunResult, why: Why) -> None:
 def _print_energy(console: Console, result: RunResult, why: Why) -> None:
     from rich.text import Text
 
-    from hwsim.results.energy import energy_split
+    from hwsim.results.metrics import energy_split
 
     if result.energy_j is None or result.power_w is None:
         console.print(styled(("energy", "bold"), "  this machine has no energy prices"), style="dim")

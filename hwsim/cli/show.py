@@ -45,7 +45,7 @@ def show_command(
     """Show a machine, workload, system or engine."""
     from hwsim.spec.fields import as_data, as_yaml
     from hwsim.spec.machine import MachineSpec
-    from hwsim.systems.find import described_kind, load_described
+    from hwsim.systems.spec import described_kind, load_described
 
     if on is not None:
         print_knobs(name, on, settings or (), as_json)

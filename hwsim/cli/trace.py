@@ -13,7 +13,7 @@ from hwsim.errors import InputError
 from hwsim.text import counted
 
 if TYPE_CHECKING:
-    from hwsim.trace.labels import LabelledAccess
+    from hwsim.trace.layout import LabelledAccess
 
 TRACE_EXAMPLE = "Example: [cyan]hwsim trace course_cpu matmul_tiled n=4 tile=2[/cyan]"
 
@@ -35,7 +35,7 @@ def trace_command(
     """Print the accesses of a small run in order: flat addresses, with the tensor and element that each means."""
     from hwsim.api import prepare, resolve_machine, resolve_workload
     from hwsim.target import find_target
-    from hwsim.trace.labels import label_accesses
+    from hwsim.trace.layout import label_accesses
 
     output = check_output(json_file, inputs=words or ())
     if limit < 1:

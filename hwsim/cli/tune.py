@@ -70,7 +70,7 @@ def tune_command(
     """Find the best schedule for a machine by its own cost model, and tell what it gains over the default, and why."""
     from hwsim.sweep.store import MEMORY, ResultStore
     from hwsim.sweep.tune import parse_budget
-    from hwsim.systems.find import is_system
+    from hwsim.systems.spec import is_system
 
     limit = parse_budget(budget)
     output = check_output(json_file, plot, (*(words or ()), *store_files(out)))

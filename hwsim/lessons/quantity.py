@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import InputError
-from hwsim.results.energy import energy_split
-from hwsim.results.metrics import METRICS, full_name, metrics_of, write
+from hwsim.results.metrics import METRICS, energy_split, full_name, metrics_of, write
 from hwsim.spec.fields import did_you_mean
 from hwsim.text import percent, ratio, seconds
 

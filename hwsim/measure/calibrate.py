@@ -14,8 +14,7 @@ from typing import Any
 
 from hwsim.measure.here import Computer, KnownCache
 from hwsim.measure.probes import Probes, Reading
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 
 NOISY = 0.25
 """A spread beyond which a number is not taken."""

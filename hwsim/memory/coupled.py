@@ -91,7 +91,7 @@ from hwsim.memory.replacement import (
     victim,
 )
 from hwsim.memory.topology import Topology
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.event import (
     ACCESS_MASK,
     ACCESS_SHIFT,

@@ -23,7 +23,7 @@ from hwsim.memory.counters import (
     ROW_MISSES,
     DramCounters,
 )
-from hwsim.spec.memory import DramSpec
+from hwsim.spec.machine import DramSpec
 from hwsim.trace.event import KIND, LINE_SHIFT, U0, U1
 
 BURST, OPEN_PAGE, SHIFTS = range(3)

@@ -20,7 +20,7 @@ from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.dram import Dram
 from hwsim.memory.hierarchy import Traffic
 from hwsim.memory.topology import Topology
-from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.spec.machine import CacheSpec, DramSpec
 from hwsim.trace.nest import Access, Nest
 
 SAMPLES = 3

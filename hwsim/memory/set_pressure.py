@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.jit import compiled
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.event import LINE_SHIFT
 from hwsim.trace.nest import Nest, Size
 from hwsim.trace.walk import begin, fill, pack_nest

@@ -42,7 +42,7 @@ from hwsim.memory.dram import Dram, drain
 from hwsim.memory.filter import EMPTY, INFINITE, OFFSET, POLICY, SETS, WAYS, Levels, pump, rehash, through
 from hwsim.memory.replacement import FIRST_HASH_SIZE, LRU, POLICIES
 from hwsim.memory.topology import Topology
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import MAX_ACCESSES, Access, Nest
 from hwsim.trace.walk import (
     BUFFER_EVENTS,

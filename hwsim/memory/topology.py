@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from hwsim.models.graph import ModelGraph
 from hwsim.models.load import frozen
 from hwsim.models.numbers import Formats
 from hwsim.models.phase import forward
-from hwsim.numerics.error import NumericReport, measure
 from hwsim.numerics.format import Array
+from hwsim.numerics.quantize import NumericReport, measure
 from hwsim.ops.model import ModelWorkload
 
 TOKENS = 16

@@ -13,8 +13,7 @@ from hwsim.models.kernels import EAGER, SERVING
 from hwsim.models.numbers import Formats, stored_bits
 from hwsim.models.phase import Pass
 from hwsim.ops.model import Attention
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import DramSpec
+from hwsim.spec.machine import DramSpec, MachineSpec
 
 MASTER_BITS = 32
 """Optimizers keep means, and weights that are narrower, in fp32."""

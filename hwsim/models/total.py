@@ -13,11 +13,11 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from hwsim import __version__
-from hwsim.engine.attribution import Attribution
+from hwsim.engine.outcome import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
 from hwsim.models.price import KernelPrice, OperationCost, PassCost
-from hwsim.numerics.error import NumericError
+from hwsim.numerics.quantize import NumericError
 from hwsim.result import (
     Counts,
     EnergyLine,

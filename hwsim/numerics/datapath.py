@@ -19,9 +19,8 @@ from fractions import Fraction
 import numpy as np
 
 from hwsim.errors import InputError
-from hwsim.numerics.format import Array, BlockFormat, Format, find_format
+from hwsim.numerics.format import Array, BlockFormat, Format, IntFormat, find_format
 from hwsim.numerics.quantize import QuantizedArray, Scaling, quantize, scaled_bits
-from hwsim.numerics.representation import IntFormat
 from hwsim.spec.base import FormatSpec
 
 _EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53

@@ -8,16 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from hwsim.errors import InputError
-from hwsim.numerics.error import measure
 from hwsim.numerics.format import FORMATS, Array, Format, find_format
-from hwsim.numerics.quantize import ScaledFormat
+from hwsim.numerics.quantize import ScaledFormat, measure
 from hwsim.program.chain_workload import ChainWorkload
 from hwsim.program.graph import Graph, Node, make_graph
-from hwsim.program.kernel import Setting
+from hwsim.program.kernel import MOST, Rounding, Setting, joined, make_rounding, storing_error
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.operator import tensor_format, weight_format
 from hwsim.program.rewrite import rewrite
-from hwsim.program.rounding import MOST, Rounding, joined, make_rounding, storing_error
 from hwsim.program.tensors import Storage
 
 POSITIONS = find_format("int32")

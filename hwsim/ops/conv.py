@@ -29,13 +29,12 @@ from hwsim.ops.conv_schedule import (
     EpilogueName,
 )
 from hwsim.ops.pointwise import POINTWISE
-from hwsim.program.convolution import ConvShape
-from hwsim.program.kernel import Setting
+from hwsim.program.contraction import ConvShape
+from hwsim.program.kernel import MOST, Setting
 from hwsim.program.operation import OPERATIONS, Operation, Parameter, StatementOperator
 from hwsim.program.operator import OperatorKernel, OperatorRun, need_floats
-from hwsim.program.rounding import MOST
 from hwsim.program.tensors import make_input
-from hwsim.spec.schedule import Extent, ParallelSchedule
+from hwsim.spec.base import Extent, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
 

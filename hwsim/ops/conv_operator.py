@@ -31,15 +31,13 @@ from hwsim.ops.conv_transform import (
 )
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.bind import Program, bind
-from hwsim.program.convolution import ConvShape
-from hwsim.program.count import needs_floats
-from hwsim.program.group import Group
-from hwsim.program.kernel import Formula, Setting
+from hwsim.program.contraction import ConvShape
+from hwsim.program.group import Group, needs_floats
+from hwsim.program.kernel import MOST, Formula, Rounding, Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand, first_shared
 from hwsim.program.operation import Operation, StatementOperator
 from hwsim.program.operator import Names, OperatorKernel, OperatorRun, need_floats
-from hwsim.program.rounding import MOST, Rounding
 from hwsim.program.statement import all_statements, parse_statements
 from hwsim.program.tiling import LoopCuts, fit_plan
 

@@ -12,11 +12,10 @@ from pydantic import Field, model_validator
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.format import Format, find_format
 from hwsim.ops.pointwise import POINTWISE
-from hwsim.program.convolution import ConvShape, Pair, conv_problem
+from hwsim.program.contraction import ConvShape, Pair, conv_problem
 from hwsim.program.kernel import Formula, Setting
-from hwsim.spec.base import Spec
+from hwsim.spec.base import Extent, IndexName, ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.schedule import Extent, IndexName, ParallelSchedule
 from hwsim.trace.nest import Size
 from hwsim.units import Bytes, format_bytes
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 
 Matrix = tuple[tuple[float, ...], ...]
 

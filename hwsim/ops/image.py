@@ -11,8 +11,7 @@ from pydantic import Field
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array
 from hwsim.program.operation import Measured, Parameter, operation
-from hwsim.spec.base import Spec
-from hwsim.spec.schedule import Extent, ParallelSchedule
+from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
 
 class FieldSchedule(ParallelSchedule):

@@ -13,8 +13,7 @@ from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array
 from hwsim.ops.pointwise import VectorSchedule, VectorSizes
 from hwsim.program.operation import Measured, Parameter, operation
-from hwsim.spec.base import Spec
-from hwsim.spec.schedule import Extent
+from hwsim.spec.base import Extent, Spec
 
 
 class LayerSchedule(VectorSchedule):

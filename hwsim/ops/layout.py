@@ -18,8 +18,7 @@ from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
 from hwsim.program.operation import Parameter, StatementOperator, operation
 from hwsim.program.tiling import LoopCuts
-from hwsim.spec.base import Spec
-from hwsim.spec.schedule import Extent, ParallelSchedule
+from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
 
 class TransposeSchedule(ParallelSchedule):

@@ -20,8 +20,7 @@ from hwsim.program.loops import LoopOperation, LoopPlan, Operand
 from hwsim.program.operation import Parameter, StatementOperator, operation
 from hwsim.program.tensors import Storage
 from hwsim.program.tiling import LoopCuts
-from hwsim.spec.base import Spec
-from hwsim.spec.schedule import Extent, ParallelSchedule
+from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
 # Sizes and schedules -------------------------------------------------------------------------------------------------
 

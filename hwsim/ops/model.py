@@ -21,9 +21,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Extent, Name, Spec
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.schedule import Extent
 from hwsim.spec.workload import WorkloadSpec
 
 Dimension = Extent | Name

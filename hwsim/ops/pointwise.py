@@ -17,12 +17,11 @@ from pydantic import Field, model_validator
 
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array, Format
-from hwsim.program.count import flops_of
+from hwsim.program.group import flops_of
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Operation, OwnOperation, Parameter, StatementOperator, operation
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Extent, Name, ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.schedule import Extent, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
 _GELU = float(np.sqrt(2 / np.pi))

@@ -18,8 +18,7 @@ from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan, Operand, first_shared
 from hwsim.program.operation import Measured, Parameter, StatementOperator, operation
 from hwsim.program.tiling import LoopCuts, fit_plan
-from hwsim.spec.base import Spec
-from hwsim.spec.schedule import Extent, ParallelSchedule
+from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
 
 class ImageSizes(Spec):

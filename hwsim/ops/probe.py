@@ -15,8 +15,7 @@ from hwsim.program.kernel import Formula, Kernel, Setting
 from hwsim.program.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.program.loops import LoopPlan
 from hwsim.program.steps import OutputBlock, Stage, Step
-from hwsim.spec.base import Spec
-from hwsim.spec.schedule import Extent, NoSchedule, ParallelSchedule
+from hwsim.spec.base import Extent, NoSchedule, ParallelSchedule, Spec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.trace.nest import Access, Chain, Instructions, Nest, OffsetTable, Work
 from hwsim.trace.view import TensorView

@@ -14,8 +14,7 @@ from hwsim.numerics.format import Array, Format
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Parameter, StatementOperator, operation
 from hwsim.program.tiling import LoopCuts
-from hwsim.spec.base import Spec
-from hwsim.spec.schedule import Extent, ParallelSchedule
+from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
 
 class ReduceSizes(Spec):

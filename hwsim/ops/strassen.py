@@ -14,11 +14,10 @@ from pydantic import Field
 
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.matmul import MatmulSizes, ProductSchedule, product_layout
-from hwsim.program.kernel import Formula, Setting
+from hwsim.program.kernel import Formula, Rounding, Setting, sum_pieces
 from hwsim.program.operation import Measured, StatementOperator, operation
-from hwsim.program.rounding import Rounding, sum_pieces
 from hwsim.program.tiling import LoopCuts
-from hwsim.spec.schedule import Extent
+from hwsim.spec.base import Extent
 
 Terms = tuple[tuple[int, int], ...]
 """Quarters of a matrix (0 to 3, row by row) with their signs."""

@@ -21,9 +21,8 @@ from hwsim.errors import InputError
 from hwsim.program.expression import Apply, Expr, Number, Symbol
 from hwsim.program.operation import Operation, find_operation
 from hwsim.program.statement import parse_expression
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Extent, Name, ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.schedule import Extent, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
 Dimension = Extent | Name

@@ -34,8 +34,7 @@ from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, LoopPlan, Operand, Range, Ranges, TileLoop, all_loops, gather
 from hwsim.program.statement import Statement, TileBlock, all_statements
 from hwsim.program.tensors import AxisStep
-from hwsim.program.tile_block import Place, Private, TileEdge
-from hwsim.program.tiling import AxisView, LoopCuts, count_registers
+from hwsim.program.tiling import AxisView, LoopCuts, Place, Private, TileEdge, count_registers
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 

@@ -39,7 +39,7 @@ from hwsim.program.loops import (
 )
 from hwsim.program.steps import OutputBlock, Stage, Step
 from hwsim.program.tensors import TensorKernel
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import MAX_ACCESSES, Instructions, Size
 from hwsim.trace.view import TensorView
 

@@ -30,23 +30,20 @@ from pydantic import Field, create_model, model_validator
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices
-from hwsim.program.convolution import find_convolution
-from hwsim.program.count import needs_floats
+from hwsim.program.contraction import find_convolution
 from hwsim.program.emit import Emitter
 from hwsim.program.evaluate import find_product
 from hwsim.program.expression import Apply, Element, Expr
-from hwsim.program.group import Group, GroupLine, all_groups, make_groups
-from hwsim.program.kernel import Formula, Kernel, Setting
+from hwsim.program.group import Group, GroupLine, all_groups, make_groups, needs_floats
+from hwsim.program.kernel import Formula, Kernel, Rounding, Setting, storing_error, sum_pieces
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import LoopPlan
 from hwsim.program.operator import Names, Operator, OperatorKernel, OperatorRun, Port, need_floats, run_of
-from hwsim.program.rounding import Rounding, storing_error, sum_pieces
 from hwsim.program.statement import Line, Statement, TileBlock, all_statements, parse_statements
 from hwsim.program.tensors import Storage
 from hwsim.program.tiling import AxisView, LoopCuts
-from hwsim.spec.base import Spec
+from hwsim.spec.base import ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.schedule import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec, import_home, import_operations
 from hwsim.trace.nest import Size
 

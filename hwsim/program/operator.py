@@ -17,16 +17,14 @@ from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.datapath import WEIGHT_ONLY, Datapath
 from hwsim.numerics.format import FORMATS, Array, Format, find_format
 from hwsim.numerics.quantize import ScaledFormat, with_scales
-from hwsim.program.kernel import Formula, Numbers, Setting
+from hwsim.program.kernel import MOST, Formula, Numbers, Rounding, Setting, storing_error
 from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.rounding import MOST, Rounding, storing_error
 from hwsim.program.tensors import PLAIN, Storage
-from hwsim.spec.base import FormatSpec
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import FormatSpec, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
 if TYPE_CHECKING:
-    from hwsim.program.convolution import ConvView
+    from hwsim.program.contraction import ConvView
 
 
 Names = Mapping[str, str]

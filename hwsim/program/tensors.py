@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.numerics.format import Array, Format, find_format
+from hwsim.numerics.format import Array, Format, IntFormat, find_format
 from hwsim.numerics.quantize import QuantizedArray, ScaledFormat, quantize
-from hwsim.numerics.representation import IntFormat
 from hwsim.program.kernel import Kernel, Setting
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView

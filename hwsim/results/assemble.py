@@ -16,10 +16,10 @@ import numpy as np
 
 from hwsim import __version__
 from hwsim.energy import Entry
-from hwsim.engine.attribution import in_cycles
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome, in_cycles
 from hwsim.engine.throttle import Throttle
-from hwsim.numerics.error import (
+from hwsim.numerics.format import Array
+from hwsim.numerics.quantize import (
     BEFORE,
     STORED,
     NumericError,
@@ -29,7 +29,6 @@ from hwsim.numerics.error import (
     output_losses,
     with_losses,
 )
-from hwsim.numerics.format import Array
 from hwsim.program.build import exact_kernel
 from hwsim.program.kernel import Kernel, rows_of
 from hwsim.result import (
@@ -46,10 +45,9 @@ from hwsim.result import (
     bytes_moved,
 )
 from hwsim.results.bar_table import find_bars
-from hwsim.results.energy import energy_by_tensor, throttle_words
+from hwsim.results.metrics import energy_by_tensor, throttle_words
 from hwsim.spec.fields import as_data
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import DramSpec
+from hwsim.spec.machine import DramSpec, MachineSpec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.target import find_target
 

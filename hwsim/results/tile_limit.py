@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hwsim.result import RunResult, machine_of
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 
 CAPACITY, CONFLICT, ALONE = "capacity", "conflict", "alone"
 

@@ -1,20 +1,31 @@
-"""What all parts of a machine or workload file have in common: closed specs, names, number formats."""
+"""What all parts of a file have in common: closed specs, names, number formats, limits of counts, shared loops.
+
+    count: Units = Field(1, description="Number of cores.")
+
+Each kind of count has a largest value, and the reason is part of the message: a number beyond it is a slip of the hand,
+or would be simulated for longer than anybody waits.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     StringConstraints,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=80)]
 """Names of machines, levels, units and clocks: lower case, as paths such as ``l1.size`` are made of them."""
@@ -139,3 +150,67 @@ Precision = Annotated[
 """What tensors may be stored in."""
 SumFormat = Annotated[PlainFormat | ShortName | FormatSpec, _choose(PlainFormat)]
 """What sums may be kept in."""
+
+
+@dataclass(frozen=True)
+class Most:
+    """An upper end with its reason."""
+
+    value: int
+    why: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        described = handler(schema)
+        return {**described, "maximum": self.value}
+
+    def _check(self, number: Any) -> Any:
+        if number > self.value:
+            raise ValueError(f"must be at most {self.value:,}, found {_shown(number)}: {self.why}")
+        return number
+
+
+def _shown(number: float) -> str:
+    return f"{number:,}" if number < 10**15 else f"{number:.3g}"
+
+
+LARGEST_SIZE = 10**9
+"""Of anything that a workload counts."""
+SMALLEST_SHARE = 1e-6
+
+Units = Annotated[int, Field(ge=1), Most(4096, "each of them is simulated by itself")]
+Banks = Annotated[int, Field(ge=1), Most(65_536, "no memory has as many")]
+Side = Annotated[int, Field(ge=1), Most(16_384, "no array has as many on a side")]
+Cycles = Annotated[int, Most(1_000_000, "nothing inside a unit takes as long")]
+PerCycle = Annotated[int, Most(65_536, "no unit does as many in a cycle")]
+Held = Annotated[int, Field(ge=1), Most(16_777_216, "no unit holds as many")]
+Bits = Annotated[int, Most(65_536, "no register or word is as wide")]
+Products = Annotated[int, Field(ge=1), Most(LARGEST_SIZE, "no sum is as long")]
+Tile = Annotated[int, Field(ge=1), Most(LARGEST_SIZE, "no tensor is as long")]
+KernelTile = Annotated[int, Field(ge=1), Most(65_536, "no kernel has as large a tile")]
+Seed = Annotated[int, Field(ge=0), Most(10**18 - 1, "a seed has at most 18 digits")]
+Rate = Annotated[float, Field(ge=SMALLEST_SHARE), Most(1_000_000, "no unit does as many in a cycle")]
+Share = Annotated[float, Field(ge=SMALLEST_SHARE, le=1)]
+
+Extent = Annotated[int, Field(ge=1, le=10**9)]
+IndexName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+TensorName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$", max_length=80)]
+
+
+class ParallelSchedule(Spec):
+    """How a loop is shared out among cores."""
+
+    parallel: Literal["none", "rows"] = Field(
+        "none", description="rows: the outermost loop over the output is shared out among the cores."
+    )
+    split: Literal["static", "dynamic"] = Field(
+        "static",
+        description="static: an equal share for each core; dynamic: smaller shares, taken when free.",
+    )
+    cores: Extent | None = Field(None, description="Cores to use; all that the machine has if not given.")
+
+
+class NoSchedule(Spec):
+    """Nothing to choose."""

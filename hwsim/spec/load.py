@@ -25,8 +25,7 @@ from hwsim.spec.fields import (
     sources,
     variant_field,
 )
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import Level, LevelSpec
+from hwsim.spec.machine import Level, LevelSpec, MachineSpec
 from hwsim.spec.rules import check_level, check_machine
 from hwsim.spec.variant import Finder, ResolvedDocument, apply_overrides, resolve
 from hwsim.spec.workload import WorkloadSpec, known_operations, workload_model

@@ -12,10 +12,9 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from hwsim.errors import OverrideError
-from hwsim.spec.choices import AUTO, NAMES, NUMBERS, is_choice, is_tile
 from hwsim.spec.document import Place, parse_value
 from hwsim.spec.fields import choices, did_you_mean, literals
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.workload import AUTO, NAMES, NUMBERS, WorkloadSpec, is_choice, is_tile
 
 _TOP = ("precision", "accumulate", "chunk", "scale", "scale_block", "convert", "distribution", "seed")
 _GROUPS = ("sizes", "schedule", "use")

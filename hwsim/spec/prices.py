@@ -16,11 +16,9 @@ from typing import Literal
 from pydantic import Field
 
 from hwsim.errors import InputError
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Name, Rate, Spec
 from hwsim.spec.fields import did_you_mean
-from hwsim.spec.limits import Rate
-from hwsim.spec.machine import EnergySpec, MachineSpec, PriceSpec
-from hwsim.spec.memory import CacheSpec, RegistersSpec, ScratchpadSpec
+from hwsim.spec.machine import CacheSpec, EnergySpec, MachineSpec, PriceSpec, RegistersSpec, ScratchpadSpec
 from hwsim.units import INFINITE_BYTES, Bytes, EnergyField, EnergyPrice, Nanometres, format_bytes, plain
 
 FindTable = Callable[[str], "EnergyTableSpec"]

@@ -11,8 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from hwsim.spec.fields import Finding, did_you_mean
-from hwsim.spec.machine import MachineSpec, class_rules
-from hwsim.spec.memory import CacheSpec, DramSpec, Level, RegistersSpec, StorageSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, Level, MachineSpec, RegistersSpec, StorageSpec, class_rules
 from hwsim.units import INFINITE_BYTES, format_bytes, plain
 
 RESERVED_NAMES = frozenset(

@@ -32,9 +32,8 @@ from pydantic import Field
 
 from hwsim.catalog import shown
 from hwsim.errors import InputError, Problem, SpecError
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Name, Seed, Spec
 from hwsim.spec.document import Place, YamlNode, parse_value, read_document, scalar
-from hwsim.spec.limits import Seed
 from hwsim.spec.load import validate
 from hwsim.units import format_bytes, parse_bytes, plain
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from hwsim.api import prepare, resolve_machine, resolve_workload
 from hwsim.errors import InputError
-from hwsim.spec.choices import AUTO
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.workload import AUTO, WorkloadSpec
 from hwsim.sweep.grid import Value, make_axis, typed
 from hwsim.sweep.point import Point
 from hwsim.target import Knob, Target, find_target

@@ -10,12 +10,21 @@ algorithm is data, which is played on links for its time and on arrays for its a
     all_to_all      rank r has a piece for everybody; everybody gets the pieces meant for it
     broadcast       rank 0 has a buffer; everybody gets it
     send            rank 0 has a buffer; rank 1 gets it
+
+Played on arrays, the messages of a schedule check an algorithm, and put work together that was split over devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwsim.engine.outcome import seconds_to_fs
 
 SWITCH = -1
 """The rank of a switch that adds and copies by itself."""
@@ -176,3 +185,74 @@ def build_schedule(algorithm: str, op: str, ranks: int, nodes: int = 1) -> Sched
         return hierarchical_all_reduce(nodes, ranks // nodes) if fits else None
     make = FLAT.get((algorithm, op))
     return make(ranks) if make is not None else None
+
+
+Array = NDArray[np.generic]
+
+
+def exchange(schedule: Schedule, op: str, buffers: Sequence[Array]) -> list[Array]:
+    """What each rank has when all rounds are over; every rank starts with a flat buffer of its own.
+
+    A round reads what was there before it: messages of one round do not see each other.
+    """
+    edges = (0, *accumulate(even(buffers[0].size, schedule.pieces)))
+    held = [np.array(buffer) for buffer in buffers]
+    fresh = [np.array(buffer) for buffer in buffers] if op == "all_to_all" else held
+    switch = np.zeros_like(held[0])
+    for messages in schedule.rounds:
+        before = [buffer.copy() for buffer in held]
+        sums = switch.copy()
+        for message in messages:
+            part = slice(edges[message.first], edges[message.last])
+            sent = sums[part] if message.source == SWITCH else before[message.source][part]
+            if op == "all_to_all":
+                part = slice(edges[message.source], edges[message.source + 1])
+            target = switch if message.target == SWITCH else fresh[message.target]
+            if message.adds:
+                target[part] = target[part] + sent  # type: ignore[operator]
+            else:
+                target[part] = sent
+    return fresh
+
+
+def pieces_of(buffer: Array, parts: int) -> list[Array]:
+    """A flat buffer, cut as schedules cut it."""
+    edges = (0, *accumulate(even(buffer.size, parts)))
+    return [buffer[first:last] for first, last in pairwise(edges)]
+
+
+# Textbook formulas, for links that nobody shares: a step is α, a byte costs 1/B. They know nothing of messages and
+# rounds; the simulation has to agree with them to the femtosecond.
+
+
+def all_reduce_fs(
+    algorithm: str, ranks: int, nbytes: int, start_fs: int, step_fs: int, bytes_per_s: Fraction
+) -> int | None:
+    """The time of an all-reduce; None for algorithms that have no such formula."""
+    levels = (ranks - 1).bit_length()
+    part = -(-nbytes // ranks)
+    if algorithm == "ring":
+        return start_fs + 2 * (ranks - 1) * (step_fs + wire_fs(part, bytes_per_s))
+    if algorithm == "tree":
+        return start_fs + 2 * levels * (step_fs + wire_fs(nbytes, bytes_per_s))
+    if algorithm == "one_shot":
+        return start_fs + (ranks - 1) * step_fs + wire_fs((ranks - 1) * nbytes, bytes_per_s)
+    if algorithm == "two_shot":
+        return start_fs + 2 * ((ranks - 1) * step_fs + wire_fs((ranks - 1) * part, bytes_per_s))
+    if algorithm == "switch":
+        return start_fs + step_fs + 2 * wire_fs(nbytes, bytes_per_s)
+    return None
+
+
+def hierarchical_fs(
+    nodes: int, size: int, nbytes: int, start_fs: int, inside: tuple[int, Fraction], between: tuple[int, Fraction]
+) -> int:
+    """Once around inside, an all-reduce of a part between, once around inside; `inside`, `between`: step and rate."""
+    within = 2 * (size - 1) * (inside[0] + wire_fs(nbytes // size, inside[1]))
+    across = 2 * (nodes - 1) * (between[0] + wire_fs(nbytes // (size * nodes), between[1]))
+    return start_fs + within + across
+
+
+def wire_fs(nbytes: int, bytes_per_s: Fraction) -> int:
+    """Bytes over a bandwidth, rounded up once."""
+    return seconds_to_fs(nbytes / bytes_per_s)

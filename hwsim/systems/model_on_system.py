@@ -13,11 +13,10 @@ from hwsim.models.run import choose_kernels, phases_of
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
-from hwsim.systems.find import device_of, load_system
 from hwsim.systems.layout import NUMBERS, ParallelLayout, has_experts, layouts, make_layout
 from hwsim.systems.parallel import Parallel, ParallelStep
 from hwsim.systems.shards import SplitCheck, check_split
-from hwsim.systems.spec import SystemSpec
+from hwsim.systems.spec import SystemSpec, device_of, load_system
 
 OWN = (*NUMBERS, "library")
 """Parameters of the split; all others are those of the model."""

@@ -14,8 +14,8 @@ from math import ceil
 from typing import Any, Literal
 
 from hwsim.energy import static_watts
-from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, Span
+from hwsim.engine.play import Event, Floor, Wait
 from hwsim.errors import CapacityError
 from hwsim.models.count import parameters_of
 from hwsim.models.graph import LAST, ModelGraph

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from hwsim.errors import CapacityError
-from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.requests import Request
+from hwsim.systems.spec import EngineSpec
 
 WATERMARK = 0.01
 """Share of the blocks that stays free when a request comes in, as in vLLM."""

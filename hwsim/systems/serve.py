@@ -12,13 +12,12 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Protocol
 
-from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, Span
+from hwsim.engine.play import Event, Floor, Wait
 from hwsim.errors import InputError
-from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.requests import Request, Stream
 from hwsim.systems.scheduler import Job, Scheduler, SchedulerCounts, StepWork
-from hwsim.systems.spec import as_femtoseconds
+from hwsim.systems.spec import EngineSpec, as_femtoseconds
 
 MOST_SPANS = 50_000
 TOLD_EVERY = 64

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.systems.collective import build_schedule
-from hwsim.systems.exchange import exchange
+from hwsim.systems.collective import build_schedule, exchange
 from hwsim.systems.layout import ParallelLayout
 
 Array = NDArray[np.float64]

@@ -10,13 +10,12 @@ from pydantic import BaseModel
 
 from hwsim.errors import InputError
 from hwsim.program.build import build_kernel
-from hwsim.program.gemm import gemm_view
+from hwsim.program.contraction import gemm_view
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import all_loops
-from hwsim.spec.choices import ALGORITHM
 from hwsim.spec.fields import choices, literals
 from hwsim.spec.parameters import Key, parameter_keys, with_parameters
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.workload import ALGORITHM, WorkloadSpec
 from hwsim.target import Knob
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hwsim.engine.attribution import BUSY, summed
+from hwsim.engine.outcome import BUSY, summed
 from hwsim.memory.counters import ScratchpadCounters
 from hwsim.result import RunResult, bytes_moved, workload_of
 from hwsim.spec.machine import MachineSpec

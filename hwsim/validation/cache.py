@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables

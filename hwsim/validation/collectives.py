@@ -11,8 +11,7 @@ from pathlib import Path
 
 from hwsim.systems.bars import COLLECTIVE
 from hwsim.systems.communicate import communicate
-from hwsim.systems.find import load_system
-from hwsim.systems.spec import SystemSpec
+from hwsim.systems.spec import SystemSpec, load_system
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual
 from hwsim.validation.split import FIT, Purpose, purpose_of

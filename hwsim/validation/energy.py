@@ -19,7 +19,7 @@ from pydantic import Field
 
 from hwsim.catalog import load_machine
 from hwsim.errors import Problem, SpecError
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.results.bar_table import ENERGY, POWER, TIME
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.load import load_spec_file

@@ -17,8 +17,8 @@ from typing import Any
 
 from hwsim.errors import InputError
 from hwsim.program.kernel import Kernel
-from hwsim.spec.choices import ThreadSchedule
 from hwsim.spec.machine import MachineSpec
+from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.device import Device
 from hwsim.targets.gpu.lower import Conditions, map_launches
 from hwsim.targets.gpu.model import GpuModel

@@ -20,9 +20,8 @@ from hwsim.ops.conv import ConvWorkload
 from hwsim.ops.layout import quantize
 from hwsim.program.kernel import Kernel, Setting
 from hwsim.program.operator import OperatorKernel, OperatorRun
-from hwsim.spec.choices import ThreadSchedule
-from hwsim.spec.schedule import ParallelSchedule
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.base import ParallelSchedule
+from hwsim.spec.workload import ThreadSchedule, WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.lower import KEYS, Conditions
 from hwsim.targets.gpu.target import GpuTarget

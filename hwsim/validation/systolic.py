@@ -17,7 +17,7 @@ from hwsim.api import simulate
 from hwsim.catalog import load_machine
 from hwsim.engine.outcome import Outcome
 from hwsim.program.build import build_kernel
-from hwsim.program.gemm import GemmShape, footprint
+from hwsim.program.contraction import GemmShape, footprint
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.spec.machine import MachineSpec

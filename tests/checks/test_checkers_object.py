@@ -14,7 +14,7 @@ from hwsim.memory.counters import READ_MISSES
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.memory.replacement import FIFO, POLICIES
 from hwsim.memory.stream import StreamCaches
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 from hwsim.validation import cache as cache_family
 from hwsim.validation.cache import KERNELS, Sizes, validate

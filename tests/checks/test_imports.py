@@ -141,7 +141,7 @@ def test_every_part_has_a_place_in_the_order() -> None:
 
 
 def test_all_modules_are_looked_at() -> None:
-    assert {"hwsim", "hwsim.errors", "hwsim.spec.memory", "hwsim.cli.app"} <= set(MODULES)
+    assert {"hwsim", "hwsim.errors", "hwsim.spec.machine", "hwsim.cli.app"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("part", sorted(PARTS))
@@ -159,8 +159,8 @@ ALL_PARTS = frozenset(ORDER)
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
-        ("hwsim.spec.memory", "from hwsim.memory.dram import Dram", "spec may not import memory"),
-        ("hwsim.spec.memory", "import hwsim.catalog", "spec may not import catalog"),
+        ("hwsim.spec.machine", "from hwsim.memory.dram import Dram", "spec may not import memory"),
+        ("hwsim.spec.machine", "import hwsim.catalog", "spec may not import catalog"),
         ("hwsim.trace.nest", "def f():\n    from hwsim.cli import app", "trace may not import cli"),
         ("hwsim.trace.nest", "from ..memory import dram", "trace may not import memory"),
         ("hwsim.trace.nest", "from hwsim import engine", "trace may not import engine"),
@@ -195,7 +195,7 @@ def test_an_offending_module_is_named(module: str, source: str, complaint: str) 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("hwsim.memory.dram", "from hwsim.trace.nest import Nest\nfrom hwsim.spec.memory import DramSpec"),
+        ("hwsim.memory.dram", "from hwsim.trace.nest import Nest\nfrom hwsim.spec.machine import DramSpec"),
         ("hwsim.memory.dram", "from .cache import Cache\nfrom hwsim.memory import filter"),
         ("hwsim.engine.run", "import simpy\nfrom hwsim import __version__"),
         ("hwsim.targets.gpu.run", "from hwsim.targets.gpu.device import Device\nfrom hwsim.targets.tables import data"),

@@ -10,8 +10,7 @@ from annotated_types import Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hwsim.spec.base import Spec
-from hwsim.spec.limits import LARGEST_SIZE, Most
+from hwsim.spec.base import LARGEST_SIZE, Most, Spec
 from hwsim.spec.machine import KINDS, MachineSpec, unit_spec
 from hwsim.spec.prices import EnergyTableSpec
 from hwsim.units import (

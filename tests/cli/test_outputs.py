@@ -14,8 +14,7 @@ import pytest
 
 import hwsim as hwsim_package
 from hwsim.errors import OutputError
-from hwsim.files import forget_inputs, note_input, write_text, written
-from hwsim.private import private_folder
+from hwsim.files import forget_inputs, note_input, private_folder, write_text, written
 from tests.cli.command_line import hwsim
 
 SOURCE = Path(hwsim_package.__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from command_line import hwsim
 
 from hwsim.catalog import find
 from hwsim.systems.communicate import communicate
-from hwsim.systems.find import load_system, system_names
+from hwsim.systems.spec import load_system, system_names
 
 
 def test_every_shipped_system_says_where_its_numbers_come_from_and_can_talk() -> None:

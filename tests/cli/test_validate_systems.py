@@ -9,7 +9,7 @@ import pytest
 from command_line import hwsim
 
 from hwsim.systems.communicate import communicate
-from hwsim.systems.find import load_system
+from hwsim.systems.spec import load_system
 from hwsim.validation.collectives import OPERATIONS
 from hwsim.validation.split import is_held_out
 

@@ -12,7 +12,7 @@ from hwsim.memory.hierarchy import Caches
 from hwsim.memory.replacement import POLICIES
 from hwsim.memory.stream import STREAM_POLICIES, StreamCaches
 from hwsim.memory.topology import Topology
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.event import split_accesses
 
 SETS, WAYS, LINE = 4, 4, 64

@@ -10,7 +10,7 @@ import pytest
 
 import hwsim
 from hwsim.catalog import load_machine, load_workload
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.gpu.lower import Conditions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.catalog import load_machine, shipped_folder
-from hwsim.spec.memory import DramSpec
+from hwsim.spec.machine import DramSpec
 
 FILES = sorted(shipped_folder("machine").glob("*.yaml"))
 

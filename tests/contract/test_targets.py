@@ -17,9 +17,9 @@ from hwsim.catalog import load_machine, workload_names
 from hwsim.engine.outcome import FEMTOSECONDS
 from hwsim.errors import CapacityError, InputError
 from hwsim.memory.counters import CacheCounters, ScratchpadCounters
-from hwsim.spec.choices import LAYOUT
 from hwsim.spec.machine import KINDS
 from hwsim.spec.parameters import parameter_keys
+from hwsim.spec.workload import LAYOUT
 from hwsim.target import Table, check_choices, find_target
 from tests.cli.command_line import hwsim
 from tests.small import small_sizes
@@ -138,8 +138,8 @@ def test_the_timeline_has_bars_and_power(kind: str, workload: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_energy_as_csv_and_a_page_are_written(kind: str, tmp_path: Path) -> None:
-    from hwsim.results.energy import energy_csv
     from hwsim.results.html.page import render_page, run_page
+    from hwsim.results.metrics import energy_csv
 
     run = ran(kind, "matmul")
     assert run is not None

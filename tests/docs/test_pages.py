@@ -25,7 +25,7 @@ from hwsim.catalog import (
 )
 from hwsim.cli.app import main
 from hwsim.errors import SpecError
-from hwsim.systems.find import described_kind, load_described
+from hwsim.systems.spec import described_kind, load_described
 from tests.docs.blocks import ROOT, Block, Command, blocks, commands, missing_line, page_name, pages
 
 NOT_RUN = ("make", "git", "cd", "pip", "python3", "python", ".venv/bin/hwsim")

@@ -11,7 +11,7 @@ from importlib import resources
 import pytest
 
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.validation.cache import Sizes, nests
 
 COUNTERS = ("reads", "writes", "read_miss", "write_miss", "writebacks")

@@ -14,7 +14,7 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.ops.attention_shape import AttentionShape
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.model import GpuModel
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu import (

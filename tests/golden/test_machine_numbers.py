@@ -11,8 +11,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import CacheSpec, Level
+from hwsim.spec.machine import CacheSpec, Level, MachineSpec
 from hwsim.targets.cpu.spec import CpuSpec
 
 MACHINES = ["course_cpu", "cortex_a78", "skylake_avx512", "tinytorch_cpu", "zen3"]

@@ -10,8 +10,8 @@ from itertools import combinations
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.program.gemm import GemmShape
-from hwsim.spec.choices import ThreadSchedule
+from hwsim.program.contraction import GemmShape
+from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.device import Device
 from hwsim.targets.gpu.hand_written import MatmulProblem, make_program, program_cost
 from hwsim.targets.gpu.model import GpuModel

@@ -9,13 +9,13 @@ import pytest
 
 import hwsim
 from hwsim.numerics.format import Array
+from hwsim.ops.formula import interpret
 from hwsim.ops.loss import cross_entropy, mse
 from hwsim.ops.matmul import matmul, matmul_backward
 from hwsim.program.bind import Program, bind
-from hwsim.program.derive import backward, points
-from hwsim.program.derive import forward as flat
-from hwsim.program.derive import text as written
-from hwsim.program.interpret import interpret
+from hwsim.program.gradient import backward, points
+from hwsim.program.gradient import forward as flat
+from hwsim.program.gradient import text as written
 from hwsim.program.operation import find_operation
 from hwsim.program.operator import Operator
 from hwsim.program.statement import parse_statements

@@ -15,7 +15,7 @@ from hwsim.errors import InputError
 from hwsim.numerics.format import find_format
 from hwsim.ops.conv_operator import Conv2d
 from hwsim.ops.conv_schedule import ConvSchedule
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from tests.unit.kernels.helpers import kernel, steps

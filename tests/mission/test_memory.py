@@ -8,7 +8,7 @@ import pytest
 
 import hwsim
 from hwsim.catalog import load_machine
-from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.spec.machine import CacheSpec, DramSpec
 from tests.cli.command_line import hwsim as command
 
 NANO = 1e9

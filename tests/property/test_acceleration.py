@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hwsim.memory import warp
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.memory.row_period import find_rounds
-from hwsim.spec.memory import DramSpec
+from hwsim.spec.machine import DramSpec
 from hwsim.trace.nest import Access, Nest
 from tests.property.strategies import cache, nests, plain_hierarchies
 

@@ -12,7 +12,7 @@ from hwsim.catalog import load_machine
 from hwsim.engine.outcome import Outcome
 from hwsim.errors import CapacityError
 from hwsim.program.build import build_kernel
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.program.kernel import Kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hwsim.numerics.datapath import accumulate, dot
 from hwsim.numerics.format import Array, find_format
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.systolic.model import SystolicArray
 from hwsim.targets.systolic.spec import Dataflow, Folding
 from hwsim.targets.systolic.tiling import cut_to

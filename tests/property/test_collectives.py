@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwsim.systems import closed_form
-from hwsim.systems.collective import FLAT, build_schedule
+from hwsim.systems import collective as closed_form
+from hwsim.systems.collective import FLAT, build_schedule, exchange, pieces_of
 from hwsim.systems.communicate import communicate
-from hwsim.systems.exchange import exchange, pieces_of
 from hwsim.systems.spec import SystemSpec, as_femtoseconds
 
 ALL_REDUCES = sorted(algorithm for algorithm, op in FLAT if op == "all_reduce")

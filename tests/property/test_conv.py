@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hwsim.ops.conv import ConvWorkload, FoldedConv
 from hwsim.program.build import build_kernel
-from hwsim.program.convolution import conv_problem
+from hwsim.program.contraction import conv_problem
 from hwsim.program.operator import OperatorKernel
 from tests.unit.kernels.helpers import counts, steps, touches, workload
 

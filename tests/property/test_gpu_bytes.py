@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
-from hwsim.engine.attribution import total
+from hwsim.engine.outcome import total
 from hwsim.ops.attention_shape import AttentionShape
-from hwsim.program.convolution import ConvShape
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import ConvShape, GemmShape
 from hwsim.results.plot.timeline import power_over_time
 from hwsim.targets.gpu.device import KernelCost
 from hwsim.targets.gpu.gemm import GemmBytes

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from hwsim.ops.attention import AttentionSchedule, BackwardSchedule, attend, attention, attention_backward
 from hwsim.ops.attention_shape import AttentionShape
-from hwsim.ops.softmax import SoftmaxSchedule, softmax
+from hwsim.ops.norm import SoftmaxSchedule, softmax
 from hwsim.program.kernel import Setting
 from hwsim.program.loops import Loop, Ranges, summed
 from hwsim.program.operation import StatementOperator
 from hwsim.program.operator import OperatorKernel, OperatorRun
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 
 quick = settings(max_examples=40, deadline=None)
 KINDS = ("fma", "add", "mul", "special")

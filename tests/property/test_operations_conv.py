@@ -16,7 +16,7 @@ from hwsim.ops.conv_operator import Conv2d
 from hwsim.ops.conv_schedule import ConvSchedule
 from hwsim.program.bind import bind
 from hwsim.program.build import build_kernel
-from hwsim.program.convolution import ConvShape, find_convolution
+from hwsim.program.contraction import ConvShape, find_convolution
 from hwsim.program.kernel import Kernel
 from hwsim.program.operation import find_operation
 from hwsim.program.statement import parse_statements

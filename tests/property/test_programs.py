@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hwsim.ops.formula import interpret
 from hwsim.program.bind import bind
-from hwsim.program.derive import backward, forward
-from hwsim.program.interpret import interpret
+from hwsim.program.gradient import backward, forward
 from hwsim.program.operation import find_operation
 from hwsim.program.statement import parse_statements
 from tests.unit.kernels.helpers import counts, kernel, steps

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwsim.errors import CapacityError, InputError, SpecError
-from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.requests import Request, Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.scheduler import Scheduler, StepWork
 from hwsim.systems.serve import ServeResult, StepTime, serve
+from hwsim.systems.spec import EngineSpec
 
 
 def engine(**changes: Any) -> EngineSpec:

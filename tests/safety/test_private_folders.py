@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hwsim as hwsim_package
-from hwsim.private import private_folder, private_folders, trouble
+from hwsim.files import private_folder, private_folders, trouble
 from tests.cli.command_line import hwsim
 
 SOURCE = Path(hwsim_package.__file__).resolve().parent.parent

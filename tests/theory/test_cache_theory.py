@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hwsim.memory.hierarchy import Hierarchy, Traffic
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 from hwsim.validation.cache import Sizes, nests
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwsim.ops.attention_shape import AttentionShape
-from hwsim.program.convolution import ConvShape
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import ConvShape, GemmShape
 from hwsim.targets.gpu.gemm import GemmBytes
 from hwsim.targets.gpu.model import as_gemm
 from hwsim.targets.gpu.spec import TileSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.systems.find import load_system
 from hwsim.systems.host import feed
+from hwsim.systems.spec import load_system
 
 
 @pytest.mark.parametrize("compute_fs", [0, 10**9, 10**11, 10**12])

@@ -8,10 +8,8 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.models.load import load_model
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.parameters import with_parameters
-from hwsim.systems.find import load_system
-from hwsim.systems.host import formula_fs
-from hwsim.systems.hosted import Hosted
-from hwsim.systems.spec import SystemSpec
+from hwsim.systems.host import Hosted, formula_fs
+from hwsim.systems.spec import SystemSpec, load_system
 
 DESKTOP = load_system("desktop")
 

@@ -16,10 +16,9 @@ from hwsim.models.phase import Pass
 from hwsim.models.price import StepPrice
 from hwsim.ops.model import ModelWorkload
 from hwsim.systems.communicate import Network
-from hwsim.systems.find import load_system
 from hwsim.systems.layout import ParallelLayout
 from hwsim.systems.parallel import Parallel
-from hwsim.systems.spec import SystemSpec
+from hwsim.systems.spec import SystemSpec, load_system
 
 H100 = load_machine("h100").spec
 FORWARD, TRAIN = Pass("forward", 8, 64), Pass("train", 8, 64)

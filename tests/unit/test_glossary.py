@@ -9,9 +9,8 @@ import pytest
 import hwsim
 from hwsim.catalog import lesson_names
 from hwsim.glossary import TERMS, find_term, near_terms
-from hwsim.results.energy import energy_split
 from hwsim.results.explanation import explain
-from hwsim.results.metrics import METRICS
+from hwsim.results.metrics import METRICS, energy_split
 from hwsim.target import Table
 
 RUNS = (

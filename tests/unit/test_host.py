@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hwsim import host
+from hwsim import api as host
 from hwsim.api import prepare, resolve_machine, resolve_workload, run, run_all
 from hwsim.errors import HostMemoryError
 

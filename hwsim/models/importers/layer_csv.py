@@ -15,7 +15,7 @@ from io import StringIO
 
 from hwsim.errors import InputError
 from hwsim.models.importers.layers import Data, op
-from hwsim.spec.limits import LARGEST_SIZE
+from hwsim.spec.base import LARGEST_SIZE
 
 CONV = ("ifmap height", "ifmap width", "filter height", "filter width", "channels", "num filter", "strides")
 GEMM = ("m", "n", "k")

@@ -15,7 +15,7 @@ from typing import Any
 from hwsim.errors import InputError
 from hwsim.models.importers.layers import Data, op
 from hwsim.models.importers.repeats import find_blocks
-from hwsim.spec.limits import LARGEST_SIZE
+from hwsim.spec.base import LARGEST_SIZE
 
 MOST_OPERATIONS, MOST_BLOCKS = 4096, 1024
 """Of a block of a model file, and of a model file."""

@@ -9,14 +9,12 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from hwsim.engine.attribution import BUSY, summed
-from hwsim.engine.outcome import FEMTOSECONDS, Span
+from hwsim.engine.outcome import BUSY, FEMTOSECONDS, Span, summed
 from hwsim.error_bar import ErrorBar
 from hwsim.record import finite
 from hwsim.result import RunResult, machine_of, workload_of
-from hwsim.results.energy import energy_split
 from hwsim.results.explanation import explain, peak_words, verdict
-from hwsim.results.metrics import shown, write
+from hwsim.results.metrics import energy_split, shown, write
 from hwsim.results.plot.diagram import as_svg, draw_machine
 from hwsim.results.plot.style import LOOKS, look_of, series_looks
 from hwsim.results.plot.timeline import assign_lanes, joined

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwsim.result import RunResult, bytes_moved
-from hwsim.results.energy import energy_split
 from hwsim.results.explanation import bar_of, explain
-from hwsim.results.metrics import BYTES, Metric, shown, write
+from hwsim.results.metrics import BYTES, Metric, energy_split, shown, write
 from hwsim.results.plot.stack import draw_dynamic
 from hwsim.results.plot.style import BAR, FAINT, TEXT, canvas, log_title, series_looks
 from hwsim.text import joules, ratio, seconds

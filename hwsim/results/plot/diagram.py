@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING
 
 from hwsim.result import RunResult, bytes_moved
 from hwsim.results.plot.style import FAINT, LOOKS, canvas
-from hwsim.spec.machine import MachineSpec, UnitSpec
-from hwsim.spec.memory import CacheSpec, DramSpec, LevelSpec, RegistersSpec, ScratchpadSpec, StorageSpec
+from hwsim.spec.machine import (
+    CacheSpec,
+    DramSpec,
+    LevelSpec,
+    MachineSpec,
+    RegistersSpec,
+    ScratchpadSpec,
+    StorageSpec,
+    UnitSpec,
+)
 from hwsim.text import data
 from hwsim.units import format_bytes, format_frequency
 

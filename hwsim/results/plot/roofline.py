@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from hwsim.result import RunResult
 from hwsim.results.explanation import explain
 from hwsim.results.plot.style import FAINT, TEXT, canvas, log_title, look_of, series_looks, spread
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import RegistersSpec, StorageSpec
+from hwsim.spec.machine import MachineSpec, RegistersSpec, StorageSpec
 from hwsim.text import counted, rate
 
 if TYPE_CHECKING:

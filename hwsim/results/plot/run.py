@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.energy import STATIC
-from hwsim.engine.attribution import BUSY, summed
+from hwsim.engine.outcome import BUSY, summed
 from hwsim.memory.reuse_distance import ReuseHistogram
 from hwsim.memory.set_pressure import Pressure
 from hwsim.result import RunResult, machine_of
-from hwsim.results.energy import energy_split
 from hwsim.results.explanation import explain
+from hwsim.results.metrics import energy_split
 from hwsim.results.plot.diagram import draw_machine, plot_diagram
 from hwsim.results.plot.roofline import make_roofline, plot_roofline
 from hwsim.results.plot.stack import plot_energy, plot_traffic
 from hwsim.results.plot.style import FAINT, Look, canvas, look_of
 from hwsim.results.plot.timeline import plot_timeline
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.target import ARROW
 from hwsim.text import joules, percent, seconds, short
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwsim.energy import STATIC
 from hwsim.result import RunResult, bytes_moved
-from hwsim.results.energy import energy_split
+from hwsim.results.metrics import energy_split
 from hwsim.results.plot.style import FAINT, TEXT, canvas, log_title, look_of
 from hwsim.text import data, joules
 

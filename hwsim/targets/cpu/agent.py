@@ -21,14 +21,13 @@ from fractions import Fraction
 from time import perf_counter
 from typing import Any
 
-from hwsim.engine.floor import Event, Floor, Wait
-from hwsim.engine.link import Link
 from hwsim.engine.outcome import cycles_to_fs
+from hwsim.engine.play import Event, Floor, Link, Wait
 from hwsim.errors import CapacityError
 from hwsim.memory.hierarchy import Hierarchy, Traffic
 from hwsim.program.loops import MOST_STEPS
 from hwsim.program.steps import OutputBlock, Step
-from hwsim.spec.memory import StorageSpec
+from hwsim.spec.machine import StorageSpec
 from hwsim.targets.cpu.model import ZERO, Chunk, CpuCore, StepCost, Transfer
 from hwsim.targets.cpu.tally import CoreTally, Stopwatch
 from hwsim.trace.nest import Nest, Work

@@ -9,8 +9,7 @@ from fractions import Fraction
 from hwsim.memory.set_pressure import Crowding, Pressure, find_crowding, measure_set_pressure
 from hwsim.program.kernel import Kernel, rows_of
 from hwsim.result import RunResult, workload_of
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 from hwsim.target import Details, Line, Section, Table, find_target
 from hwsim.targets.cpu.model import CpuCore, core_spec
 from hwsim.text import bar, counted, digits, percent, ratio

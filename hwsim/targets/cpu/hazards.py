@@ -25,7 +25,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 
 MOST_EXECUTIONS = 4096

@@ -13,8 +13,7 @@ from pydantic import BaseModel
 
 from hwsim.errors import OverrideError
 from hwsim.program.kernel import Kernel
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import RegistersSpec
+from hwsim.spec.machine import MachineSpec, RegistersSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.target import Knob

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hwsim.errors import CapacityError, InputError
-from hwsim.numerics.format import FORMATS, BlockFormat, Format
-from hwsim.numerics.representation import FloatFormat, IntFormat
+from hwsim.numerics.format import FORMATS, BlockFormat, FloatFormat, Format, IntFormat
 from hwsim.program.kernel import Kernel
 from hwsim.program.steps import OutputBlock, Stage, Step
-from hwsim.spec.memory import RegistersSpec
+from hwsim.spec.machine import RegistersSpec
 from hwsim.targets.cpu.spec import CpuSpec
 from hwsim.trace.nest import Instructions
 

@@ -19,8 +19,7 @@ from hwsim.errors import InputError
 from hwsim.memory.footprint import estimate_page_misses
 from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec, RegistersSpec
 from hwsim.targets.cpu.hazards import WindowLines, burst, can_crowd, crowded, find_reload, followed, window_lines
 from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec

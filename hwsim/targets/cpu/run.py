@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from hwsim.energy import Ledger
-from hwsim.engine.floor import Floor
-from hwsim.engine.link import Link
 from hwsim.engine.outcome import Outcome, StageOutcome, TensorTraffic, seconds_to_fs
+from hwsim.engine.play import Floor, Link
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.hierarchy import Hierarchy, build_hierarchy
 from hwsim.program.kernel import Kernel
 from hwsim.program.steps import Stage
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import CacheSpec, DramSpec, Level, RegistersSpec, StorageSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, Level, MachineSpec, RegistersSpec, StorageSpec
 from hwsim.targets.cpu.agent import PAGE_BYTES, CoreAgent, Cutter, StagedStorage
 from hwsim.targets.cpu.lower import converting_stages
 from hwsim.targets.cpu.model import CpuCore, core_spec

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Name, Spec, SumFormat
+from hwsim.spec.base import SMALLEST_SHARE, Bits, Cycles, Held, Name, PerCycle, Products, Spec, SumFormat, Units
 from hwsim.spec.fields import Finding
-from hwsim.spec.limits import SMALLEST_SHARE, Bits, Cycles, Held, PerCycle, Products, Units
 from hwsim.spec.machine import MachineSpec, UnitSpec
 from hwsim.units import Bytes, LatencyField
 

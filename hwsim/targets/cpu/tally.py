@@ -11,7 +11,7 @@ from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
 from hwsim.engine.outcome import AgentTime, TensorTraffic
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.hierarchy import Traffic
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.targets.cpu.model import CostPart, CpuCore, StepCost
 from hwsim.trace.nest import Instructions, Nest, Size, Work
 

@@ -12,7 +12,7 @@ from hwsim.memory.footprint import FootprintHierarchy
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.program.build import build_kernel
-from hwsim.program.gemm import gemm_view
+from hwsim.program.contraction import gemm_view
 from hwsim.program.kernel import Formula, Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import all_loops

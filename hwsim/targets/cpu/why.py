@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hwsim.engine.attribution import BUSY, summed
+from hwsim.engine.outcome import BUSY, summed
 from hwsim.memory.counters import CacheCounters
 from hwsim.result import RunResult, bytes_moved
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import CacheSpec, DramSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 from hwsim.target import ARROW, Advice, Bound, Table, Why
 from hwsim.targets.cpu.details import crowded_level, look, most_missed
 from hwsim.targets.cpu.model import CpuCore, core_spec

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import groupby
 
-from hwsim.engine.floor import Event, Floor, Wait
-from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS
+from hwsim.engine.play import Event, Floor, Link, Wait
 from hwsim.targets.gpu.device import (
     DRAM,
     L2,

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.datapath import SumRule, sums_in
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import CacheSpec, DramSpec, Level, RegistersSpec, ScratchpadSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, Level, MachineSpec, RegistersSpec, ScratchpadSpec
 from hwsim.targets.gpu.spec import GpuSpec
 from hwsim.units import format_bytes
 

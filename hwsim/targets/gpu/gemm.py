@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.errors import InputError
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.agent import BlockGrid, play_kernel, reduce_grid, wave_grid
 from hwsim.targets.gpu.device import (
     Activity,

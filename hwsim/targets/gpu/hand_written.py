@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.errors import InputError
-from hwsim.spec.choices import ThreadSchedule
+from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.agent import play_kernel, wave_grid
 from hwsim.targets.gpu.device import (
     ISSUE,

@@ -13,10 +13,8 @@ from typing import Any
 
 from hwsim.errors import InputError
 from hwsim.numerics.datapath import find_datapath
-from hwsim.spec.choices import AUTO, ThreadSchedule
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import ScratchpadSpec
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.machine import MachineSpec, ScratchpadSpec
+from hwsim.spec.workload import AUTO, ThreadSchedule, WorkloadSpec
 from hwsim.target import Knob, Rung
 from hwsim.targets.gpu.device import MMA_BYTES, Device, Footprint, check_block, element_bytes, fits, occupancy
 from hwsim.targets.gpu.gemm import OTHER_REGISTERS, GemmBytes, library_tiles, tile_footprint

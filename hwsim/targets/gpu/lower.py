@@ -18,14 +18,14 @@ from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import CapacityError, InputError
-from hwsim.program.count import count_body
+from hwsim.program.contraction import GemmView, footprint, gemm_view
 from hwsim.program.fuse import FusedOperator
-from hwsim.program.gemm import GemmView, footprint, gemm_view
+from hwsim.program.group import count_body
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, Operand, Phase, Ranges, all_loops, flops_of, summed, walk
 from hwsim.program.operator import Operator
-from hwsim.spec.choices import ThreadSchedule
+from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.attention import DECODE
 from hwsim.targets.gpu.device import KernelCost
 from hwsim.targets.gpu.gemm import GemmBytes
@@ -35,7 +35,7 @@ from hwsim.text import data
 from hwsim.trace.nest import Instructions
 
 if TYPE_CHECKING:
-    from hwsim.program.convolution import ConvView
+    from hwsim.program.contraction import ConvView
     from hwsim.program.operation import StatementOperator
     from hwsim.targets.gpu.hand_written import MatmulProblem, ProgramCost
 

@@ -21,7 +21,7 @@ from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from hwsim.errors import InputError
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.spec.machine import MachineSpec
 from hwsim.targets.gpu.agent import BlockGrid, Portion, pass_grid, play_kernel
 from hwsim.targets.gpu.attention import DECODE, find_kernel, fused
@@ -46,7 +46,7 @@ from hwsim.targets.gpu.spec import AttentionKernelSpec, TileSpec
 
 if TYPE_CHECKING:
     from hwsim.ops.attention_shape import AttentionShape
-    from hwsim.program.convolution import ConvShape
+    from hwsim.program.contraction import ConvShape
 
 LANE_FORMAT = "fp32"
 """What element-wise arithmetic is done in."""

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.jit import compiled
-from hwsim.spec.memory import ScratchpadSpec
+from hwsim.spec.machine import ScratchpadSpec
 from hwsim.targets.gpu.device import Device
 
 MOST_TURNS = 512

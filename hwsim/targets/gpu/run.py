@@ -17,12 +17,12 @@ from math import ceil
 from time import perf_counter
 
 from hwsim.energy import ARITHMETIC, Ledger
-from hwsim.engine.floor import Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, Outcome, StageOutcome, TensorTraffic
+from hwsim.engine.play import Floor, Wait
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
-from hwsim.spec.choices import ThreadSchedule
+from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.agent import BlockGrid, GridPlay, GridTime, Share
 from hwsim.targets.gpu.device import ISSUE, LAUNCH, MATH, MEMORY_UNIT, POWER, SPECIAL, Activity, Device
 from hwsim.targets.gpu.lower import Conditions, Launch, compute, map_launches

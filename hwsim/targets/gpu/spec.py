@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Bits, Cycles, Held, KernelTile, Name, PerCycle, Rate, Share, Spec, Units
 from hwsim.spec.fields import Finding, unknown_format
-from hwsim.spec.limits import Bits, Cycles, Held, KernelTile, PerCycle, Rate, Share, Units
 from hwsim.spec.machine import MachineSpec, UnitSpec
 from hwsim.units import Bytes, LatencyField, Watts
 

@@ -14,7 +14,7 @@ from math import log2, prod
 from typing import TYPE_CHECKING
 
 from hwsim.ops.conv_transform import BACK, BETWEEN, FILTERS, IMAGES, PRODUCTS, Fourier, Transform, Winograd
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.program.loops import Item, Loop, all_loops
 from hwsim.targets.gpu.device import KernelCost, element_bytes
 from hwsim.targets.gpu.gemm import GemmBytes, fitting_tiles, gemm
@@ -24,7 +24,7 @@ from hwsim.targets.gpu.spec import TileSpec
 
 if TYPE_CHECKING:
     from hwsim.ops.conv_operator import Conv2d
-    from hwsim.program.convolution import ConvShape
+    from hwsim.program.contraction import ConvShape
     from hwsim.targets.gpu.model import GpuModel
 
 FAMILY = "conv_winograd_fft"

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hwsim.engine.attribution import Watch
-from hwsim.engine.floor import Event, Floor, Wait
-from hwsim.engine.outcome import cycles_to_fs
+from hwsim.engine.outcome import Watch, cycles_to_fs
+from hwsim.engine.play import Event, Floor, Wait
 from hwsim.targets.grid.mapping import RowStationary
 from hwsim.targets.grid.model import (
     MOST_PASSES,

@@ -11,11 +11,9 @@ import numpy as np
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.program.bind import reduced_indices
-from hwsim.program.convolution import ConvShape, ConvView
-from hwsim.program.count import count_body
+from hwsim.program.contraction import ConvShape, ConvView, gemm_view
 from hwsim.program.expression import Apply, walk
-from hwsim.program.gemm import gemm_view
-from hwsim.program.group import all_groups, make_groups
+from hwsim.program.group import all_groups, count_body, make_groups
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop

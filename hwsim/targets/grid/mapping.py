@@ -20,7 +20,7 @@ from math import prod
 from typing import Literal
 
 from hwsim.errors import InputError
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 
 Role = Literal["input", "weight", "output"]
 INDICES = ("g", "n", "m", "c", "p", "q", "r", "s")

@@ -24,9 +24,8 @@ from hwsim.energy import ARITHMETIC, MEMORY, OPERANDS, Ledger
 from hwsim.engine.outcome import seconds_to_fs
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
-from hwsim.program.convolution import ConvShape
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import DramSpec, ScratchpadSpec
+from hwsim.program.contraction import ConvShape
+from hwsim.spec.machine import DramSpec, MachineSpec, ScratchpadSpec
 from hwsim.targets.grid.mapping import GridSizes, NestCounts, RowStationary, count_accesses, rows_under
 from hwsim.targets.grid.spec import GridSpec
 

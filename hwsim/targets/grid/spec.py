@@ -7,9 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Name
+from hwsim.spec.base import Bits, Name, PerCycle, Side
 from hwsim.spec.fields import Finding, unknown_format
-from hwsim.spec.limits import Bits, PerCycle, Side
 from hwsim.spec.machine import MachineSpec, UnitSpec
 from hwsim.units import Bytes
 

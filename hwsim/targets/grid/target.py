@@ -9,9 +9,8 @@ from fractions import Fraction
 from time import perf_counter
 from typing import ClassVar
 
-from hwsim.engine.floor import Floor
 from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, Outcome, StageOutcome, TensorTraffic
-from hwsim.engine.play import Crew
+from hwsim.engine.play import Crew, Floor
 from hwsim.errors import InputError
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.datapath import SumRule, find_datapath

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from hwsim.errors import InputError
-from hwsim.program.gemm import GemmView, footprint, gemm_view
+from hwsim.program.contraction import GemmView, footprint, gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Loop, TileLoop

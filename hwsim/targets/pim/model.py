@@ -13,8 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from hwsim.errors import CapacityError, InputError
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import DramSpec, ScratchpadSpec
+from hwsim.spec.machine import DramSpec, MachineSpec, ScratchpadSpec
 from hwsim.targets.pim.spec import PimSpec
 from hwsim.units import format_bytes
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from hwsim.energy import ARITHMETIC, Ledger
-from hwsim.engine.attribution import Watch
-from hwsim.engine.floor import Event, Floor, Wait
-from hwsim.engine.outcome import Outcome, StageOutcome, TensorTraffic, cycles_to_fs, seconds_to_fs
+from hwsim.engine.outcome import Outcome, StageOutcome, TensorTraffic, Watch, cycles_to_fs, seconds_to_fs
+from hwsim.engine.play import Event, Floor, Wait
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel

@@ -7,11 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Banks, Name, Spec
 from hwsim.spec.fields import Finding, unknown_formats
-from hwsim.spec.limits import Banks
-from hwsim.spec.machine import MachineSpec, UnitSpec
-from hwsim.spec.memory import CacheSpec, DramSpec, ScratchpadSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec, ScratchpadSpec, UnitSpec
 from hwsim.units import Bytes
 
 

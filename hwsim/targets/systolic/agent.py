@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from hwsim.engine.floor import Event, Floor, Wait
-from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, cycles_to_fs, seconds_to_fs
+from hwsim.engine.play import Event, Floor, Link, Wait
 from hwsim.targets.systolic.model import Chip
 from hwsim.targets.systolic.tiling import ArrayPass, Move, TileStep
 

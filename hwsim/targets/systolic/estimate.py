@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.systolic.model import ACCESSES, ALONG, ROLES, Role
 from hwsim.targets.systolic.tiling import (
     PIECES,

@@ -16,7 +16,7 @@ from math import prod
 
 from hwsim.errors import CapacityError
 from hwsim.numerics.format import find_format
-from hwsim.program.gemm import GemmView, footprint, gemm_view
+from hwsim.program.contraction import GemmView, footprint, gemm_view
 from hwsim.program.loops import Item, Loop, Operand, Range, Ranges, TileLoop, all_loops, walk
 from hwsim.targets.systolic.model import Allocation, Chip, Role, room
 from hwsim.targets.systolic.tiling import (

@@ -20,9 +20,9 @@ import numpy as np
 
 from hwsim.errors import CapacityError
 from hwsim.numerics.format import find_format
-from hwsim.program.gemm import Box, GemmShape, GemmView, footprint, neighbours, slides
+from hwsim.program.contraction import Box, GemmShape, GemmView, footprint, neighbours, slides
 from hwsim.program.loops import Operand
-from hwsim.spec.choices import MappingSpec
+from hwsim.spec.workload import MappingSpec
 from hwsim.targets.systolic.agent import play_alone
 from hwsim.targets.systolic.estimate import EQUAL, Goal, TilingEstimates, about
 from hwsim.targets.systolic.model import ALONG, ROLES, Allocation, Chip, Role, room

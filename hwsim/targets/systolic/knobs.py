@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hwsim.errors import OverrideError
-from hwsim.spec.choices import AUTO, is_tile, tile_parts
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import parameter_keys, with_parameters
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.workload import AUTO, WorkloadSpec, is_tile, tile_parts
 from hwsim.target import Knob, Rung
 from hwsim.targets.knobs import algorithm_knobs, by_name, has_products, powers
 from hwsim.targets.systolic.model import ROLES, array_spec, build_chip

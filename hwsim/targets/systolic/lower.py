@@ -13,15 +13,14 @@ from hwsim.ops.attention import shape_of
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.build import build_kernel
 from hwsim.program.chain_workload import ChainStep, ChainWorkload
-from hwsim.program.gemm import footprint, gemm_view
+from hwsim.program.contraction import footprint, gemm_view
 from hwsim.program.graph import make_graph
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, Operand, TileLoop
-from hwsim.spec.choices import MappingSpec
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.targets.systolic.agent import play_alone
 from hwsim.targets.systolic.estimate import Goal
 from hwsim.targets.systolic.fused import map_fused, weave

@@ -22,11 +22,10 @@ from math import ceil, inf
 from typing import Any, Literal
 
 from hwsim.errors import InputError
-from hwsim.program.gemm import GemmShape, gemm_view
+from hwsim.program.contraction import GemmShape, gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loops import Item, Loop, all_loops
-from hwsim.spec.machine import MachineSpec
-from hwsim.spec.memory import DramSpec, Level, ScratchpadSpec
+from hwsim.spec.machine import DramSpec, Level, MachineSpec, ScratchpadSpec
 from hwsim.targets.systolic.spec import Dataflow, Folding, SystolicSpec
 from hwsim.units import Bandwidth
 

@@ -10,15 +10,15 @@ from math import ceil
 from time import perf_counter
 
 from hwsim.energy import ARITHMETIC, OPERANDS, Ledger
-from hwsim.engine.floor import Floor
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome, TensorTraffic
+from hwsim.engine.play import Floor
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.format import find_format
-from hwsim.program.gemm import GemmView, gemm_view
+from hwsim.program.contraction import GemmView, gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loops import Item, Loop, Range, walk
-from hwsim.spec.choices import MappingSpec
 from hwsim.spec.machine import MachineSpec
+from hwsim.spec.workload import MappingSpec
 from hwsim.targets.systolic.agent import ARRAY, FILL, VECTOR, ArrayAgent, play_passes
 from hwsim.targets.systolic.estimate import Goal
 from hwsim.targets.systolic.lower import Mapped, map_kernel, program_of

@@ -7,11 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import Cycles, Name, PerCycle, Rate, Side, Spec, Units
 from hwsim.spec.fields import Finding, did_you_mean, unknown_formats
-from hwsim.spec.limits import Cycles, PerCycle, Rate, Side, Units
-from hwsim.spec.machine import MachineSpec, UnitSpec
-from hwsim.spec.memory import CacheSpec, DramSpec, ScratchpadSpec
+from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec, ScratchpadSpec, UnitSpec
 from hwsim.units import BandwidthField, Bytes, LatencyField
 
 Dataflow = Literal["ws", "os", "is"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 from math import prod
 
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.program.loops import Range
 from hwsim.targets.systolic.model import Allocation, Chip, Role
 from hwsim.trace.nest import Instructions

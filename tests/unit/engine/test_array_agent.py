@@ -8,9 +8,8 @@ from hwsim.catalog import load_machine
 from hwsim.engine.outcome import Outcome
 from hwsim.engine.play import play
 from hwsim.program.build import build_kernel
-from hwsim.program.gemm import GemmShape
-from hwsim.spec.choices import MappingSpec
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.program.contraction import GemmShape
+from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.targets.systolic.model import SystolicArray
 from hwsim.targets.systolic.run import ArrayCrew
 

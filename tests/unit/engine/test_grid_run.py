@@ -12,7 +12,7 @@ from hwsim.api import run_all, simulate
 from hwsim.catalog import load_workload
 from hwsim.errors import CapacityError, InputError
 from hwsim.program.build import build_kernel
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.spec.parameters import with_parameters
 from hwsim.targets.grid.agent import play_mapping
 from hwsim.targets.grid.lower import find_mapping

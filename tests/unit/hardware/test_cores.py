@@ -8,7 +8,7 @@ import pytest
 from hwsim.memory.coupled import CoupledCaches
 from hwsim.memory.dram import Dram
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.spec.memory import DramSpec
+from hwsim.spec.machine import DramSpec
 
 
 def dram(**fields: object) -> DramSpec:

@@ -11,7 +11,7 @@ from hwsim.memory.coupled import CoupledCaches
 from hwsim.memory.dram import Dram
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.memory.topology import Topology
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 
 SWEEPS = Nest((3, 5000), (Access(0, (0, 64)), Access(1 << 24, (0, 64), write=True)))

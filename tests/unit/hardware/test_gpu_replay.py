@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
-from hwsim.spec.choices import ThreadSchedule
+from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.device import Device
 from hwsim.targets.gpu.hand_written import MatmulProblem, make_program, program_cost
 from hwsim.targets.gpu.replay import SectorCache, WarpAccess, measure, replay, touched, wavefronts

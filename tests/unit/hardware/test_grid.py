@@ -7,7 +7,7 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError, InputError
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.targets.grid.lower import choices, find_mapping
 from hwsim.targets.grid.mapping import GridSizes, RowStationary, mappings, problems
 from hwsim.targets.grid.model import PeGrid, gated_share

@@ -9,8 +9,8 @@ from math import ceil
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.engine.floor import Floor
-from hwsim.program.convolution import ConvShape
+from hwsim.engine.play import Floor
+from hwsim.program.contraction import ConvShape
 from hwsim.targets.grid.agent import play_mapping
 from hwsim.targets.grid.lower import find_mapping
 from hwsim.targets.grid.mapping import ORDERS, RowStationary, problems

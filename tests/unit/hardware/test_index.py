@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 
 

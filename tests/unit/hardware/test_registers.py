@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.errors import CapacityError
-from hwsim.spec.memory import RegistersSpec
+from hwsim.spec.machine import RegistersSpec
 from hwsim.targets.cpu.lower import RegisterFile, Spills, best_matmul_tile, matmul_tile_registers
 
 

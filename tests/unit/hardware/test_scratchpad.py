@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hwsim.spec.memory import ScratchpadSpec
+from hwsim.spec.machine import ScratchpadSpec
 from hwsim.targets.gpu.replay import bank_passes
 
 

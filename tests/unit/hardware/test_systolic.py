@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.systolic.model import SystolicArray
 from hwsim.targets.systolic.spec import Dataflow
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwsim.memory.topology import Topology
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 
 
 def level(name: str, shared_by: int | str = 1, **fields: object) -> CacheSpec:

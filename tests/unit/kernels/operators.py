@@ -12,7 +12,7 @@ from hwsim.ops.pointwise import PointwiseWorkload
 from hwsim.program.kernel import Setting
 from hwsim.program.operation import StatementOperator, find_operation
 from hwsim.program.operator import Operator, OperatorKernel, OperatorRun
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
 

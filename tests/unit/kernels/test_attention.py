@@ -9,10 +9,10 @@ from hwsim.errors import CapacityError, InputError, ShapeError
 from hwsim.numerics.format import Array, find_format
 from hwsim.ops.attention import AttentionSchedule, BackwardSchedule, attend, attention, attention_backward
 from hwsim.ops.attention_shape import AttentionShape, Room
-from hwsim.ops.softmax import SoftmaxSchedule, softmax
+from hwsim.ops.norm import SoftmaxSchedule, softmax
 from hwsim.program.kernel import Setting
 from hwsim.program.operator import Operator, OperatorKernel, OperatorRun
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 from hwsim.units import parse_bytes
 from tests.unit.kernels.helpers import counts, kernel, steps
 

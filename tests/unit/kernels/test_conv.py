@@ -14,7 +14,7 @@ from hwsim.numerics.format import find_format
 from hwsim.ops.conv import folded_weights
 from hwsim.ops.conv_operator import Conv2d
 from hwsim.ops.conv_schedule import ConvSchedule
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.tiling import accesses

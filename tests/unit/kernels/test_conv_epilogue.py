@@ -12,7 +12,7 @@ from hwsim.errors import InputError
 from hwsim.ops.conv_operator import Conv2d
 from hwsim.ops.conv_schedule import After, ConvSchedule
 from hwsim.ops.pointwise import POINTWISE
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from tests.unit.kernels.helpers import counts, kernel, steps
 from tests.unit.kernels.operators import made, ran
 

@@ -13,7 +13,7 @@ from hwsim.errors import InputError
 from hwsim.ops.conv import ConvWorkload
 from hwsim.ops.conv_transform import Fourier, Winograd, find_transform, transformed_products
 from hwsim.program.build import build_kernel
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.program.loops import all_loops, walk
 from hwsim.program.operator import OperatorKernel
 from tests.unit.kernels.helpers import workload

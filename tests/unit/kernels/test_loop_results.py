@@ -9,7 +9,7 @@ from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel, Ranges, TileLoop, at, part
 from hwsim.program.steps import Step
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
 
 FP32 = find_format("fp32")

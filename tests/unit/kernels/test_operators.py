@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import find_format
 from hwsim.ops.pointwise import POINTWISE, StageSpec
-from hwsim.program.count import flops_of
+from hwsim.program.group import flops_of
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.operator import Operator
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 from hwsim.targets.cpu.hazards import is_stream
 from tests.unit.kernels.helpers import counts, touches
 from tests.unit.kernels.operators import answers, applied, made, ran, staged

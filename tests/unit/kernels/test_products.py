@@ -30,7 +30,7 @@ from hwsim.program.kernel import Numbers, Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.operation import StatementOperator, find_operation
 from hwsim.program.operator import Operator, OperatorKernel, OperatorRun
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 from tests.unit.kernels.helpers import counts, touches
 from tests.unit.kernels.operators import inputs, made, ran
 

@@ -15,7 +15,7 @@ from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel, TileLoop, at, part
 from hwsim.program.loops import Loop, LoopPlan, summed, walk
 from hwsim.program.steps import make_template, template_key
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
 
 FP32 = find_format("fp32")

@@ -11,7 +11,7 @@ from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand
 from hwsim.program.lower import lower
-from hwsim.spec.schedule import ParallelSchedule
+from hwsim.spec.base import ParallelSchedule
 from tests.unit.kernels.helpers import counts, kernel
 from tests.unit.kernels.operators import applied, made, ran
 

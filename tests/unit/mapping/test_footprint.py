@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwsim.program.gemm import distinct, footprint, slides
+from hwsim.program.contraction import distinct, footprint, slides
 from hwsim.program.loops import Operand
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.api import prepare, resolve_machine, resolve_workload
-from hwsim.program.gemm import GemmShape, GemmView, gemm_view
+from hwsim.program.contraction import GemmShape, GemmView, gemm_view
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Loop
 from hwsim.spec.workload import WorkloadSpec

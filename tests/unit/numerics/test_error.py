@@ -7,9 +7,8 @@ from math import inf, sqrt
 import numpy as np
 import pytest
 
-from hwsim.numerics.error import NumericReport, input_losses, measure, output_losses
 from hwsim.numerics.format import find_format
-from hwsim.numerics.quantize import quantize
+from hwsim.numerics.quantize import NumericReport, input_losses, measure, output_losses, quantize
 
 
 def test_errors_are_relative_to_the_largest_and_to_the_mean_square() -> None:

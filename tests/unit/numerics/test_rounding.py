@@ -9,8 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hwsim.numerics.format import FORMATS, find_format
-from hwsim.numerics.representation import FloatFormat, FloatGrid
+from hwsim.numerics.format import FORMATS, FloatFormat, FloatGrid, find_format
 from hwsim.spec.base import FormatSpec
 
 ML_TYPES = {

@@ -9,7 +9,7 @@ import pytest
 import hwsim
 from hwsim.memory.set_pressure import find_crowding, sets_used
 from hwsim.result import RunResult
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from tests.unit.results.made import small
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import hwsim
-from hwsim.engine.attribution import total
+from hwsim.engine.outcome import total
 from hwsim.errors import InputError, OverrideError
 from hwsim.memory.counters import CacheCounters, DramCounters
-from hwsim.numerics.error import NumericError, measure
+from hwsim.numerics.quantize import NumericError, measure
 from hwsim.result import RunResult, StageResult
 from tests.unit.results.made import small
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwsim.errors import InputError
-from hwsim.systems.serve_model import make_service
-from hwsim.systems.step_price import Load, ServedModel
+from hwsim.systems.serve_model import Load, ServedModel, make_service
 
 chunk = st.tuples(st.integers(1, 4096), st.integers(0, 4096), st.booleans())
 

@@ -9,7 +9,7 @@ import pytest
 import hwsim
 from hwsim.errors import InputError
 from hwsim.memory.footprint import estimate_page_misses
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.targets.cpu.hazards import crowded, find_reload, is_stream, window_lines
 from hwsim.trace.nest import Access, Nest
 

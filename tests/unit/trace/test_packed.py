@@ -10,7 +10,7 @@ import pytest
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.numerics.format import FORMATS
 from hwsim.program.build import build_kernel
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.cpu.hazards import is_stream
 from hwsim.trace.nest import Access, Nest, make_access, slice_outer

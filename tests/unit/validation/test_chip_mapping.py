@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.targets.grid.mapping import RowStationary, problems
 from hwsim.targets.grid.model import PeGrid
 from hwsim.validation.energy import SHAPE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hwsim.engine.floor import Floor
+from hwsim.engine.play import Floor
 from hwsim.ops.attention_shape import AttentionShape
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.agent import TAIL, BlockGrid, GridPlay, Portion, folded, play_grid, queue_grid, wave_grid
 from hwsim.targets.gpu.attention import EqualBlocks, makespan
 from hwsim.targets.gpu.device import BlockCost, waves_of

@@ -10,7 +10,7 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.ops.conv import ConvWorkload
-from hwsim.program.convolution import ConvShape
+from hwsim.program.contraction import ConvShape
 from hwsim.targets.gpu.gemm import tiles_for_rows
 from hwsim.targets.gpu.lower import Launch
 from hwsim.targets.gpu.model import GpuModel

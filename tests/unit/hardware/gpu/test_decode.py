@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.ops.attention_shape import AttentionShape
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.decode import parts_of_keys
 from hwsim.targets.gpu.gemm import lane_share, padded
 from hwsim.targets.gpu.spec import TileSpec

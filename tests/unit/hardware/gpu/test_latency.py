@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hwsim.ops.attention_shape import AttentionShape
-from hwsim.program.gemm import GemmShape
-from hwsim.spec.choices import ThreadSchedule
+from hwsim.program.contraction import GemmShape
+from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.hand_written import MatmulProblem, ProgramCost, make_program, program_cost
 from tests.unit.hardware.gpu.made import device, model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.errors import CapacityError
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.device import Footprint, check_block, occupancy
 from hwsim.targets.gpu.spec import TileSpec
 from tests.unit.hardware.gpu.made import device, model

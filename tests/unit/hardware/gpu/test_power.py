@@ -6,7 +6,7 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.device import Activity, under_cap
 from tests.unit.hardware.gpu.made import device, model
 

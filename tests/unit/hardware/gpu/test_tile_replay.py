@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.spec.memory import CacheSpec
+from hwsim.spec.machine import CacheSpec
 from hwsim.targets.gpu.attention import replay_heads
 from hwsim.targets.gpu.gemm import ProductGrid, ProductPanels, replay_product
 from hwsim.targets.gpu.model import replay_rows
