@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
-from hwsim.program.build import build_kernel
+from hwsim.program.operator import build_kernel
 from hwsim.results.assemble import verify
 from hwsim.spec.workload import WorkloadSpec
 

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.catalog import load_machine, load_workload
-from hwsim.engine.outcome import Outcome, Span
+from hwsim.engine.outcome import Outcome, Span, keep_within_limit
 from hwsim.engine.play import play
-from hwsim.engine.throttle import keep_within_limit
 from hwsim.errors import CapacityError, HostMemoryError, InputError, ShapeError
 from hwsim.files import note_input
-from hwsim.program.build import with_usual_scale
 from hwsim.program.kernel import Kernel, small_tensors
+from hwsim.program.operator import with_usual_scale
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.assemble import assemble
 from hwsim.results.bar_table import is_shipped

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from pydantic import ValidationError
 
-from hwsim.engine.outcome import Attribution, TensorTraffic
-from hwsim.engine.throttle import Throttle
-from hwsim.error_bar import Bars, ErrorBar
+from hwsim.engine.outcome import Attribution, TensorTraffic, Throttle
 from hwsim.errors import InputError
 from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.numerics.format import Array
 from hwsim.numerics.quantize import NumericError, NumericReport
-from hwsim.record import Record, Signed, mismatch, plain
+from hwsim.record import Bars, ErrorBar, Record, Signed, mismatch, plain
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.rules import check_level, check_machine
 from hwsim.spec.workload import WorkloadSpec, workload_model

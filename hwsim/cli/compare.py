@@ -18,8 +18,8 @@ from hwsim.cli.arguments import (
     word_completion,
 )
 from hwsim.cli.console import err, make_table, out, styled, wrapped
-from hwsim.error_bar import ALIKE, ALIKE_WORDS, NEVER_WORDS, within_bars
 from hwsim.errors import InputError
+from hwsim.record import ALIKE, ALIKE_WORDS, NEVER_WORDS, within_bars
 from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, write
 from hwsim.text import format_title, ratio
 

@@ -96,7 +96,7 @@ def _replay(
     spec: MachineSpec, trace: str, form: TraceFormat | None, access_bytes: int, limit: int | None, core: int, seed: int
 ) -> Replay:
     from hwsim.memory.hierarchy import build_hierarchy
-    from hwsim.trace.event import address_limit
+    from hwsim.trace.nest import address_limit
     from hwsim.trace.reader import open_trace
     from hwsim.trace.text_trace import MAX_ACCESS_BYTES, ReadOptions
 

@@ -8,8 +8,8 @@ import typer
 
 from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, spinner
 from hwsim.cli.console import make_table, screen, styled
-from hwsim.error_bar import NEVER_MARK
 from hwsim.errors import HwsimError, InputError
+from hwsim.record import NEVER_MARK
 from hwsim.text import counted, digits, percent, rate
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
 
 def _speed_bar(result: RunResult) -> str:
     """The error bar of the time, as that of the speed."""
-    from hwsim.error_bar import interval_words
+    from hwsim.record import interval_words
     from hwsim.results.plot.roofline import speed_ends
 
     ends = speed_ends(result)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hwsim.api import Run
-    from hwsim.error_bar import ErrorBar
+    from hwsim.record import ErrorBar
     from hwsim.result import FormulaCheck, RunResult
     from hwsim.target import Advice, Why
 

@@ -17,7 +17,7 @@ from hwsim.text import counted, data, digits, joules, percent, seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hwsim.error_bar import ErrorBar
+    from hwsim.record import ErrorBar
     from hwsim.systems.serve import Percentiles, ServeResult
     from hwsim.systems.serve_model import Service
 

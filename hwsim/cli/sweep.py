@@ -23,8 +23,8 @@ from hwsim.cli.arguments import (
     word_completion,
 )
 from hwsim.cli.console import err, make_table, screen, styled
-from hwsim.error_bar import ALIKE, NEVER_COMPARED
 from hwsim.errors import InputError
+from hwsim.record import ALIKE, NEVER_COMPARED
 from hwsim.results.metrics import TRAFFIC, about, ends_of, shown, write
 from hwsim.text import ratio
 

@@ -92,7 +92,7 @@ from hwsim.memory.replacement import (
 )
 from hwsim.memory.topology import Topology
 from hwsim.spec.machine import CacheSpec
-from hwsim.trace.event import (
+from hwsim.trace.nest import (
     ACCESS_MASK,
     ACCESS_SHIFT,
     BYTES_MASK,
@@ -100,11 +100,12 @@ from hwsim.trace.event import (
     KIND,
     LINE_SHIFT,
     LOAD,
+    MAX_ACCESSES,
     STORE,
     U1,
     WRITEBACK,
+    Nest,
 )
-from hwsim.trace.nest import MAX_ACCESSES, Nest
 from hwsim.trace.walk import begin, fill, pack_nest
 
 

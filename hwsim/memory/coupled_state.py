@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hwsim.jit import called, inlined
 from hwsim.memory.counters import BACK_INVALIDATIONS, BYTES_EVICTED, BYTES_WRITTEN, CLEAN_VICTIMS, WRITEBACKS, WRITES
 from hwsim.memory.replacement import DIRTY, TAG, VALID, hash_place
-from hwsim.trace.event import U1, WRITEBACK
+from hwsim.trace.nest import U1, WRITEBACK
 
 VICTIM, PREFETCH = 4, 5
 """Two more kinds of request: an unmodified line handed to an exclusive cache, and a load that nobody waits for."""

@@ -24,7 +24,7 @@ from hwsim.memory.counters import (
     DramCounters,
 )
 from hwsim.spec.machine import DramSpec
-from hwsim.trace.event import KIND, LINE_SHIFT, U0, U1
+from hwsim.trace.nest import KIND, LINE_SHIFT, U0, U1
 
 BURST, OPEN_PAGE, SHIFTS = range(3)
 """First places of the geometry: bytes of a burst, page policy, whether all counts are powers of two."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hwsim.jit import called, compiled, inlined
 from hwsim.memory.counters import READ_MISSES, READS, WRITE_MISSES, WRITEBACKS, WRITES
 from hwsim.memory.replacement import FIFO, LRU, hash_place, next_random
-from hwsim.trace.event import ACCESS_MASK, ACCESS_SHIFT, KIND, LINE_SHIFT, U0, U1, U2
+from hwsim.trace.nest import ACCESS_MASK, ACCESS_SHIFT, KIND, LINE_SHIFT, U0, U1, U2
 
 INFINITE = 5
 """Stands beside the codes of the replacement policies: a cache from which nothing ever leaves."""

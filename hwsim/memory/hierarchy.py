@@ -25,8 +25,7 @@ from hwsim.memory.stream import StreamCaches, can_stream
 from hwsim.memory.topology import Topology
 from hwsim.memory.warp import Progress, replay_warped
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
-from hwsim.trace.event import split_accesses
-from hwsim.trace.nest import Nest, numbered
+from hwsim.trace.nest import Nest, numbered, split_accesses
 
 
 @dataclass(frozen=True)

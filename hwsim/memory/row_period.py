@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hwsim.jit import compiled, inlined
 from hwsim.memory.counters import DRAM_BYTES_READ, DRAM_BYTES_WRITTEN, DRAM_READS, DRAM_WRITES, ROW_CONFLICTS, ROW_HITS
 from hwsim.memory.dram import BANK, BURST, CHANNEL, COUNT, OPEN_PAGE, RANK, ROW, SHIFT, SHIFTS, WEIGHT, Dram
-from hwsim.trace.event import KIND, LINE_SHIFT, U1
+from hwsim.trace.nest import KIND, LINE_SHIFT, U1
 
 _MOST_PIECES = 1 << 22
 """Pieces of periods that hits are kept for; for more, the stream is replayed."""

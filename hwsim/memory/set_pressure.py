@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from hwsim.jit import compiled
 from hwsim.spec.machine import CacheSpec
-from hwsim.trace.event import LINE_SHIFT
-from hwsim.trace.nest import Nest, Size
+from hwsim.trace.nest import LINE_SHIFT, Nest, Size
 from hwsim.trace.walk import begin, fill, pack_nest
 
 MOST_LINES = 1 << 26

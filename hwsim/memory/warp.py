@@ -29,8 +29,7 @@ from hwsim.memory.filter import EMPTY, INFINITE, OFFSET, POLICY, SETS, WAYS, pum
 from hwsim.memory.replacement import RANDOM
 from hwsim.memory.row_period import RowRounds, find_rounds
 from hwsim.memory.stream import SETTLED, StreamCaches
-from hwsim.trace.event import LINE_SHIFT, U1
-from hwsim.trace.nest import Access, Nest, peel_outer, slice_outer
+from hwsim.trace.nest import LINE_SHIFT, U1, Access, Nest, peel_outer, slice_outer
 from hwsim.trace.walk import BUFFER_EVENTS
 
 _WORTH_A_LOOK = 1 << 20

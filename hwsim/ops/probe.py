@@ -11,10 +11,9 @@ from pydantic import Field, model_validator
 
 from hwsim.numerics.format import Array, find_format
 from hwsim.ops.reduce import ArraySizes
-from hwsim.program.kernel import Formula, Kernel, Setting
+from hwsim.program.kernel import Formula, Kernel, OutputBlock, Setting, Stage, Step
 from hwsim.program.loop_kernel import LoopKernel, Ranges, at, part
 from hwsim.program.loops import LoopPlan
-from hwsim.program.steps import OutputBlock, Stage, Step
 from hwsim.spec.base import Extent, NoSchedule, ParallelSchedule, Spec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.trace.nest import Access, Chain, Instructions, Nest, OffsetTable, Work

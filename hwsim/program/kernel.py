@@ -10,7 +10,7 @@ wrong; one that is off by most of itself always is, whatever the format.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ from hwsim.numerics.datapath import Operand as Factor
 from hwsim.numerics.format import Array, BlockFormat, Format, find_format
 from hwsim.numerics.quantize import QuantizedArray, ScaledFormat, Scaling, with_scales
 from hwsim.program.loops import MOST_STEPS, LoopPlan
-from hwsim.program.steps import OutputBlock, Stage
 from hwsim.spec.base import FormatSpec
+from hwsim.trace.nest import Nest, Work
 from hwsim.trace.view import AddressSpace, TensorView
 
 SLACK = 8
@@ -104,6 +104,31 @@ def sum_pieces(plan: LoopPlan, extents: Mapping[str, int], summed: Iterable[str]
     tiled = [index for index in plan.order if index in plan.tile]
     outer = tiled[0] if tiled else plan.order[0]
     return max(pieces, min(MOST_STEPS, extents[outer])) if outer in inside else pieces
+
+
+@dataclass(frozen=True)
+class Step:
+    """A piece of a Block."""
+
+    name: str
+    work: Work
+    nests: tuple[Nest, ...]
+
+
+@dataclass
+class OutputBlock:
+    """An independent piece of the output. `steps()` does the real math as it yields."""
+
+    index: int
+    steps: Callable[[], Iterator[Step]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Blocks that may run at the same time, in any order; the next stage begins when all of them are done."""
+
+    name: str
+    blocks: tuple[OutputBlock, ...]
 
 
 @dataclass(frozen=True)

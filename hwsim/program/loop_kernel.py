@@ -9,14 +9,14 @@ This is what most kernels are made of, and what a kernel of your own starts from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format
-from hwsim.program.kernel import Setting
+from hwsim.program.kernel import OutputBlock, Setting, Stage, Step
 from hwsim.program.loops import (
     Compute,
     Item,
@@ -25,26 +25,24 @@ from hwsim.program.loops import (
     LoopPlan,
     Operand,
     Phase,
+    Piece,
     Range,
     Ranges,
     TileLoop,
     all_loops,
     cut_steps,
     extent_of,
+    is_resumed,
     most_shares,
     split_work,
     summed,
     unit_of,
     walk,
 )
-from hwsim.program.steps import OutputBlock, Stage, Step
 from hwsim.program.tensors import TensorKernel
 from hwsim.spec.base import ParallelSchedule
-from hwsim.trace.nest import MAX_ACCESSES, Instructions, Size
+from hwsim.trace.nest import MAX_ACCESSES, Chain, Instructions, Nest, Size, Work
 from hwsim.trace.view import TensorView
-
-if TYPE_CHECKING:
-    from hwsim.program.steps import Template
 
 __all__ = ["Compute", "Loop", "LoopKernel", "Ranges", "TileLoop", "at", "part"]
 
@@ -231,8 +229,6 @@ class LoopKernel(TensorKernel):
                 yield self._step(loop, cut, private)
 
     def _step(self, loop: Loop, ranges: Ranges, private: Mapping[str, Size]) -> Step:
-        from hwsim.program.steps import make_template, template_key  # only where accesses are walked
-
         key = template_key(loop, ranges)
         template = self._templates.get(key)
         if template is None:
@@ -280,3 +276,125 @@ def at(view: TensorView, *indices: str | None, tiles: Mapping[str, int] | None =
 def part(ranges: Ranges, *indices: str) -> tuple[slice, ...]:
     """The slices that a range of a loop means for an array."""
     return tuple(slice(ranges[index][0], sum(ranges[index])) for index in indices)
+
+
+LOOP_OVERHEAD = 2
+"""Instructions for one iteration of a loop: advance the counter, compare and branch."""
+
+
+def count_work(
+    pieces: Sequence[Piece],
+    body: Instructions,
+    *,
+    flops: int,
+    macs: int = 0,
+    late: Instructions | None = None,
+    lanes: int = 1,
+    fmt: str = "fp32",
+    sums_lanes: bool = False,
+) -> Work:
+    """What the Nests compute. `body` is the arithmetic of one point of the loops, `late` that of one stored value.
+
+    `sums_lanes` says that the lanes of a vector hold partial sums, to be added up after the loop.
+    """
+    runs = sum(piece.body_runs for piece in pieces)
+    starts = sum(piece.starts for piece in pieces)
+    moved = Instructions(
+        load=sum(piece.loads for piece in pieces),
+        store=sum(piece.stores for piece in pieces),
+        other=sum(LOOP_OVERHEAD * piece.iterations + piece.gathered for piece in pieces),
+    )
+    if sums_lanes and lanes > 1:
+        folds = sum(piece.starts * piece.parallel for piece in pieces) * (lanes.bit_length() - 1)
+        moved += Instructions(add=folds, other=folds)
+    if late is not None:
+        moved += late.scaled(sum(piece.results for piece in pieces))
+    return Work(
+        flops=flops,
+        macs=macs,
+        instructions=body.scaled(runs) + moved,
+        lanes=lanes,
+        fmt=fmt,
+        chain=_chain(pieces, body),
+        loop_starts=starts,
+    )
+
+
+def _chain(pieces: Sequence[Piece], body: Instructions) -> Chain | None:
+    """The chain of an average sum."""
+    carrying = [piece for piece in pieces if piece.chain]
+    if not carrying:
+        return None
+    sums = sum(piece.sums for piece in carrying)
+    length = -(-sum(piece.sums * piece.chain for piece in carrying) // sums)
+    widest = max(carrying, key=lambda piece: piece.sums * piece.chain * piece.parallel)
+    return Chain("fma" if body.fma else "add", length, widest.parallel, sums)
+
+
+NOWHERE: Mapping[str, Size] = {}
+
+
+@dataclass(frozen=True)
+class Template:
+    """What a loop does over ranges of a certain shape, at the place where it was lowered."""
+
+    loop: Loop
+    starts: Mapping[str, int]
+    nests: tuple[Nest, ...]
+    operands: tuple[tuple[Operand, ...], ...]
+    """The operand behind each access of each nest."""
+    work: Work
+
+    def at(self, ranges: Ranges, private: Mapping[str, Size] = NOWHERE) -> Step:
+        """The same at another place; `private` tensors lie so many bytes further on."""
+        if not private and all(ranges[index][0] == start for index, start in self.starts.items()):
+            return Step(self.loop.name, self.work, self.nests)
+        shifts: dict[int, Size] = {}
+        for operand in (each for operands in self.operands for each in operands):
+            if id(operand) not in shifts:
+                shifts[id(operand)] = self._shift(operand, ranges) + private.get(operand.tensor, 0)
+        nests = (
+            nest.moved([shifts[id(operand)] for operand in operands])
+            for nest, operands in zip(self.nests, self.operands, strict=True)
+        )
+        return Step(self.loop.name, self.work, tuple(nests))
+
+    def _shift(self, operand: Operand, ranges: Ranges) -> Size:
+        return sum(
+            operand.distance(index, ranges[index][0]) - operand.distance(index, start)
+            for index, start in self.starts.items()
+        )
+
+
+def make_template(loop: Loop, ranges: Ranges, fmt: str) -> Template:
+    """Lower a loop over ranges."""
+    from hwsim.program.lower import lower  # only where accesses are walked
+
+    pieces = list(lower(loop.operation, loop.plan, ranges))
+    work = count_work(
+        pieces,
+        loop.body,
+        flops=loop.flops(ranges),
+        macs=loop.macs(ranges),
+        late=loop.late_body,
+        lanes=loop.plan.lanes,
+        fmt=fmt,
+        sums_lanes=loop.sums_lanes,
+    )
+    return Template(
+        loop,
+        {index: start for index, (start, _) in ranges.items()},
+        tuple(piece.nest for piece in pieces),
+        tuple(piece.operands for piece in pieces),
+        work,
+    )
+
+
+def template_key(loop: Loop, ranges: Ranges) -> tuple[object, ...]:
+    """Ranges with the same key are shifted copies of each other: equal extents, places within blocks and in tables,
+    and sums that all begin or all go on."""
+    operands = loop.operation.operands
+    places = (ranges[index][0] % block for operand in operands for index, (block, _) in operand.far.items())
+    looked_up = (ranges[operand.gather.index][0] for operand in operands if operand.gather is not None)
+    resumed = is_resumed(loop.operation, ranges)
+    return (id(loop), resumed, *(extent for _, extent in ranges.values()), *places, *looked_up)

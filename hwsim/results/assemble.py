@@ -16,8 +16,7 @@ import numpy as np
 
 from hwsim import __version__
 from hwsim.energy import Entry
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome, in_cycles
-from hwsim.engine.throttle import Throttle
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome, Throttle, in_cycles
 from hwsim.numerics.format import Array
 from hwsim.numerics.quantize import (
     BEFORE,
@@ -29,8 +28,8 @@ from hwsim.numerics.quantize import (
     output_losses,
     with_losses,
 )
-from hwsim.program.build import exact_kernel
 from hwsim.program.kernel import Kernel, rows_of
+from hwsim.program.operator import exact_kernel
 from hwsim.result import (
     Counts,
     EnergyLine,

@@ -23,8 +23,8 @@ from math import exp, floor, hypot, log10, sqrt
 from pathlib import Path
 
 from hwsim.catalog import load_machine, shipped_folder
-from hwsim.error_bar import CLASS, MACHINE, NEVER, NEVER_COMPARED, Bars, ErrorBar
 from hwsim.errors import HwsimError
+from hwsim.record import CLASS, MACHINE, NEVER, NEVER_COMPARED, Bars, ErrorBar
 from hwsim.spec.machine import MachineSpec
 from hwsim.target import ComparedPart
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from html import escape
 from importlib import import_module
 
-from hwsim.error_bar import NEVER_MARK, ErrorBar
 from hwsim.memory.counters import CacheCounters
 from hwsim.numerics.format import FORMATS
 from hwsim.numerics.quantize import BEFORE, NumericError, NumericReport
+from hwsim.record import NEVER_MARK, ErrorBar
 from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.results.metrics import about, shown, write
 from hwsim.spec.workload import workload_model

@@ -19,8 +19,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from hwsim.energy import MEMORY, Entry
-from hwsim.engine.outcome import Outcome
-from hwsim.engine.throttle import Throttle
+from hwsim.engine.outcome import Outcome, Throttle
 from hwsim.result import RunResult
 from hwsim.text import csv_cell, data, digits, joule_seconds, joules, percent, rate, seconds, short, watts
 from hwsim.units import format_frequency

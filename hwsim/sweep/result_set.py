@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hwsim.error_bar import within_bars
 from hwsim.errors import InputError
+from hwsim.record import within_bars
 from hwsim.result import RunResult
 from hwsim.results.metrics import Amount, about, ends_of, full_name, metrics_of, shown, write
 from hwsim.sweep.grid import Coordinates, SweepRequest

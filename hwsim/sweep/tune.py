@@ -22,7 +22,7 @@ from time import monotonic, process_time
 from hwsim.api import prepare, run_all
 from hwsim.engine.play import play
 from hwsim.errors import InputError
-from hwsim.program.build import build_kernel
+from hwsim.program.operator import build_kernel
 from hwsim.result import RunResult
 from hwsim.results.assemble import assemble
 from hwsim.results.explanation import explain

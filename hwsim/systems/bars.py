@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING
 
-from hwsim.error_bar import CLASS, MACHINE, NEVER, NEVER_COMPARED, ErrorBar, interval_words
+from hwsim.record import CLASS, MACHINE, NEVER, NEVER_COMPARED, ErrorBar, interval_words
 from hwsim.results.bar_table import COVERAGE, TIME, BarTable, is_shipped, shipped_table
 from hwsim.systems.communicate import Communication
 from hwsim.systems.spec import SystemSpec

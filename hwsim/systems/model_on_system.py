@@ -13,8 +13,7 @@ from hwsim.models.run import choose_kernels, phases_of
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
-from hwsim.systems.layout import NUMBERS, ParallelLayout, has_experts, layouts, make_layout
-from hwsim.systems.parallel import Parallel, ParallelStep
+from hwsim.systems.parallel import NUMBERS, Parallel, ParallelLayout, ParallelStep, has_experts, layouts, make_layout
 from hwsim.systems.shards import SplitCheck, check_split
 from hwsim.systems.spec import SystemSpec, device_of, load_system
 

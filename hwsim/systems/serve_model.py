@@ -34,7 +34,7 @@ from hwsim.spec.fields import did_you_mean
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
-from hwsim.systems.layout import AXES, ParallelLayout, check_heads, has_experts, make_layout, stages_of
+from hwsim.systems.parallel import AXES, ParallelLayout, check_heads, has_experts, make_layout, stages_of
 from hwsim.systems.requests import Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.scheduler import StepWork
 from hwsim.systems.serve import ServeResult, StepTime, serve

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.systems.collective import build_schedule, exchange
-from hwsim.systems.layout import ParallelLayout
+from hwsim.systems.parallel import ParallelLayout
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.jit import compiled
-from hwsim.trace.event import U1
+from hwsim.trace.nest import U1
 from hwsim.trace.text_trace import (
     HEX_DIGIT,
     MAX_ACCESS_BYTES,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.jit import called, compiled, inlined
-from hwsim.trace.event import (
+from hwsim.trace.nest import (
     BYTES_MASK,
     BYTES_SHIFT,
     LINE_SHIFT,
@@ -27,10 +27,11 @@ from hwsim.trace.event import (
     U0,
     U1,
     U3,
+    Access,
+    Nest,
     address_limit,
     event_template,
 )
-from hwsim.trace.nest import Access, Nest
 
 BUFFER_EVENTS = 4096
 

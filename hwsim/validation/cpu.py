@@ -28,8 +28,8 @@ from hwsim.engine.outcome import FEMTOSECONDS
 from hwsim.engine.play import play
 from hwsim.errors import Problem, SpecError
 from hwsim.memory.hierarchy import build_hierarchy
-from hwsim.program.build import build_kernel
 from hwsim.program.kernel import Kernel
+from hwsim.program.operator import build_kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.cpu.run import CoreCrew

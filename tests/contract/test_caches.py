@@ -13,7 +13,7 @@ from hwsim.memory.replacement import POLICIES
 from hwsim.memory.stream import STREAM_POLICIES, StreamCaches
 from hwsim.memory.topology import Topology
 from hwsim.spec.machine import CacheSpec
-from hwsim.trace.event import split_accesses
+from hwsim.trace.nest import split_accesses
 
 SETS, WAYS, LINE = 4, 4, 64
 PAIRS = [("coupled", policy) for policy in POLICIES] + [("stream", policy) for policy in STREAM_POLICIES]

@@ -10,7 +10,7 @@ import pytest
 import hwsim
 from hwsim.numerics.format import Array
 from hwsim.ops.formula import interpret
-from hwsim.ops.loss import cross_entropy, mse
+from hwsim.ops.layers import cross_entropy, mse
 from hwsim.ops.matmul import matmul, matmul_backward
 from hwsim.program.bind import Program, bind
 from hwsim.program.gradient import backward, points

@@ -8,7 +8,7 @@ import pytest
 import hwsim
 from hwsim.catalog import load_workload
 from hwsim.ops.chain import ChainKernel
-from hwsim.program.build import build_kernel
+from hwsim.program.operator import build_kernel
 from hwsim.results.explanation import find_edges
 from hwsim.spec.parameters import with_parameters
 

@@ -11,9 +11,9 @@ from hwsim.api import simulate
 from hwsim.catalog import load_machine
 from hwsim.engine.outcome import Outcome
 from hwsim.errors import CapacityError
-from hwsim.program.build import build_kernel
 from hwsim.program.contraction import GemmShape
 from hwsim.program.kernel import Kernel
+from hwsim.program.operator import build_kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.gemm import TIE

@@ -11,9 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hwsim.ops.conv import ConvWorkload, FoldedConv
-from hwsim.program.build import build_kernel
 from hwsim.program.contraction import conv_problem
-from hwsim.program.operator import OperatorKernel
+from hwsim.program.operator import OperatorKernel, build_kernel
 from tests.unit.kernels.helpers import counts, steps, touches, workload
 
 quick = settings(max_examples=60, deadline=None)

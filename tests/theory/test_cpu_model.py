@@ -8,7 +8,7 @@ import pytest
 
 import hwsim
 from hwsim import RunResult
-from hwsim.program.steps import Step
+from hwsim.program.kernel import Step
 from hwsim.trace.nest import Access, Chain, Instructions, Nest, Work
 from tests.unit.engine.made import CYCLE_FS, play
 

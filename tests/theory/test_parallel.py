@@ -16,8 +16,7 @@ from hwsim.models.phase import Pass
 from hwsim.models.price import StepPrice
 from hwsim.ops.model import ModelWorkload
 from hwsim.systems.communicate import Network
-from hwsim.systems.layout import ParallelLayout
-from hwsim.systems.parallel import Parallel
+from hwsim.systems.parallel import Parallel, ParallelLayout
 from hwsim.systems.spec import SystemSpec, load_system
 
 H100 = load_machine("h100").spec

@@ -10,8 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from hwsim.engine.outcome import BUSY, FEMTOSECONDS, Span, summed
-from hwsim.error_bar import ErrorBar
-from hwsim.record import finite
+from hwsim.record import ErrorBar, finite
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.explanation import explain, peak_words, verdict
 from hwsim.results.metrics import energy_split, shown, write

@@ -25,8 +25,8 @@ from hwsim.engine.outcome import cycles_to_fs
 from hwsim.engine.play import Event, Floor, Link, Wait
 from hwsim.errors import CapacityError
 from hwsim.memory.hierarchy import Hierarchy, Traffic
+from hwsim.program.kernel import OutputBlock, Step
 from hwsim.program.loops import MOST_STEPS
-from hwsim.program.steps import OutputBlock, Step
 from hwsim.spec.machine import StorageSpec
 from hwsim.targets.cpu.model import ZERO, Chunk, CpuCore, StepCost, Transfer
 from hwsim.targets.cpu.tally import CoreTally, Stopwatch

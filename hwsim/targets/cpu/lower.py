@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.format import FORMATS, BlockFormat, FloatFormat, Format, IntFormat
-from hwsim.program.kernel import Kernel
-from hwsim.program.steps import OutputBlock, Stage, Step
+from hwsim.program.kernel import Kernel, OutputBlock, Stage, Step
 from hwsim.spec.machine import RegistersSpec
 from hwsim.targets.cpu.spec import CpuSpec
 from hwsim.trace.nest import Instructions

@@ -11,8 +11,7 @@ from hwsim.engine.outcome import Outcome, StageOutcome, TensorTraffic, seconds_t
 from hwsim.engine.play import Floor, Link
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.hierarchy import Hierarchy, build_hierarchy
-from hwsim.program.kernel import Kernel
-from hwsim.program.steps import Stage
+from hwsim.program.kernel import Kernel, Stage
 from hwsim.spec.machine import CacheSpec, DramSpec, Level, MachineSpec, RegistersSpec, StorageSpec
 from hwsim.targets.cpu.agent import PAGE_BYTES, CoreAgent, Cutter, StagedStorage
 from hwsim.targets.cpu.lower import converting_stages

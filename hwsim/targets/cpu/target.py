@@ -11,11 +11,11 @@ from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounter
 from hwsim.memory.footprint import FootprintHierarchy
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.numerics.datapath import SumRule, find_datapath
-from hwsim.program.build import build_kernel
 from hwsim.program.contraction import gemm_view
 from hwsim.program.kernel import Formula, Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import all_loops
+from hwsim.program.operator import build_kernel
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec

@@ -8,8 +8,8 @@ from typing import ClassVar
 from hwsim.engine.outcome import Outcome
 from hwsim.engine.play import Crew
 from hwsim.numerics.datapath import SumRule, find_datapath
-from hwsim.program.build import build_kernel
 from hwsim.program.kernel import Kernel
+from hwsim.program.operator import build_kernel
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters

@@ -14,9 +14,9 @@ from hwsim.engine.play import Crew, Floor
 from hwsim.errors import InputError
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.datapath import SumRule, find_datapath
-from hwsim.program.build import build_kernel
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.operator import build_kernel
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters

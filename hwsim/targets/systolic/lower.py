@@ -11,13 +11,13 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.datapath import find_datapath
 from hwsim.ops.attention import shape_of
 from hwsim.ops.attention_shape import AttentionShape
-from hwsim.program.build import build_kernel
 from hwsim.program.chain_workload import ChainStep, ChainWorkload
 from hwsim.program.contraction import footprint, gemm_view
 from hwsim.program.graph import make_graph
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, Operand, TileLoop
+from hwsim.program.operator import build_kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import MappingSpec, WorkloadSpec

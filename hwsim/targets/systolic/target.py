@@ -8,11 +8,11 @@ from typing import ClassVar
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.engine.play import Crew
 from hwsim.numerics.datapath import SumRule, find_datapath, sums_in
-from hwsim.program.build import build_kernel
 from hwsim.program.contraction import gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import all_loops
+from hwsim.program.operator import build_kernel
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec

@@ -10,8 +10,7 @@ from hwsim.api import simulate
 from hwsim.catalog import load_machine
 from hwsim.engine.outcome import Outcome
 from hwsim.numerics.format import Array, find_format
-from hwsim.program.kernel import Kernel, Setting
-from hwsim.program.steps import OutputBlock, Stage, Step
+from hwsim.program.kernel import Kernel, OutputBlock, Setting, Stage, Step
 from hwsim.trace.nest import Instructions, Nest, Work
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hwsim.api import run_all
 from hwsim.engine.outcome import Outcome
-from hwsim.program.steps import Step
+from hwsim.program.kernel import Step
 from hwsim.targets.cpu.agent import MOST_OF_A_RUN, MOST_OF_A_STEP, Cutter
 from hwsim.targets.cpu.model import CpuCore
 from hwsim.trace.nest import Access, Instructions, Nest, Work

@@ -6,7 +6,7 @@ import pytest
 
 import hwsim
 from hwsim.engine.outcome import Outcome
-from hwsim.program.steps import Step
+from hwsim.program.kernel import Step
 from hwsim.trace.nest import Access, Instructions, Nest, Work
 from tests.unit.engine.made import adds, play
 

@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 
 from hwsim.errors import TraceError
-from hwsim.trace.event import (
+from hwsim.trace.nest import (
     BYTES_MASK,
     BYTES_SHIFT,
     KIND,
     LINE_SHIFT,
     STORE,
+    Access,
+    Nest,
+    OffsetTable,
     address_limit,
     event_template,
     split_accesses,
 )
-from hwsim.trace.nest import Access, Nest, OffsetTable
 from hwsim.trace.walk import begin, fill, lines_touched, pack_nest
 
 GRAIN = 64

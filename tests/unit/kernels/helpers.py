@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hwsim.program.build import build_kernel
-from hwsim.program.kernel import Kernel
-from hwsim.program.steps import Step
+from hwsim.program.kernel import Kernel, Step
+from hwsim.program.operator import build_kernel
 from hwsim.spec.workload import WorkloadSpec
 from tests.conventions import Matrix, Touch
 

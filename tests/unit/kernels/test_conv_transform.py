@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hwsim.errors import InputError
 from hwsim.ops.conv import ConvWorkload
 from hwsim.ops.conv_transform import Fourier, Winograd, find_transform, transformed_products
-from hwsim.program.build import build_kernel
 from hwsim.program.contraction import ConvShape
 from hwsim.program.loops import all_loops, walk
-from hwsim.program.operator import OperatorKernel
+from hwsim.program.operator import OperatorKernel, build_kernel
 from tests.unit.kernels.helpers import workload
 
 

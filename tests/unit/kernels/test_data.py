@@ -10,7 +10,7 @@ import pytest
 import hwsim
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import find_format
-from hwsim.program.build import build_kernel
+from hwsim.program.operator import build_kernel
 from hwsim.program.tensors import OUTLIER_GAIN, make_input, random_values
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import WorkloadSpec

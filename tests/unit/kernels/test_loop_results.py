@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hwsim.numerics.format import find_format
-from hwsim.program.kernel import Setting
+from hwsim.program.kernel import Setting, Step
 from hwsim.program.loop_kernel import LoopKernel, Ranges, TileLoop, at, part
-from hwsim.program.steps import Step
 from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
 

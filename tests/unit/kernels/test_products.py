@@ -24,12 +24,11 @@ from hwsim.ops.matmul import (
     matvec,
 )
 from hwsim.ops.strassen import StrassenSchedule, matmul_strassen, strassen_levels
-from hwsim.program.build import build_kernel
 from hwsim.program.fuse import FusedOperator
 from hwsim.program.kernel import Numbers, Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.operation import StatementOperator, find_operation
-from hwsim.program.operator import Operator, OperatorKernel, OperatorRun
+from hwsim.program.operator import Operator, OperatorKernel, OperatorRun, build_kernel
 from hwsim.spec.base import ParallelSchedule
 from tests.unit.kernels.helpers import counts, touches
 from tests.unit.kernels.operators import inputs, made, ran

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Setting
-from hwsim.program.loop_kernel import LoopKernel, TileLoop, at, part
+from hwsim.program.loop_kernel import LoopKernel, TileLoop, at, make_template, part, template_key
 from hwsim.program.loops import Loop, LoopPlan, summed, walk
-from hwsim.program.steps import make_template, template_key
 from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
 

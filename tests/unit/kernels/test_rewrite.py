@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hwsim.program import graph as graphs
-from hwsim.program.build import build_kernel
 from hwsim.program.graph import make_graph
 from hwsim.program.operation import find_operation
+from hwsim.program.operator import build_kernel
 from hwsim.program.rewrite import RULES, rewrite
 from tests.unit.kernels.chains import LAYER, LAYER_TENSORS, chain, convolved, layer, run, step
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hwsim.numerics.format import find_format
-from hwsim.ops.pool import ImageSchedule, avg_pool
+from hwsim.ops.image import ImageSchedule, avg_pool
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand

@@ -6,8 +6,8 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
-from hwsim.program.build import build_kernel
 from hwsim.program.kernel import Kernel
+from hwsim.program.operator import build_kernel
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.targets.systolic.lower import Mapped, map_kernel
 from hwsim.targets.systolic.model import Chip, build_chip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hwsim
-from hwsim.error_bar import NEVER_COMPARED, interval_words, within_bars
+from hwsim.record import NEVER_COMPARED, interval_words, within_bars
 from hwsim.results.bar_table import LEVELS, TIME, BarGroup, BarTable, decade_of, estimate, interval_of, shipped_table
 from hwsim.target import ComparedPart, Target
 from tests.cli.command_line import hwsim as command

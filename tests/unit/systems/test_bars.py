@@ -6,7 +6,7 @@ from math import exp
 
 import pytest
 
-from hwsim.error_bar import ErrorBar
+from hwsim.record import ErrorBar
 from hwsim.results.bar_table import LEVELS, TIME, BarGroup, BarTable, decade_of
 from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN, served_bars
 from hwsim.systems.requests import Stream, closed_loop, open_loop

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hwsim.systems import shards
-from hwsim.systems.layout import ParallelLayout
+from hwsim.systems.parallel import ParallelLayout
 from hwsim.systems.shards import Small, check_split, gradients, whole
 
 
