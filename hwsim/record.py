@@ -42,8 +42,12 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The same from plain data; classes with records inside make those first."""
-        return cls(**{each.name: data[each.name] for each in fields(cls)})
+        """The same from plain data, with the records inside it."""
+        declared, open_ended = _declared_fields(cls)
+        found = {name: typed(kind, data[name]) for name, kind in declared.items()}
+        if open_ended:
+            found["use"] = {name: value for name, value in data.items() if name not in declared}
+        return cls(**found)
 
 
 def plain(value: Any) -> Any:
@@ -53,6 +57,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
     return value
+
+
+def typed(declared: Any, value: Any) -> Any:
+    """Plain data as a type declares it: records and tuples instead of dictionaries and lists."""
+    if isinstance(declared, type):
+        return declared.from_dict(value) if issubclass(declared, Record) else value
+    origin, inner = get_origin(declared), get_args(declared)
+    if origin in (Union, types.UnionType) and value is not None:
+        return typed(inner[0], value)
+    if origin in (dict, collections.abc.Mapping):
+        return {name: typed(inner[1], each) for name, each in value.items()}
+    return tuple(typed(inner[0], each) for each in value) if origin is tuple else value
 
 
 class Signed(float):
@@ -247,8 +263,3 @@ class Bars(Record):
     """None where the machine has no energy prices."""
     exact: str
     """What is counted and not modelled."""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Bars:
-        bars = {name: data[name] and ErrorBar.from_dict(data[name]) for name in ("time", "energy", "power")}
-        return cls(**bars, exact=data["exact"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import isclose
@@ -16,7 +16,7 @@ from hwsim.errors import InputError
 from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.numerics.format import Array
 from hwsim.numerics.quantize import NumericError, NumericReport
-from hwsim.record import Bars, ErrorBar, Record, Signed, mismatch, plain
+from hwsim.record import Bars, ErrorBar, Record, Signed, mismatch, plain, typed
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.rules import check_level, check_machine
 from hwsim.spec.workload import WorkloadSpec, workload_model
@@ -66,11 +66,6 @@ class WorkDone(Record):
 
     def __getitem__(self, name: str) -> Any:
         return self.use[name] if name in self.use else super().__getitem__(name)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> WorkDone:
-        own = {each.name: data[each.name] for each in fields(cls) if each.name != "use"}
-        return cls(**own, use={name: value for name, value in data.items() if name not in own})
 
 
 @dataclass(frozen=True)
@@ -148,11 +143,6 @@ class StageResult(Record):
     flops: int
     tensors: Mapping[str, TensorTraffic]
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> StageResult:
-        moved = {name: TensorTraffic.from_dict(each) for name, each in data["tensors"].items()}
-        return super().from_dict({**data, "tensors": moved})
-
 
 @dataclass(frozen=True)
 class ReplayModel(Record):
@@ -223,8 +213,8 @@ class RunResult:
         """Plain data, in the order of the fields."""
         data = {each.name: plain(getattr(self, each.name)) for each in fields(self) if each.name != "output"}
         data["memory"] = {name: _counts_data(counts) for name, counts in self.memory.items()}
-        data["error"] = _error_data(self.error)
-        data["numeric"] = None if self.numeric is None else self.numeric.to_dict()
+        data["error"] = self.error and self.error.to_dict()
+        data["numeric"] = self.numeric and self.numeric.to_dict()
         return data
 
     def to_json(self) -> str:
@@ -234,12 +224,16 @@ class RunResult:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunResult:
         """Raises InputError where something is missing."""
-        known = {each.name for each in fields(cls)} - {"output"}
-        missing = sorted(known - data.keys())
+        declared = _declared()
+        missing = sorted(declared.keys() - data.keys())
         if missing:
             raise InputError(f"not the result of a run: {', '.join(missing)} missing")
         try:
-            return cls(**{name: data[name] for name in known} | _records(data))
+            found = {name: typed(kind, data[name]) for name, kind in declared.items()}
+            found["memory"] = {name: _counts_from(counts) for name, counts in data["memory"].items()}
+            found["error"] = data["error"] and NumericError.from_dict(data["error"])
+            found["numeric"] = data["numeric"] and NumericReport.from_dict(data["numeric"])
+            return cls(**found)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"not the result of a run that this version knows: {error}") from error
 
@@ -326,7 +320,7 @@ class RunResult:
 
 def damage(data: Mapping[str, Any]) -> str:
     """What in the JSON of a result cannot be; nothing where all of it can."""
-    declared = _declared_json()
+    declared = {**_declared(), **_AS_JSON}
     missing = sorted(declared.keys() - data.keys())
     if missing:
         return f"{', '.join(missing)} missing"
@@ -339,10 +333,9 @@ def damage(data: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=1)
-def _declared_json() -> dict[str, Any]:
-    declared = {**get_type_hints(RunResult), **_AS_JSON}
-    del declared["output"]
-    return declared
+def _declared() -> dict[str, Any]:
+    """The fields of a result, but for the answer, which JSON does not have."""
+    return {name: kind for name, kind in get_type_hints(RunResult).items() if name != "output"}
 
 
 def _disagreement(data: Mapping[str, Any]) -> str:
@@ -417,36 +410,8 @@ _AS_JSON: Mapping[str, Any] = {
     "memory": Mapping[str, Mapping[str, int]],
     "error": _Errors | None,
     "numeric": _NumericErrors | None,
-    "warnings": tuple[str, ...],
 }
 """Fields that JSON has otherwise than the class."""
-
-
-def _records(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a result that are more than plain data."""
-    causes, throttle, numeric = data["energy_by_cause"], data["throttle"], data["numeric"]
-    return {
-        "memory": {name: _counts_from(counts) for name, counts in data["memory"].items()},
-        "work": WorkDone.from_dict(data["work"]),
-        "intensity": Intensity.from_dict(data["intensity"]),
-        "error": _error_from(data["error"]),
-        "warnings": tuple(data["warnings"]),
-        "resolved": Resolved.from_dict(data["resolved"]),
-        "bounds": TimeBounds.from_dict(data["bounds"]),
-        "bars": Bars.from_dict(data["bars"]),
-        "energy_by_cause": None
-        if causes is None
-        else {
-            cause: {action: EnergyLine.from_dict(line) for action, line in lines.items()}
-            for cause, lines in causes.items()
-        },
-        "throttle": None if throttle is None else Throttle.from_dict(throttle),
-        "formulas": tuple(FormulaCheck.from_dict(each) for each in data["formulas"]),
-        "tensors": {name: TensorUse.from_dict(each) for name, each in data["tensors"].items()},
-        "stages": tuple(StageResult.from_dict(each) for each in data["stages"]),
-        "replay": ReplayModel.from_dict(data["replay"]),
-        "numeric": None if numeric is None else NumericReport.from_dict(numeric),
-    }
 
 
 def _counts_data(counts: Counts) -> dict[str, int]:
@@ -461,23 +426,6 @@ def _counts_from(data: Mapping[str, int]) -> Counts:
     if "row_hits" in data or "bytes_filled" in data:
         kind = DramCounters if "row_hits" in data else ScratchpadCounters
     return kind(**{each.name: data[each.name] for each in fields(kind)})
-
-
-def _error_data(error: NumericError | None) -> dict[str, float | None] | None:
-    """JSON has no infinity: an error that is none of the numbers is null."""
-    if error is None:
-        return None
-    pairs = {"max_rel": error.max_rel, "rms_rel": error.rms_rel}
-    return {name: value if value < float("inf") else None for name, value in pairs.items()}
-
-
-def _error_from(data: Mapping[str, float | None] | None) -> NumericError | None:
-    if data is None:
-        return None
-    values: Sequence[float] = [
-        float("inf") if data[name] is None else float(data[name] or 0.0) for name in ("max_rel", "rms_rel")
-    ]
-    return NumericError(*values)
 
 
 Model = TypeVar("Model", MachineSpec, WorkloadSpec)

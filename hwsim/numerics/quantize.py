@@ -13,11 +13,11 @@ How far an answer is from the exact one: the error report of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from math import inf, isinf, log10
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -263,12 +263,23 @@ BEFORE, STORED = "before rounding", "as stored"
 
 @dataclass(frozen=True)
 class NumericError:
-    """How far the output is from the reference. Infinite where the output is not all numbers."""
+    """How far an answer is from its reference. Infinite where it is not all numbers; JSON has null for that."""
 
     max_rel: float
     """Largest difference, relative to the largest element of the reference."""
     rms_rel: float
     """Root mean square of the differences, relative to that of the reference."""
+
+    def to_dict(self) -> dict[str, float | str | None]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: None if isinstance(value, float) and isinf(value) else value for name, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, float | str | None]) -> Self:
+        values: dict[str, Any] = {name: inf if value is None else value for name, value in data.items()}
+        if values.get("snr_db") == inf and values["rms_rel"]:
+            values["snr_db"] = -inf
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -286,13 +297,9 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class NumericReport:
-    """An answer against float64. Errors are infinite where the answer is not all numbers."""
+class NumericReport(NumericError):  # noqa: N818 - nothing is raised
+    """An answer against float64, with all that a precision costs."""
 
-    max_rel: float
-    """Largest difference, relative to the largest element of the reference."""
-    rms_rel: float
-    """Root mean square of the differences, relative to that of the reference."""
     snr_db: float
     """Signal to noise: 20 log10 of one over `rms_rel`; infinite for an exact answer, minus infinite for one that is
     not all numbers."""
@@ -304,21 +311,6 @@ class NumericReport:
     """Share of all inputs and results that became zero and were not."""
     inputs: str = STORED
     """What the reference was computed from: inputs ``before rounding``, or ``as stored``."""
-
-    def to_dict(self) -> dict[str, float | str | None]:
-        """For JSON, which has no infinity: null stands for it."""
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
-        return {name: None if isinf(value) else value for name, value in numbers.items()} | {"inputs": self.inputs}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, float | str | None]) -> NumericReport:
-        numbers = {name: inf if data[name] is None else float(data[name] or 0.0) for name in _NUMBERS}
-        if data["snr_db"] is None and numbers["rms_rel"]:
-            numbers["snr_db"] = -inf
-        return cls(**numbers, inputs=str(data["inputs"]))
-
-
-_NUMBERS = ("max_rel", "rms_rel", "snr_db", "cosine", "saturated", "flushed")
 
 
 def measure(output: Array, reference: Array) -> NumericReport:
