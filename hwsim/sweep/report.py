@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from hwsim.engine.outcome import Span
 from hwsim.errors import InputError
+from hwsim.results.explanation import CAPACITY, CONFLICT, tile_limits
 from hwsim.results.html.page import Column, Page, PageRow, run_sections, run_words
 from hwsim.results.metrics import about, ends_of, full_name, shown, write
 from hwsim.results.plot.stack import plot_energy, plot_traffic
 from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
-from hwsim.results.tile_limit import CAPACITY, CONFLICT, tile_limits
 from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, SweepRequest, Value, as_number, typed
 from hwsim.sweep.result_set import ResultSet, Row
 from hwsim.text import ratio

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hwsim.api import resolve_machine, resolve_workload, run_all
 from hwsim.errors import InputError
+from hwsim.ops.chain import RULES
 from hwsim.program.chain_workload import ChainWorkload
-from hwsim.program.rewrite import RULES
 from hwsim.result import RunResult
 from hwsim.text import ratio
 

@@ -1,4 +1,4 @@
-"""How many files one run passes through: whoever follows a run has to read that many."""
+"""How many files there are, and how many of them one run passes through: whoever follows a run has to read those."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 93
+MOST = 74
 """Files of hwsim in which `hwsim run course_cpu matmul_tiled` calls a function; 93 in 0.2.0, and 60 would be better. A
 number to lower, never to raise: a layer that only passes on does not earn its place."""
+MOST_FILES = 295
+"""Python files of hwsim; 330 in 0.2.0, and 230 would be better. A number to lower, never to raise: a file is an idea,
+and a fragment of one belongs into the file that has it."""
 
 WATCHED = """
 import sys
@@ -47,3 +50,8 @@ def test_a_run_passes_through_few_files(tmp_path: Path) -> None:
     assert "verified" in done.stdout
     files = [line for line in done.stderr.splitlines() if line.endswith(".py")]
     assert 40 < len(files) <= MOST, f"{len(files)} files:\n" + "\n".join(files)
+
+
+def test_there_are_few_files() -> None:
+    files = list((ROOT / "hwsim").rglob("*.py"))
+    assert 150 < len(files) <= MOST_FILES

@@ -9,7 +9,7 @@ import pytest
 
 import hwsim
 from hwsim.api import reuse_histogram
-from hwsim.results.tile_limit import ALONE, CAPACITY, CONFLICT, tile_limits
+from hwsim.results.explanation import ALONE, CAPACITY, CONFLICT, tile_limits
 from hwsim.sweep.grid import make_request
 from hwsim.sweep.ladder import LADDERS, ladder_runs, run_named
 from hwsim.sweep.result_set import ResultSet

@@ -25,7 +25,7 @@ from hwsim.ops.strassen import (
     strassen_products,
     strassen_sizes,
 )
-from hwsim.program.fuse import FusedOperator
+from hwsim.program.graph import FusedOperator
 from hwsim.program.operation import find_operation
 from tests.unit.kernels.helpers import counts
 from tests.unit.kernels.operators import assert_right, inputs, made, ran

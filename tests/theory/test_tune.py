@@ -8,7 +8,7 @@ from hwsim.api import resolve_machine, resolve_workload
 from hwsim.memory.footprint import estimate_misses
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.memory.reuse_distance import measure_reuse
-from hwsim.results.tile_limit import capacity_tile, conflict_tile
+from hwsim.results.explanation import capacity_tile, conflict_tile
 from hwsim.spec.machine import CacheSpec
 from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.result_set import load_results

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.program.contraction import GemmView, footprint, gemm_view
-from hwsim.program.fuse import FusedOperator
+from hwsim.program.graph import FusedOperator
 from hwsim.program.group import count_body
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel

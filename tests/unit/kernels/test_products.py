@@ -24,7 +24,7 @@ from hwsim.ops.matmul import (
     matvec,
 )
 from hwsim.ops.strassen import StrassenSchedule, matmul_strassen, strassen_levels
-from hwsim.program.fuse import FusedOperator
+from hwsim.program.graph import FusedOperator
 from hwsim.program.kernel import Numbers, Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.operation import StatementOperator, find_operation

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hwsim.ops.chain import RULES, rewrite
 from hwsim.program import graph as graphs
 from hwsim.program.graph import make_graph
 from hwsim.program.operation import find_operation
 from hwsim.program.operator import build_kernel
-from hwsim.program.rewrite import RULES, rewrite
 from tests.unit.kernels.chains import LAYER, LAYER_TENSORS, chain, convolved, layer, run, step
 
 QKV = [
