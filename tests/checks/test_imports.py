@@ -14,9 +14,9 @@ from hwsim.spec.machine import KINDS
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    "errors", "units", "text", "glossary", "files", "private", "machine_code", "jit", "record",
-    "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine", "host",
-    "error_bar", "result", "target", "targets", "results", "api", "models", "systems", "sweep", "measure", "validation",
+    "errors", "units", "text", "glossary", "files", "machine_code", "jit", "record",
+    "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine",
+    "result", "target", "targets", "results", "api", "models", "systems", "sweep", "measure", "validation",
     "lessons", "cli", "__main__",
 )  # fmt: skip
 """The parts of hwsim; each may import those before it; the pairs below do not know each other."""
