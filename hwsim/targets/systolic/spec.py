@@ -102,6 +102,11 @@ class SystolicSpec(UnitSpec):
         description="Level that inputs come from and outputs go to, as long as they fit there: a scratchpad in "
         "which layers follow each other; main memory if not given.",
     )
+    handover: LatencyField | None = Field(
+        None,
+        description="Time from the last result of a layer to the first value of one that reads it on the chip; no time "
+        "if not given.",
+    )
     host: BandwidthField | None = Field(
         None,
         description="What inputs that stay on the chip come with from the host before a run, and results leave with "
