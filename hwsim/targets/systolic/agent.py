@@ -123,6 +123,7 @@ class ArrayAgent:
         self._handover = 0 if chip.unit.handover is None else ceil(chip.unit.handover.cycles(chip.clock_hz))
         self._setup = Fraction(0) if dma.setup is None else dma.setup.cycles(chip.clock_hz)
         self._engine_rate = None if dma.bandwidth is None else dma.bandwidth.bytes_per_cycle(chip.clock_hz)
+        self._writing_rate = None if dma.writing is None else dma.writing.bytes_per_cycle(chip.clock_hz)
         seconds = None if latency is None else latency.seconds(chip.machine.clock_hz(chip.dram.clock))
         self._latency_fs = 0 if seconds is None else seconds_to_fs(seconds)
         self._store_weight = _store_weight(chip)
@@ -188,8 +189,9 @@ class ArrayAgent:
         if self._setup:
             yield self.floor.delay(self._fs(self._setup * move.requests))
         moving = [link.transfer(move.nbytes * self._store_weight if move.store else move.nbytes)]
-        if self._engine_rate is not None and engines is self.dma:
-            moving.append(self.floor.delay(self._fs(max(move.nbytes, move.padded) / self._engine_rate)))
+        rate = self._engine_rate if engines is self.dma else self._writing_rate
+        if rate is not None:
+            moving.append(self.floor.delay(self._fs(max(move.nbytes, move.padded) / rate)))
         yield self.floor.every(moving) if len(moving) > 1 else moving[0]
         engines.release()
         if self.floor.timeline:
