@@ -8,13 +8,14 @@ lies in the scratchpad, and those of L3 say in which order the tiles come. An X 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from statistics import mean
 
-from hwsim.api import run_all
+from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
+from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.errors import CapacityError
-from hwsim.result import RunResult
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual
 from hwsim.validation.split import is_held_out, purpose_of
@@ -59,8 +60,10 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         name = _name(record)
         words = f"{found:,} cycles simulated, {measured:,.0f} in RTL"
         kind = f"{record['r']} x {record['s']} windows"
-        seconds = played.time_s * measured / played.cycles
-        residual = Residual("array_products", MACHINE, played.time_s, seconds, purpose_of(MACHINE, name))
+        seconds = played.elapsed_fs / FEMTOSECONDS
+        residual = Residual(
+            "array_products", MACHINE, seconds, seconds * measured / found, purpose_of(MACHINE, name)
+        )
         rows.append(ComparisonRow(name, kind, relative_error(found, measured), words, residual))
         yield rows[-1]
     words = f"layers where the mapper's choice is more than {AIM:.0%} slower than Gemmini's own"
@@ -101,8 +104,9 @@ def is_product(path: Path, record: Record) -> bool:
     return all(integer(path, record, name) == 1 for name in ("q", "r", "s", "stride"))
 
 
-def simulate_layer(path: Path, record: Record, choices: dict[str, object]) -> RunResult:
-    """A layer as `hwsim run` plays it: 1 x 1 windows are a matrix product."""
+def simulate_layer(path: Path, record: Record, choices: dict[str, object]) -> Outcome:
+    """A layer as `hwsim run` plays it, but for its results: 1 x 1 windows are a matrix product, and sums leave in 8 bits,
+    as Gemmini scales them on the way out."""
     c, k, p, q, r, s, stride = (integer(path, record, name) for name in _LAYER)
     sizes = {
         "scratchpad.size": f"{BUFFERS * integer(path, record, 'scratchpad_rows') * INPUT_ROW} B",
@@ -115,5 +119,9 @@ def simulate_layer(path: Path, record: Record, choices: dict[str, object]) -> Ru
         layer = "conv2d"
         shape = {"ci": c, "co": k, "height": (q - 1) * stride + s, "width": (p - 1) * stride + r, "kernel": r}
         shape |= {"stride": stride, "padding": 0, "layout": "nhwc", "w_layout": "hwio"}
-    parameters: dict[str, object] = {"precision": "int8", **shape, **choices}
-    return run_all(MACHINE, layer, set=sizes, math=False, parameters=parameters).result
+    machine = resolve_machine(MACHINE, sizes)
+    task = resolve_workload(layer, {"precision": "int8", **shape, **choices})
+    kernel = prepare(machine, task, math=False)
+    result = "C" if layer == "matmul" else "y"
+    kernel.tensors[result] = replace(kernel.tensors[result], element_bits=8)
+    return simulate(machine, kernel, task)

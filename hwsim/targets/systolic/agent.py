@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
 from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, cycles_to_fs, seconds_to_fs
@@ -118,8 +119,10 @@ class ArrayAgent:
         self._dram = chip.dram.name
         self._clock_hz = chip.clock_hz
         latency = chip.dram.latency
+        self._handover = 0 if chip.unit.handover is None else ceil(chip.unit.handover.cycles(chip.clock_hz))
         self._setup = Fraction(0) if dma.setup is None else dma.setup.cycles(chip.clock_hz)
         self._engine_rate = None if dma.bandwidth is None else dma.bandwidth.bytes_per_cycle(chip.clock_hz)
+        self._writing_rate = None if dma.writing is None else dma.writing.bytes_per_cycle(chip.clock_hz)
         seconds = None if latency is None else latency.seconds(chip.machine.clock_hz(chip.dram.clock))
         self._latency_fs = 0 if seconds is None else seconds_to_fs(seconds)
         self._store_weight = _store_weight(chip)
@@ -185,8 +188,9 @@ class ArrayAgent:
         if self._setup:
             yield self.floor.delay(self._fs(self._setup * move.requests))
         moving = [link.transfer(move.nbytes * self._store_weight if move.store else move.nbytes)]
-        if self._engine_rate is not None and engines is self.dma:
-            moving.append(self.floor.delay(self._fs(max(move.nbytes, move.padded) / self._engine_rate)))
+        rate = self._engine_rate if engines is self.dma else self._writing_rate
+        if rate is not None:
+            moving.append(self.floor.delay(self._fs(max(move.nbytes, move.padded) / rate)))
         yield self.floor.every(moving) if len(moving) > 1 else moving[0]
         engines.release()
         if self.floor.timeline:
@@ -241,7 +245,7 @@ class ArrayAgent:
         needed = 0
         for other in each.needs if number == self.first[each.number] else ():
             event = self.over[other]
-            needed = max(needed, event.value if event.processed else (yield event))
+            needed = max(needed, (event.value if event.processed else (yield event)) + self._handover)
         room = 0
         if step.opens and 0 <= len(self.stored) - each.ahead["output"] < len(self.stored):
             event = self.stored[len(self.stored) - each.ahead["output"]]
@@ -278,6 +282,7 @@ class ArrayAgent:
         held = 0 if stationary is None else arrivals.get(stationary, 0)
         alone = array.folding == "serial"
         causes: list[tuple[str, int]] = [(FILL, self._drained), (VECTOR, self._out)] if alone else []
+        causes.append((FILL, needed))
         if step.work.goes_on:
             loaded = max(self._free, held)
         elif alone:
@@ -286,7 +291,7 @@ class ArrayAgent:
             loaded = max(self._loadable, held) + array.fill_cycles
         if stationary is not None:
             causes.append((stationary, held))
-        causes.append((FILL, max(loaded, needed)))
+        causes.append((FILL, loaded))
         if streamed is not None:
             causes.append((streamed, arrivals.get(streamed, 0)))
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -304,7 +304,8 @@ class TilingEstimates:
         for role in ROLES:
             first, second, _ = RELEVANT[role]
             pairs = [[{**a.box, **b.box} for b in self.tried[second]] for a in self.tried[first]]
-            values = np.array([[LONG_TILE / self.search.padded(role, box, LONG_TILE) for box in row] for row in pairs])
+            padded = partial(self.search.padded, role, nbytes=LONG_TILE, store=role == "output")
+            values = np.array([[LONG_TILE / padded(box) for box in row] for row in pairs])
             found[role] = self._spread(first, second, values)
         return found
 
@@ -477,10 +478,10 @@ class TilingEstimates:
     def _speed(self, role: Role) -> Any:
         """Bytes per cycle of the level behind an operand's scratchpad, and of an engine whose requests are not full."""
         dma = self.search.chip.unit.dma
-        posted = role == "output" and dma.writers is not None
+        given = dma.writing if role == "output" and dma.writers is not None else dma.bandwidth
         limit = None
-        if dma.bandwidth is not None and self._far(role) and not posted:
-            limit = dma.bandwidth.bytes_per_cycle(self.search.chip.clock_hz)
+        if given is not None and self._far(role):
+            limit = given.bytes_per_cycle(self.search.chip.clock_hz)
         fastest = self._rate(role)
         return fastest if limit is None else np.minimum(fastest, float(limit) * self._full[role])
 

@@ -150,20 +150,24 @@ class TilingSearch:
         if name == "k" and not unit.gathers:
             channels = box[self.view.k[-1]] if box else 1
             return size // channels * -(-channels // unit.rows) * unit.rows
-        if name != "m" or unit.least_rows == 1:
+        if name != "m" or unit.command is None:
             return size
         run = box[self.view.m[-1]] if box else 1
         whole, rest = divmod(run, unit.rows)
-        last = max(rest, min(unit.rows, unit.least_rows)) if rest else unit.rows
-        return size // run * (whole * unit.rows + (last if rest else 0)) + unit.rows - last
+        last = max(rest, min(unit.rows, unit.command.base + unit.command.row * rest)) if rest else 0
+        return ceil(size // run * (whole * unit.rows + last))
 
-    def padded(self, role: Role, box: Box, nbytes: int) -> int:
+    def padded(self, role: Role, box: Box, nbytes: int, *, store: bool = False) -> int:
         """Bytes that a DMA engine could have moved in the time that a tile of an operand takes."""
-        request = self.chip.unit.dma.request
-        if request is None or self.storage[role].level != self.chip.dram.name:
+        dma = self.chip.unit.dma
+        if dma.request is None or self.storage[role].level != self.chip.dram.name:
             return nbytes
         run, step = neighbours(self.operands[role], box)
-        taken = -(-run // request) * request + min(step / PAGE, -(-run // PAGE)) * self.chip.page_bytes
+        if store and dma.writers is not None:  # a request holds a row of results; those of an image one fold's columns
+            columns = self.chip.array.columns * self.storage[role].bits // 8
+            run = min(run, dma.request if len(self.view.m) == 1 else columns)
+            return ceil(nbytes * dma.request / run)
+        taken = -(-run // dma.request) * dma.request + min(step / PAGE, -(-run // PAGE)) * self.chip.page_bytes
         return ceil(nbytes * taken / run)
 
     def held(self, choice: Tiling, together: int = 1) -> dict[str, int]:
@@ -567,7 +571,7 @@ class _Walk:
     ) -> Move:
         level = self.search.storage[role].level
         first, second, _ = RELEVANT[role]
-        padded = self.search.padded(role, {**here[first].box, **here[second].box}, nbytes)
+        padded = self.search.padded(role, {**here[first].box, **here[second].box}, nbytes, store=store)
         return Move(role, self._tensor[role], level, nbytes, self._after[role], 1, padded, store, piece)
 
 

@@ -54,6 +54,21 @@ class DmaSpec(Spec):
         description="Engines that only store, beside those that load. A store waits for no answer, so `bandwidth` does "
         "not limit it. The same engines do both if not given.",
     )
+    writing: BandwidthField | None = Field(
+        None,
+        description="What one of `writers` moves, in requests as full as rows of the array's results make them; no limit "
+        "if not given.",
+    )
+
+
+class CommandSpec(Spec):
+    """What it takes to issue a command. One streams rows that lie side by side, at most as many as the array has."""
+
+    base: Cycles = Field(description="Cycles of a command, whatever it streams.", examples=[7])
+    row: Rate = Field(
+        description="Cycles for each of its rows besides; a command that streams for longer takes as long as that.",
+        examples=[0.33],
+    )
 
 
 class SystolicSpec(UnitSpec):
@@ -82,11 +97,10 @@ class SystolicSpec(UnitSpec):
     whole_tiles: bool = Field(
         False, description="Whether a tile of weights that does not fill the array is stored and loaded padded to it."
     )
-    least_rows: Side = Field(
-        1,
-        description="Rows of the streamed operand whose time a command takes at least, where weights stay. A command "
-        "streams rows that lie side by side, and the last one of a fold, beside which the next weights enter, takes as "
-        "long as the array has rows; with 1, commands are not counted.",
+    command: CommandSpec | None = Field(
+        None,
+        description="What a command takes that streams few rows, where weights stay; commands are not counted if not "
+        "given.",
     )
     gathers: bool = Field(
         True,
@@ -99,6 +113,11 @@ class SystolicSpec(UnitSpec):
         None,
         description="Level that inputs come from and outputs go to, as long as they fit there: a scratchpad in "
         "which layers follow each other; main memory if not given.",
+    )
+    handover: LatencyField | None = Field(
+        None,
+        description="Time from the last result of a layer to the first value of one that reads it on the chip; no time "
+        "if not given.",
     )
     host: BandwidthField | None = Field(
         None,
