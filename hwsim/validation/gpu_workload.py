@@ -65,10 +65,14 @@ BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
 scores again; six against two, and eleven passes over the scores against four, where they are kept."""
 SERVING_LAUNCHES = {
     "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "FlashInferCuteDslNvFp4LinearKernel": 1,
-    "FlashInferCutlassNvFp4LinearKernel": 1,
+    "FlashInferCutlassNvFp4LinearKernel": 1, "CutlassFP8ScaledMMLinearKernel": 1,
 }  # fmt: skip
 """Kernels without work of their own that the framework starts: beside attention to plan its blocks, beside products of
-4 bits to bring scales into the order that tensor cores take."""
+4 bits to bring scales into the order that tensor cores take, beside those of 8 bits to find one scale for all rows."""
+ONE_SCALE, ROW_SECONDS = "CutlassFP8Scaled", 6e-9
+"""Products whose activations share one scale: a block for each row finds its largest number and then raises that of all
+rows, at one address, one after the other (vLLM, csrc/quantization/w8a8/fp8/common.cu; the time of one is fitted on
+such products of few columns on B200, GB200, L40S and RTX PRO 6000)."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,8 @@ class KernelPiece:
     conditions: Conditions = field(default_factory=Conditions)
     least_seconds: float = 0.0
     """What it takes whatever it moves."""
+    turns_seconds: float = 0.0
+    """What its blocks take in addition where they do something one after the other."""
     instead: KernelPiece | None = None
     """Another way to the same, where the library tried all and kept the quickest."""
 
@@ -235,7 +241,7 @@ def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
         crew = target.crew(target.prepare(piece.work, math=False), piece.work, conditions=piece.conditions)
     outcome = play(crew)
     starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
-    seconds = max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds)
+    seconds = max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds) + piece.turns_seconds
     found = PlayedKernel(seconds, sum(each.cost.launches for each in crew.launches))
     if piece.instead is None:
         return found
@@ -271,7 +277,9 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
         made = _work("matmul", row.precision, sizes)
     product = KernelPiece(made, Conditions(warm, {"C": output}))
     if row.record["impl"].startswith(QUANTIZES):
-        return [KernelPiece(_quantize(m, k, row.precision)), product]
+        turns = m * ROW_SECONDS if row.record["impl"].startswith(ONE_SCALE) else 0.0
+        found = Conditions(frozenset("X") if touched["A"] + 2 * m * k < device.kept_bytes else frozenset())
+        return [KernelPiece(_quantize(m, k, row.precision), found, turns_seconds=turns), product]
     return [product]
 
 

@@ -193,7 +193,8 @@ def norm_launch(task: OperatorLoops, operator: Operator, items: Sequence[Item]) 
 def quantize_launch(task: OperatorLoops, operator: Operator, items: Sequence[Item]) -> Iterator[Launch]:
     *rows, columns = operator.inputs[0].shape
     to = operator.outputs[-1].fmt
-    cost = task.model.quantize(prod(rows), columns, task.kernel.fmt.name, to)
+    warm = task.tensor(operator.inputs[0].name) in task.conditions.warm
+    cost = task.model.quantize(prod(rows), columns, task.kernel.fmt.name, to, warm)
     yield replace(_row_launch(task, operator, items, cost), family=OTHER)
 
 

@@ -60,6 +60,10 @@ VECTOR_BYTES = 16
 SOFTMAX_OPERATIONS = 25.0
 """Instructions of a lane for each number of a softmax: loads, conversions, bounds, maximum, sum, scale (fitted on fp16
 rows on A100, where they and not the bytes decide)."""
+QUANTIZE_OPERATIONS = {True: 43.0, False: 14.0}
+"""Instructions of a lane for each number that is rounded to 8 bits or more: a load, its magnitude, the largest so far,
+a product, bounds and a conversion, number by number; and to fewer bits, where kernels take vectors (fitted on the rows
+of 8-bit products on H100 and B200, and of 4-bit ones on B200)."""
 LEAST_TILE = {"tensor": 64 * 128, "lanes": 64 * 64}
 """Outputs of the smallest tiles that the library has for convolutions (DeepBench's rows of few pixels show it)."""
 FIRST_TILE = 128 * 128
@@ -194,9 +198,14 @@ class GpuModel:
         """As layer normalisation without the mean: the sum of squares in one pass, the result in a second."""
         return rowwise(self.device, rows, columns, precision, RowKernel("rmsnorm", 2, 128, 2, operations=4.0))
 
-    def quantize(self, rows: int, columns: int, precision: str, to: str) -> KernelCost:
-        """Rows scaled by their largest element and rounded to a narrower format: one pass to find it, one to round."""
-        return rowwise(self.device, rows, columns, precision, RowKernel("quantize", 2, 128, 2, operations=2.0, to=to))
+    def quantize(self, rows: int, columns: int, precision: str, to: str, warm: bool = False) -> KernelCost:
+        """Rows scaled by their largest element and rounded to a narrower format: one pass to find it, one to round.
+
+        With `warm` rows the L2 has them and keeps what they are rounded to.
+        """
+        operations = QUANTIZE_OPERATIONS[element_bytes(to) >= 1]
+        kernel = RowKernel("quantize", 2, 128, 2, operations=operations, to=to)
+        return rowwise(self.device, rows, columns, precision, kernel, warm)
 
     def elementwise(
         self,
@@ -315,7 +324,9 @@ def _rounds(
         )
 
 
-def rowwise(device: Device, rows: int, columns: int, precision: str, kernel: RowKernel) -> KernelCost:
+def rowwise(
+    device: Device, rows: int, columns: int, precision: str, kernel: RowKernel, warm: bool = False
+) -> KernelCost:
     """A kernel that takes rows one by one, so many at a time as the SMs hold."""
     _check(rows * columns)
     row_bytes = columns * element_bytes(precision)
@@ -324,7 +335,7 @@ def rowwise(device: Device, rows: int, columns: int, precision: str, kernel: Row
     each = max(1, 128 // kernel.threads)
     at_once = held.blocks * each * device.count
     missed = replay_rows(rows, row_bytes, out_bytes, kernel.passes, at_once, kernel.kept * device.l2.size)
-    grid = _row_grid(device, rows, columns, precision, kernel, held.blocks, missed)
+    grid = _row_grid(device, rows, columns, precision, kernel, held.blocks, None if warm else missed)
     done = Activity(
         rows * columns * kernel.operations, "lanes", LANE_FORMAT, moved_bytes((grid,)), rows * columns * kernel.special
     )
@@ -333,7 +344,7 @@ def rowwise(device: Device, rows: int, columns: int, precision: str, kernel: Row
 
 
 def _row_grid(
-    device: Device, rows: int, columns: int, precision: str, kernel: RowKernel, held: int, missed: Missed
+    device: Device, rows: int, columns: int, precision: str, kernel: RowKernel, held: int, missed: Missed | None
 ) -> BlockGrid:
     """Rows in waves, so many as the SMs hold at once; in each the threads of a row wait for each other."""
     row_bytes, out_bytes = columns * element_bytes(precision), columns * element_bytes(kernel.to or precision)
@@ -341,7 +352,8 @@ def _row_grid(
     at_once = held * each * device.count
     sizes = [min(at_once, rows - first) for first in range(0, rows, at_once)]
     near = whole_bytes(size * row_bytes * kernel.passes for size in sizes)
-    far, out = whole_bytes(missed.turns), whole_bytes(size * out_bytes for size in sizes)
+    far = whole_bytes(missed.turns) if missed else [0] * len(sizes)
+    out = whole_bytes(size * out_bytes for size in sizes)
     wait = kernel.wait(device, held)
     portions = []
     for number, size in enumerate(sizes):
@@ -351,7 +363,7 @@ def _row_grid(
         portions.append(
             Portion(
                 sms, ceil(size / each), before, work, l2_bytes=near[number], dram_bytes=far[number],
-                write_bytes=out[number],
+                write_bytes=out[number], kept_results=missed is None,
             )
         )  # fmt: skip
     return pass_grid(device, portions, SPECIAL)
