@@ -134,8 +134,8 @@ def changed(node: Any, how: str) -> Any:
     return node
 
 
-def choose(count: int, seed: int) -> list[Mutation]:
-    """Files in proportion to their places, each place once."""
+def choose(count: int, seed: int, again: list[Mutation]) -> list[Mutation]:
+    """Files in proportion to their places, each place once; or those of an earlier try, where they are now."""
     everywhere = []
     for file in sorted((ROOT / "hwsim").rglob("*.py")):
         if file.relative_to(ROOT / "hwsim").as_posix() in LEFT_OUT:
@@ -151,7 +151,16 @@ def choose(count: int, seed: int) -> list[Mutation]:
             line = getattr(node, "lineno", 0)
             name = file.relative_to(ROOT).as_posix()
             everywhere.append(Mutation(name, number, line, f"{before}  →  {after}", live and not is_compiled))
-    return random.Random(seed).sample(everywhere, min(count, len(everywhere)))
+    if not again:
+        return random.Random(seed).sample(everywhere, min(count, len(everywhere)))
+    for old in again:
+        same = [each for each in everywhere if (each.file, each.change) == (old.file, old.change)]
+        nearest = min(same, key=lambda each: abs(each.line - old.line), default=None)
+        if nearest is None:
+            old.verdict, old.by = "gone", "the sources have changed"
+        else:
+            old.place, old.line, old.live = nearest.place, nearest.line, nearest.live
+    return again
 
 
 def text_with(source: str, place: int) -> str:
@@ -206,7 +215,7 @@ def prepare(tree: Path, mutations: list[Mutation]) -> None:
     (tree / "hwsim/mutant_switch.py").write_text(SWITCH, encoding="utf-8")
     for name in {each.file for each in mutations}:
         here = {number: each for number, each in enumerate(mutations) if each.file == name}
-        live = {each.place: number for number, each in here.items() if each.live}
+        live = {each.place: number for number, each in here.items() if each.live and each.verdict != "gone"}
         source = (tree / name).read_text(encoding="utf-8")
         if any(mark in source for mark in ("import compiled", "njit")):
             continue
@@ -258,7 +267,11 @@ def in_a_fork(words: list[str], active: int, tree: Path, seconds: int) -> tuple[
             code = pytest.main(words, [recorder])
         answer.write_text(json.dumps([recorder.tests, recorder.failed, code != pytest.ExitCode.INTERRUPTED]))
         os._exit(0)
-    os.waitpid(child, 0)
+    try:
+        os.waitpid(child, 0)
+    except SystemExit:
+        os.kill(child, signal.SIGKILL)
+        raise
     recorder = Recorder(log, None)
     ended = False
     if answer.exists():
@@ -365,12 +378,11 @@ def main() -> int:
     kept = asked.json.resolve()
     before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"mutations": [], "tests": {}}
     known: Tests = before["tests"]
-    mutations = choose(asked.count, asked.seed)
-    verdicts = {(each["file"], each["change"], each["place"]): each for each in before["mutations"]}
+    mutations = choose(asked.count, asked.seed, [Mutation(**each) for each in before["mutations"]])
     for each in mutations:
-        old = verdicts.get((each.file, each.change, each.place), {})
-        if old.get("verdict") and not (asked.again and old["verdict"] == "survived"):
-            each.verdict, each.by, each.seconds = old["verdict"], old["by"], old["seconds"]
+        if asked.again and each.verdict == "survived":
+            each.verdict = ""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     def save() -> None:
         kept.write_text(
