@@ -249,6 +249,12 @@ class Recorder:
             self.failed.append(report.nodeid)
 
 
+def _stop(*_: Any) -> None:
+    """The time is over; once, although the system says so every second."""
+    signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def in_a_fork(words: list[str], active: int, tree: Path, seconds: int) -> tuple[Recorder, bool]:
     """Run pytest in a child; what it recorded, and whether it came to an end."""
     answer, log = tree.parent / "answer.json", tree.parent / "reached"
@@ -257,15 +263,17 @@ def in_a_fork(words: list[str], active: int, tree: Path, seconds: int) -> tuple[
     if not child:
         used = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
         resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, used + seconds + 9))
-        signal.signal(signal.SIGXCPU, signal.default_int_handler)
+        signal.signal(signal.SIGXCPU, _stop)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         switch = importlib.import_module("hwsim.mutant_switch")
         switch.ACTIVE, switch.LOG = active, str(log)  # type: ignore[attr-defined]
         os.environ.update(HWSIM_MUTANT=str(active), HWSIM_MUTANT_LOG=str(log))
         recorder = Recorder(log, switch)
         words = [*words, "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            code = pytest.main(words, [recorder])
-        answer.write_text(json.dumps([recorder.tests, recorder.failed, code != pytest.ExitCode.INTERRUPTED]))
+        ended = False
+        with contextlib.suppress(BaseException), contextlib.redirect_stdout(io.StringIO()):
+            ended = pytest.main(words, [recorder]) != pytest.ExitCode.INTERRUPTED
+        answer.write_text(json.dumps([recorder.tests, recorder.failed, ended]))
         os._exit(0)
     try:
         os.waitpid(child, 0)
@@ -281,12 +289,12 @@ def in_a_fork(words: list[str], active: int, tree: Path, seconds: int) -> tuple[
 
 def reach(tree: Path, known: Tests, save: Any) -> None:
     """Run each file of tests that is new or changed once, all switches off."""
-    for path in sorted((tree / "tests").rglob("test_*.py")):
+    for path in sorted((tree / "tests").rglob("test_*.py"), reverse=True):
         name = path.relative_to(tree).as_posix()
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if any(f"/{each}" in name for each in SLOW) or known.get(name, {}).get("digest") == digest:
             continue
-        recorded, ended = in_a_fork([name], -1, tree, SECONDS // 2)
+        recorded, ended = in_a_fork([name], -1, tree, SECONDS // 3)
         passed = {test: what for test, what in recorded.tests.items() if test not in recorded.failed}
         known[name] = {"digest": digest, "tests": passed}
         spent = sum(seconds for seconds, _ in known[name]["tests"].values())

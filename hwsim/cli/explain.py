@@ -47,7 +47,7 @@ def explain_command(
     ] = None,
 ) -> None:
     """Explain a run (conflicts by set, reuse, stalls, miss penalties, formulas, energy), or a term."""
-    from hwsim.cli.run import blaming, recall
+    from hwsim.cli.last_run import blaming, last_run, recall
     from hwsim.results.explanation import explain
 
     if words and not _is_result(words):
@@ -70,6 +70,8 @@ def explain_command(
         if as_json:
             print_json({**result.to_dict(), "explanation": _findings(why)})
         else:
+            if result_file is None:
+                screen().print(last_run()[1], style="dim")
             print_explanation(result, why)
 
 

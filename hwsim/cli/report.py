@@ -50,7 +50,7 @@ def report_command(
 
 def _page(source: Path | None, number: int | None, title: str) -> Page:
     from hwsim.cli.export import choose_sweep
-    from hwsim.cli.run import blaming, recall
+    from hwsim.cli.last_run import blaming, recall
     from hwsim.results.html.page import run_page
     from hwsim.sweep.report import sweep_page
     from hwsim.sweep.store import ResultStore
