@@ -252,7 +252,8 @@ def test_a_cache_folder_that_was_taken_away_is_replaced_by_another(kept: Path, t
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1, 2]", b"\xff\xfe", b'{"machine": "x"}'])
 def test_a_damaged_last_run_says_what_to_do(kept: Path, damage: bytes) -> None:
-    (kept / "last-run.json").write_bytes(damage)
+    for file in (kept / "last-run.json", *(kept / "runs").iterdir()):
+        file.write_bytes(damage)
     told = hwsim("explain")
     assert told.code == 2
     assert "give its command again" in told.err
