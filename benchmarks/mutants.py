@@ -43,11 +43,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("cli/app.py", "sweep/dask_backend.py", "machine_code.py", "jit.py", "__main__.py")
 """Files that only a terminal, a cluster or a disk exercises."""
-SLOW = ("fuzz", "browser", "safety", "docs", "checks", "golden/test_runs.py", "contract/test_run_everything.py")
+SLOW = (
+    "fuzz",
+    "browser",
+    "safety",
+    "docs",
+    "checks",
+    "property",
+    "golden/test_runs.py",
+    "contract/test_run_everything.py",
+)
 """Tests that take too long to be run for each mutation, or that look at the text of the sources."""
 COMPILED = {"compiled", "inlined", "called", "njit"}
-SECONDS = 60
-"""Of CPU: the tests that a mutation is tried with take at most about this long, and are stopped after three times."""
+SECONDS = 10
+"""Of CPU: so much is run of a file of tests, and of all that reach a mutation; stopped after three times as long."""
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
@@ -294,7 +303,7 @@ def reach(tree: Path, known: Tests, save: Any) -> None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if any(f"/{each}" in name for each in SLOW) or known.get(name, {}).get("digest") == digest:
             continue
-        recorded, ended = in_a_fork([name], -1, tree, SECONDS // 3)
+        recorded, ended = in_a_fork([name], -1, tree, SECONDS)
         passed = {test: what for test, what in recorded.tests.items() if test not in recorded.failed}
         known[name] = {"digest": digest, "tests": passed}
         spent = sum(seconds for seconds, _ in known[name]["tests"].values())
@@ -318,7 +327,7 @@ def witnesses(number: int, mutation: Mutation, known: Tests) -> list[str]:
     chosen: list[str] = []
     spent = 0.0
     for _, seconds, test in [*sorted(ranked), *sorted(others)]:
-        if spent + seconds <= SECONDS and len(chosen) < 400:
+        if spent + seconds <= SECONDS and len(chosen) < 60:
             chosen.append(test)
             spent += seconds
     return chosen
