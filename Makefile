@@ -60,6 +60,7 @@ images: $(VENV)/.ready-dev  ## draw the pictures of README and docs again, by th
 	@$(BIN)/hwsim sweep skylake_avx512,h100,tpu_v4 matmul,attention_naive n=256 \
 	    precision=fp64,fp32,tf32,bf16,fp16,fp8_e4m3,fp8_e5m2,int8 scale=auto distribution=normal \
 	    --kind pareto --metric energy --metric error_rms_rel --out out/images.db --plot docs/images/precision.png > /dev/null
+	@$(BIN)/hwsim run a100_40 matmul n=4096 precision=fp16 --no-math --timeline docs/images/blocks.png > /dev/null
 	@$(BIN)/python examples/ladder.py > /dev/null
 	@$(BIN)/python examples/specialisation.py > /dev/null
 

@@ -1,23 +1,34 @@
 """Random mutations of hwsim against its fast tests: the share that some test notices.
 
-    python benchmarks/mutants.py --count 20
-    python benchmarks/mutants.py --count 200 --seed 1 --json mutants.json
+    python benchmarks/mutants.py --count 200 --json mutants.json           # goes on where it was stopped
+    python benchmarks/mutants.py --count 200 --json mutants.json --again   # after new tests: the survivors once more
 
 A mutation changes one place of one module: a comparison, an arithmetic operator, a number, a condition, `and` for
-`or`, a value that is returned. It is made in a copy of the tree, never in the tree itself. The tests that are run are
-those that belong to the module: files that import it, then those that import a module which imports it, up to
-`--files` of them. What survives is printed with its line, to be killed by a test or called equivalent by a reader.
+`or`, a value that is returned; never a type, a message of an error or a text. All of them are put into one copy of the
+tree, each behind a switch that also notes that it was reached. The fast tests are run once with all switches off, which
+tells the tests that reach each mutation. Then every mutation is switched on alone, in a process forked from one that
+has imported everything, and the tests that reach it are run, a quick one of each file first. Places that work while
+modules are imported, and compiled code, are changed in the text and tried in a process of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import copy
+import hashlib
+import importlib
+import io
+import itertools
 import json
 import os
+import pkgutil
 import random
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,192 +36,391 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = ("cli/app.py", "sweep/dask_backend.py", "compiled_cache.py", "__main__.py")
+LEFT_OUT = ("cli/app.py", "sweep/dask_backend.py", "machine_code.py", "jit.py", "__main__.py")
 """Files that only a terminal, a cluster or a disk exercises."""
-SLOW = ("fuzz", "browser", "safety", "docs")
-"""Folders of tests that take too long to be run for each mutation."""
-SECONDS = 240
-"""A mutated program that takes longer than this hangs, which a reader would notice as well."""
+SLOW = (
+    "fuzz",
+    "browser",
+    "safety",
+    "docs",
+    "checks",
+    "property",
+    "golden/test_runs.py",
+    "contract/test_run_everything.py",
+)
+"""Tests that take too long to be run for each mutation, or that look at the text of the sources."""
+COMPILED = {"compiled", "inlined", "called", "njit"}
+SECONDS = 10
+"""Of CPU: so much is run of a file of tests, and of all that reach a mutation; stopped after three times as long."""
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
 }  # fmt: skip
+SWITCH = """
+import os
+ACTIVE, LOG, seen = int(os.environ.get("HWSIM_MUTANT", -1)), os.environ.get("HWSIM_MUTANT_LOG"), set()
+def reached(number):
+    if number not in seen:
+        seen.add(number)
+        if LOG:
+            with open(LOG, "a") as file:
+                file.write(f"{number}\\n")
+    return number == ACTIVE
+"""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Mutation:
     """One changed place."""
 
     file: str
+    place: int
     line: int
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether some test noticed."""
-
-    mutation: Mutation
-    killed: bool
-    by: str
+    change: str
+    live: bool
+    """Whether it works while tests run; otherwise while the module is imported, or in compiled code."""
+    verdict: str = ""
+    by: str = ""
     """The test that failed, or what happened instead."""
-    seconds: float
+    seconds: float = 0.0
 
 
-def places(tree: ast.AST) -> list[tuple[ast.AST, str]]:
-    """Nodes that can be changed, and how; constants of docstrings and annotations are left alone."""
-    found: list[tuple[ast.AST, str]] = []
-    for node in ast.walk(tree):
-        if (isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPPED) or (
-            isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPPED
-        ):
-            found.append((node, "operator"))
+Tests = dict[str, dict[str, Any]]
+"""For each file of tests its digest, and for each test its CPU seconds and the mutations that it reached."""
+
+
+def places(tree: ast.AST) -> list[tuple[ast.AST, str, bool]]:
+    """Nodes that can be changed, how, and whether in a function; types, messages of errors and texts are left alone."""
+    found: list[tuple[ast.AST, str, bool]] = []
+
+    def look(node: ast.AST, live: bool) -> None:
+        if isinstance(node, ast.Raise | ast.Assert):
+            return
+        if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPPED:
+            found.append((node, "operator", live))
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPPED:
+            found.append((node, "operator", live))
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-            found.append((node, "number"))
-        if isinstance(node, ast.If | ast.IfExp):
-            found.append((node, "condition"))
+            found.append((node, "number", live))
+        if isinstance(node, ast.If | ast.IfExp) and "TYPE_CHECKING" not in ast.dump(node.test):
+            found.append((node, "condition", live))
         if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
-            found.append((node, "return"))
+            found.append((node, "return", live))
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "pattern", "format_spec", "type_params"):
+                continue
+            if isinstance(node, ast.Call) and name == "keywords":
+                value = [each for each in value if each.arg not in ("description", "examples", "help")]
+            inner = live or (isinstance(node, ast.FunctionDef | ast.Lambda) and name == "body")
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    look(child, inner)
+
+    look(tree, False)
     return found
 
 
-def mutate(source: str, number: int) -> tuple[str, ast.AST, str]:
-    """The source with its `number`th place changed, the node as it was, and its new text."""
-    tree = ast.parse(source)
-    node, how = places(tree)[number]
-    original = ast.parse(ast.unparse(node)) if isinstance(node, ast.stmt) else node
-    before = ast.unparse(node).splitlines()[0]
-    if how == "operator" and isinstance(node, ast.BinOp | ast.BoolOp):
-        node.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
-    elif how == "operator" and isinstance(node, ast.Compare):
+def changed(node: Any, how: str) -> Any:
+    """The node after its mutation."""
+    node = copy.deepcopy(node)
+    if how == "operator" and isinstance(node, ast.Compare):
         node.ops = [SWAPPED[type(node.ops[0])]()]  # type: ignore[list-item]
-    elif how == "number" and isinstance(node, ast.Constant):
-        node.value = node.value + 1 if isinstance(node.value, int) else 2.0 * node.value  # type: ignore[operator]
-    elif how == "condition" and isinstance(node, ast.If | ast.IfExp):
+    elif how == "operator":
+        node.op = SWAPPED[type(node.op)]()
+    elif how == "number":
+        node.value = node.value + 1 if isinstance(node.value, int) else 2.0 * node.value or 1.0
+    elif how == "condition":
         node.test = ast.UnaryOp(ast.Not(), node.test)
-    elif how == "return" and isinstance(node, ast.Return):
+    else:
         node.value = ast.Constant(None)
-    del original
-    after = ast.unparse(node).splitlines()[0]
-    changed = ast.unparse(ast.fix_missing_locations(tree))
-    return changed, node, f"{before}  →  {after}"
+    return node
 
 
-def choose(count: int, seed: int) -> Iterator[tuple[Path, int]]:
-    """Files in proportion to their places, each place once."""
-    chance = random.Random(seed)
-    everywhere = [
-        (file, number)
-        for file in sorted((ROOT / "hwsim").rglob("*.py"))
-        if file.relative_to(ROOT / "hwsim").as_posix() not in LEFT_OUT
-        for number in range(len(places(ast.parse(file.read_text(encoding="utf-8")))))
-    ]
-    yield from chance.sample(everywhere, min(count, len(everywhere)))
+def choose(count: int, seed: int, again: list[Mutation]) -> list[Mutation]:
+    """Files in proportion to their places, each place once; or those of an earlier try, where they are now."""
+    everywhere = []
+    for file in sorted((ROOT / "hwsim").rglob("*.py")):
+        if file.relative_to(ROOT / "hwsim").as_posix() in LEFT_OUT:
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        is_compiled = any(
+            isinstance(node, ast.FunctionDef)
+            and any(COMPILED & set(re.findall(r"\w+", ast.dump(each))) for each in node.decorator_list)
+            for node in ast.walk(tree)
+        )
+        for number, (node, how, live) in enumerate(places(tree)):
+            before, after = (ast.unparse(each).splitlines()[0] for each in (node, changed(node, how)))
+            line = getattr(node, "lineno", 0)
+            name = file.relative_to(ROOT).as_posix()
+            everywhere.append(Mutation(name, number, line, f"{before}  →  {after}", live and not is_compiled))
+    if not again:
+        return random.Random(seed).sample(everywhere, min(count, len(everywhere)))
+    for old in again:
+        same = [each for each in everywhere if (each.file, each.change) == (old.file, old.change)]
+        nearest = min(same, key=lambda each: abs(each.line - old.line), default=None)
+        if nearest is None:
+            old.verdict, old.by = "gone", "the sources have changed"
+        else:
+            old.place, old.line, old.live = nearest.place, nearest.line, nearest.live
+    return again
 
 
-def module_of(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+def text_with(source: str, place: int) -> str:
+    """The source with one place changed for good."""
+    tree = ast.parse(source)
+    node, how, _ = places(tree)[place]
+    new = changed(node, how)
+    for name, value in ast.iter_fields(new):
+        setattr(node, name, value)
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def importers() -> dict[str, set[str]]:
-    """For each module of hwsim, the modules that name it in an import."""
-    found: dict[str, set[str]] = {}
-    for file in (ROOT / "hwsim").rglob("*.py"):
-        for name in re.findall(
-            r"^\s*from (hwsim[\w.]*) import|^\s*import (hwsim[\w.]*)", file.read_text("utf-8"), re.M
-        ):
-            found.setdefault(name[0] or name[1], set()).add(module_of(file))
-    return found
+def with_switches(source: str, mutations: dict[int, int], noted: set[int]) -> str:
+    """The source with each place behind its switch (place -> number), and all functions noting `noted`."""
+    tree = ast.parse(source)
+    chosen = {id(node): (mutations[at], how) for at, (node, how, _) in enumerate(places(tree)) if at in mutations}
+
+    def reached(number: int) -> ast.expr:
+        return ast.Call(ast.Name("mutation_is_reached", ast.Load()), [ast.Constant(number)], [])
+
+    class Switches(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            self.generic_visit(node)
+            if isinstance(node, ast.FunctionDef):
+                at = 1 if ast.get_docstring(node) is not None else 0
+                node.body[at:at] = [ast.Expr(reached(number)) for number in sorted(noted)]
+            if id(node) not in chosen:
+                return node
+            number, how = chosen[id(node)]
+            new = changed(node, how)
+            if how == "condition":
+                node.test = ast.IfExp(reached(number), new.test, node.test)  # type: ignore[attr-defined]
+                return node
+            if how == "return":
+                node.value = ast.IfExp(reached(number), new.value, node.value)  # type: ignore[attr-defined]
+                return node
+            return ast.IfExp(reached(number), new, node)  # type: ignore[arg-type]
+
+    Switches().visit(tree)
+    after = [n for n, each in enumerate(tree.body) if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
+    tree.body.insert(
+        after[-1] + 1 if after else 0,
+        ast.parse("from hwsim.mutant_switch import reached as mutation_is_reached").body[0],
+    )
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def tests_for(module: str, by_module: dict[str, set[str]], most: int) -> list[str]:
-    """Test files that import the module, the nearest first; then all missions, which run everything."""
-    texts = {
-        path: path.read_text(encoding="utf-8")
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if not set(path.relative_to(ROOT / "tests").parts) & set(SLOW)
-    }
-    near: list[str] = []
-    reached, frontier = {module}, [module]
-    for _ in range(3):
-        for name in sorted(frontier):
-            near += [str(path.relative_to(ROOT)) for path, text in texts.items() if re.search(rf"\b{name}\b", text)]
-        frontier = [each for name in frontier for each in by_module.get(name, ()) if each not in reached]
-        reached.update(frontier)
-    missions = [str(path.relative_to(ROOT)) for path in texts if "mission" in path.parts]
-    return list(dict.fromkeys([*near, *missions]))[:most]
+def prepare(tree: Path, mutations: list[Mutation]) -> None:
+    """The copy of the sources, with a switch for each mutation that works while tests run."""
+    ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.db", ".mypy_cache", ".ruff_cache", "out")
+    shutil.copytree(ROOT, tree, ignore=ignored)
+    (tree / "hwsim/mutant_switch.py").write_text(SWITCH, encoding="utf-8")
+    for name in {each.file for each in mutations}:
+        here = {number: each for number, each in enumerate(mutations) if each.file == name}
+        live = {each.place: number for number, each in here.items() if each.live and each.verdict != "gone"}
+        source = (tree / name).read_text(encoding="utf-8")
+        if any(mark in source for mark in ("import compiled", "njit")):
+            continue
+        noted = {number for number, each in here.items() if not each.live}
+        (tree / name).write_text(with_switches(source, live, noted), encoding="utf-8")
 
 
-def run_tests(copy: Path, tests: list[str], broken: set[str]) -> str:
-    """The first test that fails, or what happened instead; nothing where all pass."""
+class Recorder:
+    """Notes for each test how long it takes, which mutations it reaches, and whether it fails."""
+
+    def __init__(self, log: Path, switch: Any) -> None:
+        self.log, self.switch = log, switch
+        self.tests: dict[str, tuple[float, list[int]]] = {}
+        self.failed: list[str] = []
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.log.write_text("")
+        self.switch.seen.clear()
+        started = time.process_time()
+        yield
+        hits = sorted({int(line) for line in self.log.read_text().split()})
+        self.tests[item.nodeid] = (round(time.process_time() - started, 3), hits)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+
+def _stop(*_: Any) -> None:
+    """The time is over; once, although the system says so every second."""
+    signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def in_a_fork(words: list[str], active: int, tree: Path, seconds: int) -> tuple[Recorder, bool]:
+    """Run pytest in a child; what it recorded, and whether it came to an end."""
+    answer, log = tree.parent / "answer.json", tree.parent / "reached"
+    answer.unlink(missing_ok=True)
+    child = os.fork()
+    if not child:
+        used = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+        resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, used + seconds + 9))
+        signal.signal(signal.SIGXCPU, _stop)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        switch = importlib.import_module("hwsim.mutant_switch")
+        switch.ACTIVE, switch.LOG = active, str(log)  # type: ignore[attr-defined]
+        os.environ.update(HWSIM_MUTANT=str(active), HWSIM_MUTANT_LOG=str(log))
+        recorder = Recorder(log, switch)
+        words = [*words, "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
+        ended = False
+        with contextlib.suppress(BaseException), contextlib.redirect_stdout(io.StringIO()):
+            ended = pytest.main(words, [recorder]) != pytest.ExitCode.INTERRUPTED
+        answer.write_text(json.dumps([recorder.tests, recorder.failed, ended]))
+        os._exit(0)
+    try:
+        os.waitpid(child, 0)
+    except SystemExit:
+        os.kill(child, signal.SIGKILL)
+        raise
+    recorder = Recorder(log, None)
+    ended = False
+    if answer.exists():
+        recorder.tests, recorder.failed, ended = json.loads(answer.read_text())
+    return recorder, ended
+
+
+def reach(tree: Path, known: Tests, save: Any) -> None:
+    """Run each file of tests that is new or changed once, all switches off."""
+    for path in sorted((tree / "tests").rglob("test_*.py"), reverse=True):
+        name = path.relative_to(tree).as_posix()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if any(f"/{each}" in name for each in SLOW) or known.get(name, {}).get("digest") == digest:
+            continue
+        recorded, ended = in_a_fork([name], -1, tree, SECONDS)
+        passed = {test: what for test, what in recorded.tests.items() if test not in recorded.failed}
+        known[name] = {"digest": digest, "tests": passed}
+        spent = sum(seconds for seconds, _ in known[name]["tests"].values())
+        print(f"{name}: {len(known[name]['tests'])} tests, {spent:.1f} s{'' if ended else ', stopped'}", flush=True)
+        save()
+
+
+def witnesses(number: int, mutation: Mutation, known: Tests) -> list[str]:
+    """Tests that reach a mutation, a quick one of each file first; then what else their files hold, within the time."""
+    near = Path(mutation.file).stem.strip("_")
+    ranked: list[tuple[int, float, str]] = []
+    others: list[tuple[int, float, str]] = []
+    for name, file in known.items():
+        hits = sorted((seconds, test) for test, (seconds, reached) in file["tests"].items() if number in reached)
+        ranked += [(rank if near not in name else 0, seconds, test) for rank, (seconds, test) in enumerate(hits)]
+        if hits or near in name:
+            rest = sorted(
+                (seconds, test) for test, (seconds, reached) in file["tests"].items() if number not in reached
+            )
+            others += [(rank, seconds, test) for rank, (seconds, test) in enumerate(rest)]
+    chosen: list[str] = []
+    spent = 0.0
+    for _, seconds, test in [*sorted(ranked), *sorted(others)]:
+        if spent + seconds <= SECONDS and len(chosen) < 60:
+            chosen.append(test)
+            spent += seconds
+    return chosen
+
+
+def judge(tree: Path, number: int, mutation: Mutation, known: Tests, at_import: set[int]) -> None:
+    """Switch one mutation on, run the tests that reach it, and note the first that fails."""
+    tests = witnesses(number, mutation, known)
+    started = time.monotonic()
+    if not tests:
+        mutation.verdict, mutation.by = "survived", "no fast test reaches it"
+        return
+    if mutation.live and number not in at_import:
+        recorded, ended = in_a_fork(["-x", *tests], number, tree, 3 * SECONDS)
+        mutation.by = recorded.failed[0] if recorded.failed else "" if ended else "does not end"
+    else:
+        mutation.by = in_a_process(tree, mutation, tests)
+    mutation.verdict, mutation.seconds = "killed" if mutation.by else "survived", round(time.monotonic() - started, 1)
+
+
+def in_a_process(tree: Path, mutation: Mutation, tests: list[str]) -> str:
+    """Change the text of the copy, run the tests in a process of their own, and change it back."""
+    target = tree / mutation.file
+    instrumented = target.read_text(encoding="utf-8")
+    target.write_text(text_with((ROOT / mutation.file).read_text(encoding="utf-8"), mutation.place), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
-    command += [f"--deselect={name}" for name in sorted(broken)]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    limit = [f'ulimit -t {3 * SECONDS}; exec "$@"', "sh", *command]
     try:
         done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+            ["sh", "-c", *limit], cwd=tree, env=environment, capture_output=True, text=True, check=False
         )
-    except subprocess.TimeoutExpired:
-        return f"longer than {SECONDS} s"
+    finally:
+        target.write_text(instrumented, encoding="utf-8")
     failed = re.search(r"^(FAILED|ERROR) (\S+)", done.stdout, re.M)
-    return "" if not done.returncode else failed[2] if failed else done.stdout[-80:].strip() or "no report"
+    return (
+        "" if not done.returncode else failed[2] if failed else (done.stdout + done.stderr)[-80:].strip() or "no report"
+    )
 
 
-def judge(copy: Path, file: Path, number: int, by_module: dict[str, set[str]], most: int, broken: set[str]) -> Verdict:
-    """Change one place in the copy, run the tests, and change it back.
-
-    A test that fails without the mutation as well is no witness: it is noted in `broken`, and the others are asked.
-    """
-    target = copy / file.relative_to(ROOT)
-    source = target.read_text(encoding="utf-8")
-    changed, node, words = mutate(source, number)
-    before, _, after = words.partition("  →  ")
-    mutation = Mutation(file.relative_to(ROOT).as_posix(), getattr(node, "lineno", 0), before, after)
-    tests = tests_for(module_of(file), by_module, most)
-    started = time.monotonic()
-    while True:
-        target.write_text(changed, encoding="utf-8")
-        try:
-            by = run_tests(copy, tests, broken)
-        finally:
-            target.write_text(source, encoding="utf-8")
-        if "::" not in by or not run_tests(copy, [by], set()):
-            return Verdict(mutation, bool(by), by, time.monotonic() - started)
-        broken.add(by)
+def imported(tree: Path) -> set[int]:
+    """Import all of hwsim from the copy; the mutations that this already reaches."""
+    os.chdir(tree)
+    os.environ["PYTHONPATH"] = str(tree)
+    sys.path.insert(0, str(tree))
+    switch = importlib.import_module("hwsim.mutant_switch")
+    package = importlib.import_module("hwsim")
+    assert Path(str(package.__file__)).is_relative_to(tree)
+    for module in pkgutil.walk_packages(package.__path__, "hwsim."):
+        if "__main__" not in module.name and "dask" not in module.name:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
+    return set(switch.seen)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="How many mutations are tried.")
     parser.add_argument("--seed", type=int, default=0, help="Another seed chooses other ones.")
-    parser.add_argument("--files", type=int, default=8, help="Test files that are run for each, at most.")
-    parser.add_argument("--json", type=Path, help="Write all verdicts into a file.")
+    parser.add_argument("--again", action="store_true", help="Try the survivors again, with tests that are new.")
+    parser.add_argument(
+        "--json", type=Path, default=Path("mutants.json"), help="Where verdicts are kept while it runs."
+    )
     asked = parser.parse_args()
-    verdicts = []
+    kept = asked.json.resolve()
+    before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"mutations": [], "tests": {}}
+    known: Tests = before["tests"]
+    mutations = choose(asked.count, asked.seed, [Mutation(**each) for each in before["mutations"]])
+    for each in mutations:
+        if asked.again and each.verdict == "survived":
+            each.verdict = ""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+    def save() -> None:
+        kept.write_text(
+            json.dumps({"mutations": [asdict(each) for each in mutations], "tests": known}), encoding="utf-8"
+        )
+
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "tree"
-        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.db", ".mypy_cache", ".ruff_cache")
-        shutil.copytree(ROOT, copy, ignore=ignored)
-        by_module, broken = importers(), set[str]()
-        for number, (file, place) in enumerate(choose(asked.count, asked.seed), 1):
-            verdict = judge(copy, file, place, by_module, asked.files, broken)
-            verdicts.append(verdict)
-            mark = "killed" if verdict.killed else "SURVIVED"
-            where = f"{verdict.mutation.file}:{verdict.mutation.line}"
-            change = f"{verdict.mutation.before}  →  {verdict.mutation.after}"
-            print(f"{number:4} {mark:8} {verdict.seconds:5.0f} s  {where}  {change[:100]}  {verdict.by}", flush=True)
-    killed = sum(verdict.killed for verdict in verdicts)
-    for name in sorted(broken):
-        print(f"fails without any mutation: {name}")
-    if verdicts:
-        print(f"{killed} of {len(verdicts)} killed, {killed / len(verdicts):.0%}")
-    if asked.json is not None:
-        asked.json.write_text(json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8")
+        tree = Path(folder) / "tree"
+        prepare(tree, mutations)
+        at_import = imported(tree)
+        reach(tree, known, save)
+        for number, each in enumerate(mutations):
+            if not each.verdict:
+                judge(tree, number, each, known, at_import)
+                save()
+                where = f"{each.file}:{each.line}  {each.change[:90]}"
+                print(f"{number:4} {each.verdict:8} {each.seconds:5.0f} s  {where}  {each.by}", flush=True)
+    for each in itertools.filterfalse(lambda each: each.verdict == "killed", mutations):
+        print(f"survived: {each.file}:{each.line}  {each.change[:100]}  {each.by}")
+    killed = sum(each.verdict == "killed" for each in mutations)
+    print(f"{killed} of {len(mutations)} killed, {killed / max(1, len(mutations)):.0%}")
     return 0
 
 

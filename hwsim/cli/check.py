@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwsim.cli.console import err, out, print_error, print_json
+from hwsim.cli.console import err, out, print_error, print_json, wrapped
 from hwsim.errors import HwsimError, InputError, Problem, SpecError
+
+if TYPE_CHECKING:
+    from hwsim.spec.base import Spec
 
 CHECK_EXAMPLE = "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """FileKind was found about one file."""
+    """What was found about one file."""
 
     name: str
     kind: str | None
     problems: tuple[Problem, ...]
     unsourced: tuple[str, ...]
+    defaults: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """What the file leaves open about its compute units: what is taken instead, and what it means."""
 
 
 def check_command(
@@ -38,7 +43,7 @@ def check_command(
         print_json([asdict(verdict) for verdict in verdicts])
     else:
         for verdict in verdicts:
-            _print(verdict)
+            _print(verdict, told=len(verdicts) == 1)
     if any(verdict.problems for verdict in verdicts):
         raise typer.Exit(InputError.exit_code)
     if strict and any(verdict.unsourced for verdict in verdicts):
@@ -83,7 +88,23 @@ def _check(name: str) -> Verdict:
         return Verdict(shown_name, kind, error.problems, ())
     except InputError as error:
         return Verdict(shown_name, kind, (Problem(name, 0, "", str(error)),), ())
-    return Verdict(shown_name, kind, (), loaded.unsourced)
+    return Verdict(shown_name, kind, (), loaded.unsourced, _defaults(loaded.spec))
+
+
+def _defaults(spec: Spec) -> dict[str, tuple[str, str]]:
+    """Fields of compute units that a machine's file does not have; those that everybody leaves out are not told."""
+    from hwsim.spec.fields import as_data
+
+    found = {}
+    for unit, written in zip(getattr(spec, "compute", ()), as_data(spec).get("compute", ()), strict=True):
+        for name, declared in type(unit).model_fields.items():
+            if name not in (*unit.model_fields_set, "count", "clock", "source", "formats"):
+                value = written[name]
+                words = "none" if value in (None, [], False) else value
+                if isinstance(value, dict):
+                    words = ", ".join(f"{key} {each}" for key, each in value.items() if each is not None)
+                found[f"{unit.name}.{name}"] = (str(words), declared.description or "")
+    return found
 
 
 def _is_lesson(path: Path) -> bool:
@@ -102,12 +123,19 @@ def _check_table(path: Path) -> Verdict:
     return Verdict(shown(path), "table of energy prices", (), ())
 
 
-def _print(verdict: Verdict) -> None:
+def _print(verdict: Verdict, *, told: bool) -> None:
     if verdict.problems:
         print_error("\n".join(str(problem) for problem in verdict.problems))
         return
     article = "an" if verdict.kind == "engine" else "a"
     out().print(f"{verdict.name}: ok, {article} {verdict.kind}", soft_wrap=True)
+    if told and verdict.defaults:
+        out().print("what the file does not say is taken to be:")
+        for name, (value, meaning) in verdict.defaults.items():
+            if value != "none":
+                wrapped(out(), f"  {name} {value}  ", meaning.partition(". ")[0].rstrip("."), style="dim")
+        if absent := [name for name, (value, _) in verdict.defaults.items() if value == "none"]:
+            wrapped(out(), "  none: ", ", ".join(absent), style="dim")
     if verdict.unsourced:
         count = len(verdict.unsourced)
         err().print(

@@ -20,7 +20,7 @@ from hwsim.cli.arguments import (
 from hwsim.cli.console import err, make_table, out, styled, wrapped
 from hwsim.errors import InputError
 from hwsim.record import ALIKE, ALIKE_WORDS, NEVER_WORDS, within_bars
-from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, write
+from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, throughput, write
 from hwsim.text import format_title, ratio
 
 if TYPE_CHECKING:
@@ -107,8 +107,9 @@ def print_comparison(
     results = list(rows.values())
     against = _baselines(results, first)
     console = out()
+    any_model = any(throughput(metrics_of(result)) for result in results)
     cells = [
-        {**dict(zip(heads, names, strict=True)), **_cells(result, baseline, heads)}
+        {**dict(zip(heads, names, strict=True)), **_cells(result, baseline, heads, any_model)}
         for (names, result), baseline in zip(rows.items(), against, strict=True)
     ]
     for number, result in enumerate(results):
@@ -191,7 +192,7 @@ def _precision(result: RunResult) -> str:
     return format_title(result.resolved.workload["precision"])
 
 
-def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str]) -> dict[str, str]:
+def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str], any_model: bool) -> dict[str, str]:
     """What each column says of a run: its precision, the units that took part, its metrics with speed-up beside time
     and traffic among them, and what decides."""
     from hwsim.results.explanation import explain, with_bar
@@ -202,6 +203,9 @@ def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str]) -> dict
     mark = f" {ALIKE}" if is_alike(result, baseline) else ""
     cells[SPEED_UP, "speed-up"] = "–" if faster is None else ratio(faster) + mark
     cells[TRAFFIC, "traffic"] = write(far, row.get(far))
+    if any_model:
+        speed = throughput(row)
+        cells[BOUND, "throughput"] = write(speed, row.get(speed))
     why = explain(result)
     names = {"precision": _precision(result)} if "precision" not in heads else {}
     names["on"] = why.used.partition(",")[0]

@@ -39,11 +39,15 @@ def explain_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run and what was found as JSON.")] = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the sets of the first cache: png, svg or pdf.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the sets of the first cache, on a GPU the blocks on its SMs: png, svg or pdf.",
+        ),
     ] = None,
 ) -> None:
     """Explain a run (conflicts by set, reuse, stalls, miss penalties, formulas, energy), or a term."""
-    from hwsim.cli.run import blaming, recall
+    from hwsim.cli.last_run import blaming, last_run, recall
     from hwsim.results.explanation import explain
 
     if words and not _is_result(words):
@@ -56,14 +60,18 @@ def explain_command(
         why = explain(result)
         with spinner("looking at the sets"):
             pressure = why.details.pressure
-    if plot is not None:
-        if pressure is None:
-            raise InputError(f"{result.machine} has no cache whose sets could be drawn")
+    if plot is not None and pressure is not None:
         result.plot.sets(pressure, plot)
+    elif plot is not None:
+        from hwsim.cli.report import spans_of
+
+        result.plot.timeline(spans_of(result), plot)
     with blaming(result_file):
         if as_json:
             print_json({**result.to_dict(), "explanation": _findings(why)})
         else:
+            if result_file is None:
+                screen().print(last_run()[1], style="dim")
             print_explanation(result, why)
 
 

@@ -11,7 +11,7 @@ import typer
 
 from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs
 from hwsim.cli.console import err, print_body, screen, styled, wrapped
-from hwsim.cli.run import remember
+from hwsim.cli.last_run import remember
 from hwsim.errors import InputError
 from hwsim.files import write_text
 from hwsim.text import counted, data, joules, percent, rate, seconds, short, watts

@@ -50,7 +50,7 @@ def report_command(
 
 def _page(source: Path | None, number: int | None, title: str) -> Page:
     from hwsim.cli.export import choose_sweep
-    from hwsim.cli.run import blaming, recall
+    from hwsim.cli.last_run import blaming, recall
     from hwsim.results.html.page import run_page
     from hwsim.sweep.report import sweep_page
     from hwsim.sweep.store import ResultStore
@@ -60,11 +60,11 @@ def _page(source: Path | None, number: int | None, title: str) -> Page:
             raise InputError("--sweep is for stores; this is the result of a single run")
         result = recall(source)
         with blaming(source):
-            page = run_page(result, _spans(result))
+            page = run_page(result, spans_of(result))
         return page if not title else _titled(page, title)
     with ResultStore(source, write=False) as store:
         results = choose_sweep(store, number)
-        spans = _spans(results.result(results.best("time"))) if results.done else ()
+        spans = spans_of(results.result(results.best("time"))) if results.done else ()
         return sweep_page(results, spans, title)
 
 
@@ -85,7 +85,7 @@ def _titled(page: Page, title: str) -> Page:
     return replace(page, title=title)
 
 
-def _spans(result: RunResult) -> tuple[Span, ...]:
+def spans_of(result: RunResult) -> tuple[Span, ...]:
     """The timeline of a stored run: simulated once more, without its math."""
     from hwsim.api import run_all
     from hwsim.models.run import run_phases

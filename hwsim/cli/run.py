@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +11,10 @@ import typer
 
 from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_completion
 from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
+from hwsim.cli.last_run import remember
 from hwsim.energy import STATIC
-from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
-from hwsim.files import note_input, private_folders, read_file, why_none, write_text
+from hwsim.errors import CheckFailedError, InputError
+from hwsim.files import write_text
 from hwsim.results.metrics import shown, write
 from hwsim.text import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts
 
@@ -422,75 +421,3 @@ def _bar(share: float, style: str) -> Text:
     from rich.text import Text
 
     return Text(bar(share, _BAR), style=style)
-
-
-_MOST_RESULT_BYTES = 200_000_000
-
-
-def last_run_files() -> list[Path]:
-    """Where the last run may be kept: in folders of the user's own, the usual one first."""
-    return [folder / "last-run.json" for folder in private_folders()]
-
-
-def remember(result: RunResult) -> None:
-    """Keep a result for `hwsim explain`. Where it cannot be kept, older ones go: they would be explained instead."""
-    kept, reason = None, why_none()
-    for file in last_run_files():
-        if kept is None:
-            try:
-                file.parent.mkdir(exist_ok=True)
-                write_text(file, result.to_json())
-                kept = file
-            except (OSError, OutputError) as error:
-                reason = str(error)
-        if file != kept:
-            _remove(file)
-    if kept is None:
-        err().print(f"this run is not kept for hwsim explain: {reason}", style="dim", soft_wrap=True, markup=False)
-
-
-def _remove(file: Path) -> None:
-    """Away with an older run; emptied where even that fails."""
-    try:
-        file.unlink(missing_ok=True)
-    except OSError:
-        with suppress(OSError):
-            os.truncate(file, 0)
-
-
-def recall(path: Path | None) -> RunResult:
-    """A stored result, or the last one."""
-    from hwsim.result import RunResult
-
-    kept = [file for file in last_run_files() if file.exists()]
-    source = path or max(kept, key=lambda file: file.stat().st_mtime_ns, default=None)
-    if source is None:
-        raise InputError("there is no last run to explain; try: hwsim run")
-    if path is not None:
-        note_input(path)
-    try:
-        text = read_file(source, _MOST_RESULT_BYTES).decode("utf-8")
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {source}") from error
-    except InputError as error:
-        raise InputError(f"{source}: {error}{_AGAIN if path is None else ''}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source} cannot be read: {error}{_AGAIN if path is None else ''}") from error
-    try:
-        return RunResult.from_json(text)
-    except InputError as error:
-        raise InputError(f"{source}: {error}{_AGAIN if path is None else ''}") from error
-
-
-@contextmanager
-def blaming(path: Path | None) -> Iterator[None]:
-    """What a class of machines tells of its runs has no declared form: where it does not fit, the file is to blame."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if path is None or isinstance(error, HwsimError):
-            raise
-        raise InputError(f"{path}: damaged, it cannot be explained ({type(error).__name__}: {error})") from error
-
-
-_AGAIN = "; the last run was not kept whole: give its command again"

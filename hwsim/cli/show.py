@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import WorkloadSpec
+    from hwsim.systems.spec import SystemSpec
 
 SHOW_EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
 
@@ -45,7 +46,7 @@ def show_command(
     """Show a machine, workload, system or engine."""
     from hwsim.spec.fields import as_data, as_yaml
     from hwsim.spec.machine import MachineSpec
-    from hwsim.systems.spec import described_kind, load_described
+    from hwsim.systems.spec import SystemSpec, described_kind, load_described
 
     if on is not None:
         print_knobs(name, on, settings or (), as_json)
@@ -54,7 +55,10 @@ def show_command(
         if settings or diagram or plot is not None:
             raise InputError(f"{name} is a {kind}: --set, --diagram and --plot are for machines and workloads")
         spec = load_described(kind, name)
-        print_json(as_data(spec)) if as_json else print_plain(as_yaml(spec))
+        if as_json or resolved:
+            print_json(as_data(spec)) if as_json else print_plain(as_yaml(spec))
+        else:
+            _print_system(spec) if isinstance(spec, SystemSpec) else _print_engine(as_data(spec))
         return
     loaded = load_any(name, settings or ())
     if diagram or plot is not None:
@@ -150,6 +154,86 @@ def _print_machine(loaded: LoadedMachine) -> None:
     if missing:
         console.print(f"{missing} numbers have no source; hwsim check lists them")
     console.print(f"every field: hwsim show {loaded.spec.name} --resolved", style="dim", soft_wrap=True)
+
+
+def _print_system(system: SystemSpec) -> None:
+    """Devices, the links between them, what libraries make of those, and what it was compared with."""
+    from hwsim.spec.fields import as_data
+    from hwsim.systems.bars import compared_words
+
+    console, fields = out(), as_data(system)
+    console.print(styled((system.name, "bold"), f": {' '.join(system.description.split())}"))
+    nodes = system.count // system.node_size
+    where = f"{nodes} nodes of {system.node_size}" if nodes > 1 else "one node" if system.count > 1 else "alone"
+    others = [name for name in system.like if name != system.machine]
+    like = f"; {', '.join(others)} may stand in their places" if others else ""
+    console.print(f"devices: {system.count} x {system.machine}, {where}{like}", soft_wrap=True)
+    _print_together(system)
+    console.print()
+    links = make_table("link", "kind", "bandwidth", "more", left=(0, 1, 3))
+    for name, link in ((name, fields[name]) for name in ("inside", "between", "host")):
+        if link is not None and (name == "host" or system.count > 1):
+            shared = [f"{each['bandwidth']} for {each['devices']} together" for each in link.pop("shared", ())]
+            users = link.pop("shared_by", 1)
+            kind = link.pop("topology", "of each device" if users == 1 else f"shared by {users}")
+            rest = {key: value for key, value in link.items() if key not in ("bandwidth", "source")}
+            links.add_row(name, kind, link["bandwidth"], "; ".join(filter(None, (_in_one_line(rest), *shared))))
+    console.print(links)
+    if system.count > 1:
+        console.print("bandwidth of one device's port, each way", style="dim")
+        console.print()
+        kernels = make_table("library", "kernel", "of a port", "start", "each step", "for", left=(0, 1, 5))
+        for name, library in fields["libraries"].items():
+            for number, kernel in enumerate(library["kernels"]):
+                kind = kernel["algorithm"] + (f", {kernel['protocol']}" if kernel["protocol"] else "")
+                share = f"{100 * kernel['share']:.0f} %"
+                cells = kind.replace("_", " "), share, kernel["start"], kernel["step"], ", ".join(kernel["ops"])
+                kernels.add_row(name if not number else "", *cells)
+            if library["beside"]:
+                kernels.add_row("" if library["kernels"] else name, f"and those of {library['beside']}", "", "", "", "")
+        console.print(kernels)
+        console.print(f"compared with: {compared_words(system)}", soft_wrap=True)
+        console.print(f"try: hwsim collective {system.name} all_reduce bytes=64MB", style="dim", soft_wrap=True)
+    console.print(f"every field, with sources: hwsim show {system.name} --resolved", style="dim", soft_wrap=True)
+
+
+def _print_together(system: SystemSpec) -> None:
+    """Memory and peaks of all devices, where their machine is described."""
+    from hwsim.catalog import machine_names
+    from hwsim.cli.roofline import probes
+    from hwsim.results.plot.roofline import make_roofline
+    from hwsim.systems.spec import device_of
+    from hwsim.text import data
+
+    if system.machine not in machine_names():
+        out().print(f"there is no machine {system.machine} yet: collectives can be asked for, models cannot")
+        return
+    device = device_of(system)
+    peaks = make_roofline(device, {}, probes(device)).ceilings
+    size = getattr(device.memory[-1], "size", None)
+    memory = f"{data(int(size) * system.count)} of memory, " if size else ""
+    best = ", ".join(
+        f"{rate(peaks[name] * system.count, 'FLOP')} in {name}" for name in ("bf16", "fp32") if name in peaks
+    )
+    out().print(f"all devices: {memory}{best}; one of them: hwsim show {system.machine}", soft_wrap=True)
+
+
+def _print_engine(fields: dict[str, Any]) -> None:
+    """How an engine batches, and what its host costs."""
+    console, host = out(), fields["host"]
+    console.print(styled((fields["name"], "bold"), f": {' '.join(fields['description'].split())}"))
+    prompts = "in pieces" if fields["chunked"] else "whole"
+    beside = "share a step with decoding" if fields["mixed"] else "go first, decoding waits"
+    console.print(f"  a step      at most {fields['tokens']:,} tokens of {fields['requests']:,} requests")
+    console.print(f"  prompts     are read {prompts}, and {beside}")
+    console.print(
+        f"  cache       blocks of {fields['block']} tokens; {100 * fields['memory']:.0f} % of memory with the weights"
+    )
+    costs = {key: value for key, value in host.items() if key not in ("source", "overlap")}
+    side = "while the devices work" if host["overlap"] else "on top of the devices' time"
+    console.print(f"  host        {_in_one_line(costs)}; {side}")
+    console.print(f"  all-reduce  by {fields['library']}")
+    console.print(f"every field, with sources: hwsim show {fields['name']} --resolved", style="dim", soft_wrap=True)
 
 
 _OF_A_LEVEL = ("count", "bits", "line", "ways", "holds", "buffers", "channels", "banks")

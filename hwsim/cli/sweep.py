@@ -25,7 +25,7 @@ from hwsim.cli.arguments import (
 from hwsim.cli.console import err, make_table, screen, styled
 from hwsim.errors import InputError
 from hwsim.record import ALIKE, NEVER_COMPARED
-from hwsim.results.metrics import TRAFFIC, about, ends_of, shown, write
+from hwsim.results.metrics import THROUGHPUT, TRAFFIC, about, ends_of, shown, throughput, write
 from hwsim.text import ratio
 
 if TYPE_CHECKING:
@@ -181,9 +181,11 @@ def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
 
 def columns(results: ResultSet) -> list[str]:
     """The metrics worth a column: those that some point has, and the bytes of each level."""
-    traffic = [name for name in results.metric_names if name.endswith((".fills", "dram.bytes"))]
+    speeds = list(dict.fromkeys(filter(None, (throughput(row.metrics) for row in results.done))))
+    endings = ("dram.bytes",) if speeds else (".fills", "dram.bytes")
+    traffic = [name for name in results.metric_names if name.endswith(endings)]
     near = [metric.name for metric in shown("sweep") if metric.column < TRAFFIC]
-    wanted = [*near, *traffic, *(metric.name for metric in shown("sweep") if metric.name not in near)]
+    wanted = [near[0], *speeds, *near[1:], *traffic, *(each.name for each in shown("sweep") if each.name not in near)]
     return [name for name in wanted if any(row.metrics.get(name) is not None for row in results.done)]
 
 
@@ -192,7 +194,7 @@ def narrow(names: list[str]) -> list[str]:
     fills = [name for name in names if name.endswith(".fills")][:1]
     far = [name for name in names if name.endswith(".bytes")][-1:]
     own = [metric.name for metric in shown("point")]
-    return [name for name in names if name in (*own, *fills, *far)]
+    return [name for name in names if name in (*own, *fills, *far, *THROUGHPUT)]
 
 
 def point_table(results: ResultSet, names: list[str], axes: tuple[str, ...] | None = None) -> Table:

@@ -37,6 +37,18 @@ class AgentTime:
 
 
 @dataclass(frozen=True)
+class Held:
+    """How much of a lane of many equal units was held: blocks of a launch on the SMs of a GPU."""
+
+    task: str
+    blocks: int
+    slots: int
+    of_slots: int
+    units: int
+    """Units that all slots together are on."""
+
+
+@dataclass(frozen=True)
 class Span:
     """Something that held a resource: one event of the timeline."""
 
@@ -44,6 +56,7 @@ class Span:
     name: str
     start_fs: int
     end_fs: int
+    held: Held | None = None
 
 
 @dataclass(frozen=True)

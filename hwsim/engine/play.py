@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import simpy
 
 from hwsim.energy import Ledger
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome, Pulse, Span
+from hwsim.engine.outcome import FEMTOSECONDS, Held, Outcome, Pulse, Span
 
 
 class Link:
@@ -167,10 +167,10 @@ class Floor:
 
     # What is written down ---------------------------------------------------------------------------------------------
 
-    def record(self, lane: str, name: str, begin_fs: int, end_fs: int) -> None:
+    def record(self, lane: str, name: str, begin_fs: int, end_fs: int, held: Held | None = None) -> None:
         """A bar of the timeline, where one was asked for."""
         if self.timeline:
-            self.spans.append(Span(lane, name, begin_fs, end_fs))
+            self.spans.append(Span(lane, name, begin_fs, end_fs, held))
 
     def pulse(self, begin_fs: int, end_fs: int, ledger: Ledger) -> None:
         """What was spent between two moments: power over time."""

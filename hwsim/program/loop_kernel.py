@@ -172,7 +172,8 @@ class LoopKernel(TensorKernel):
             if self._parallel.parallel != "none" and phase.shared_index:
                 shares = len(self.shares(phase))
                 if shares < self.workers:
-                    found.append(f"only {shares} shares for {self.workers} cores: the rest stay idle")
+                    word = "share" if shares == 1 else "shares"
+                    found.append(f"only {shares} {word} for {self.workers} cores: the rest stay idle")
         for loop in self.loops:
             for index, size in loop.plan.tile.items():
                 if size == loop.extents[index] > 1:

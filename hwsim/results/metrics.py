@@ -130,6 +130,9 @@ MODEL_METRICS: Mapping[str, tuple[str, str, Literal["least", "most"]]] = {
 }
 """Numbers that only whole models have: title, unit, which direction is good."""
 
+THROUGHPUT = ("tokens_per_s", "prompt_tokens_per_s", "sequences_per_s")
+"""What a model is mostly asked for; the first that it has."""
+
 BYTES = LevelMetric(".bytes", "traffic", "B")
 CACHE_METRICS: Mapping[LevelMetric, Callable[[CacheCounters], Amount]] = {
     LevelMetric(".fills", "lines filled", ""): lambda cache: cache.misses + cache.prefetches,
@@ -164,6 +167,11 @@ def ends_of(name: str, row: Mapping[str, Any]) -> tuple[float, float] | None:
 def shown(place: Place) -> list[Metric]:
     """The metrics that are shown somewhere by themselves, in the order of columns."""
     return sorted((metric for metric in METRICS.values() if place in metric.shown), key=lambda metric: metric.column)
+
+
+def throughput(row: Mapping[str, Any]) -> str:
+    """The name of the metric that says how much of its work a model does in a second; nothing for other runs."""
+    return next((name for name in THROUGHPUT if row.get(name) is not None), "")
 
 
 def far_traffic(result: RunResult) -> str:

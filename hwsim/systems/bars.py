@@ -34,6 +34,19 @@ def collective_bar(system: SystemSpec, found: Communication, table: BarTable | N
     return f"{interval_words(seconds, ends)} for {COVERAGE:.0%} of {rows}"
 
 
+def compared_words(system: SystemSpec) -> str:
+    """What collectives of a system were held against, whatever their size."""
+    table = shipped_table()
+    if "fitted" not in _sources(system):
+        return NEVER_COMPARED
+    if system.machine not in table.machines(TIME, COLLECTIVE):
+        return f"collectives of {len(table.machines(TIME, COLLECTIVE))} other machines"
+    own = TIME, COLLECTIVE, system.machine
+    rows = sum(each.rows for each in table.groups if (each.quantity, each.family, each.machine) == own)
+    inside = " inside a node" if system.between is not None else ""
+    return f"{rows} collectives{inside}, measured on {system.machine} and not fitted to; hwsim validate collectives"
+
+
 def served_bars(service: Service, result: ServeResult, table: BarTable | None = None) -> dict[str, ErrorBar]:
     """Of the mean times to the first token and for each further one: of users who come back, a model that tensor
     parallelism divides if anything, and a stock machine; anything else was never compared."""

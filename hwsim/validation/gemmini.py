@@ -61,9 +61,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         words = f"{found:,} cycles simulated, {measured:,.0f} in RTL"
         kind = f"{record['r']} x {record['s']} windows"
         seconds = played.elapsed_fs / FEMTOSECONDS
-        residual = Residual(
-            "array_products", MACHINE, seconds, seconds * measured / found, purpose_of(MACHINE, name)
-        )
+        residual = Residual("array_products", MACHINE, seconds, seconds * measured / found, purpose_of(MACHINE, name))
         rows.append(ComparisonRow(name, kind, relative_error(found, measured), words, residual))
         yield rows[-1]
     words = f"layers where the mapper's choice is more than {AIM:.0%} slower than Gemmini's own"

@@ -35,7 +35,7 @@ def test_everything_shipped_is_right() -> None:
 def test_a_changed_number_needs_a_source_of_its_own(variant: Path) -> None:
     outcome = hwsim("check", "mine.yaml")
     assert outcome.code == 0
-    assert outcome.out == "mine.yaml: ok, a machine\n"
+    assert outcome.out.splitlines()[0] == "mine.yaml: ok, a machine"
     assert outcome.err == "mine.yaml: 1 number has no source:\n  l1.size\n"
 
 
@@ -60,9 +60,27 @@ def test_json_has_problems_and_missing_sources(variant: Path) -> None:
     bad, mine = json.loads(outcome.out)
     assert outcome.code == 2
     assert (bad["problems"][0]["line"], bad["problems"][0]["field"]) == (6, "l1.size")
+    assert mine.pop("defaults")["core.overlap"][0] == "full"
     assert mine == {"name": "mine.yaml", "kind": "machine", "problems": [], "unsourced": ["l1.size"]}
 
 
 def test_a_workload_is_recognised_by_its_content(variant: Path) -> None:
     Path("w.yaml").write_text("format: 1\nname: w\ndescription: d\nop: matmul\nsizes: {n: 4}\n")
     assert hwsim("check", "w.yaml").out == "w.yaml: ok, a workload\n"
+
+
+def test_of_a_machine_alone_it_says_what_is_taken_where_the_file_is_silent(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "format: 1\nname: mine\ndescription: Mine.\nclocks: [{name: core, frequency: 2 GHz, source: x}]\n"
+        "compute: [{name: core, kind: cpu, issue_width: 4, source: x}]\nmemory:\n"
+        "  - {name: l1, kind: cache, size: 32 KiB, ways: 8, latency: 4 cycles, source: x}\n"
+        "  - {name: dram, kind: dram, latency: 80 ns, bandwidth: 20 GB/s, source: x}\n"
+    )
+    said = " ".join(hwsim("check", str(file)).out.split())
+    assert "core.window 1 Instructions in flight at once (reorder buffer); 1 is an in-order core" in said
+    assert "none: core.load_queue, core.tlb, core.simd" in said and "issue_width" not in said
+    file.write_text(file.read_text().replace("issue_width: 4", "issue_width: 4, window: 64, simd: {bits: 128}"))
+    said = " ".join(hwsim("check", str(file)).out.split())
+    assert "core.window" not in said and "core.simd" not in said
+    assert "core.window" not in hwsim("check", str(file), "course_cpu").out, "many files: problems alone"

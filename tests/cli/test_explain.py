@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,65 @@ from command_line import hwsim
 
 @pytest.fixture(autouse=True)
 def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
+    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
 
 
 def test_without_a_last_run_it_says_what_to_do() -> None:
     outcome = hwsim("explain")
     assert (outcome.code, outcome.out) == (2, "")
     assert "there is no last run to explain; try: hwsim run" in outcome.err
+
+
+def explained(*words: str) -> tuple[str, str]:
+    """Which run is explained, and its title."""
+    first, second = hwsim("explain", *words).out.splitlines()[:2]
+    return first, second
+
+
+def test_of_several_folders_and_terminals_the_own_last_run_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = 1
+    monkeypatch.setattr("os.getsid", lambda _: session)
+    here, there, nowhere = (tmp_path / name for name in ("here", "there", "nowhere"))
+    for folder in (here, there, nowhere):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    hwsim("run", "course_cpu", "copy", "n=64")
+    monkeypatch.chdir(there)
+    hwsim("run", "course_cpu", "matmul_naive", "n=8")
+    session = 2
+    hwsim("run", "course_cpu", "softmax", "n=8")
+    assert explained()[0] == "the last run, just now" and "softmax" in explained()[1]
+    session = 1
+    assert explained()[0] == "the last run, just now" and "matmul_naive" in explained()[1]
+    monkeypatch.chdir(here)
+    assert "copy" in explained()[1]
+    session = 3
+    assert explained()[0] == "the last run in this folder, from another terminal, just now"
+    assert "copy" in explained()[1]
+    monkeypatch.chdir(nowhere)
+    assert explained()[0] == "the last run, from another folder, just now" and "softmax" in explained()[1]
+    kept = tmp_path / "cache" / "last-run.json"
+    os.utime(kept, (time.time() - 7300, time.time() - 7300))
+    assert explained()[0] == "the last run, from another folder, 2 hours ago"
+
+
+def test_not_more_than_a_few_last_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
+        hwsim("run", "course_cpu", "copy", "n=64", "--no-math")
+    assert len(list((tmp_path / "cache" / "runs").iterdir())) == 16
+    assert explained()[0] == "the last run, just now"
+
+
+def test_on_a_gpu_the_plot_has_the_blocks(tmp_path: Path) -> None:
+    hwsim("run", "a100_40", "matmul", "n=1024", "precision=fp16", "--no-math")
+    assert hwsim("explain", "--plot", str(tmp_path / "blocks.svg")).code == 0
+    picture = (tmp_path / "blocks.svg").read_text()
+    assert "blocks of each launch on 108 sm" in picture
+    assert "40 blocks" in picture and "88 blocks" in picture, "128 tiles: 20 SMs have two, 88 have one"
 
 
 def test_the_last_run_is_explained_with_its_set_conflicts() -> None:

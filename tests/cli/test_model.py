@@ -169,3 +169,16 @@ def test_an_import_does_not_write_onto_what_it_reads(tmp_path: Path) -> None:
     source.write_text(json.dumps(LLAMA))
     assert hwsim("import", str(source), "-o", str(source)).code == 2
     assert json.loads(source.read_text()) == LLAMA
+
+
+def test_sweeps_and_comparisons_of_models_say_tokens_per_second(tmp_path: Path) -> None:
+    words = "gpt2", "phase=decode", "prompt=64"
+    rows = json.loads(hwsim("compare", "t4,a100_40", *words, "--json", "-").out)
+    for row in rows:  # one sequence: a token for each step
+        assert row["tokens_per_s"] == pytest.approx(1 / row["time_s"])
+    shown = hwsim("compare", "t4,a100_40", *words).out
+    assert "throughput" in shown and shown.count("token/s") == 2
+    swept = hwsim("sweep", "a100_40", *words, "batch=1,8", "--out", str(tmp_path / "s.db")).out
+    assert "tokens per second" in swept and "lines filled" not in swept
+    mixed = hwsim("compare", "a100_40", "gpt2,resnet18").out
+    assert "token/s" in mixed and "input/s" in mixed

@@ -14,7 +14,7 @@ from hwsim.result import RunResult
 
 @pytest.fixture(autouse=True)
 def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
+    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
 
 
 def test_run_alone_works_and_its_screen_has_the_key_facts() -> None:
@@ -177,3 +177,12 @@ def test_cores_without_a_parallel_loop_are_warned_about() -> None:
 def test_no_run_that_misses_dram_is_shorter_than_its_latency() -> None:
     outcome = hwsim("run", "n=1", "--json", "-")
     assert json.loads(outcome.out)["time_s"] >= 200e-9
+
+
+def test_idle_cores_are_explained_by_what_was_asked_for() -> None:
+    shared = "course_cpu", "matmul_tiled", "n=128", "parallel=rows", "vector=true", "v1=4", "v2=16", "ld=144"
+    one = " ".join(hwsim("run", *shared, "tile=128").out.split())
+    assert "only 1 share for 4 cores" in one and "Smaller tiles would leave rows for the 3 cores that stay idle" in one
+    assert "more could share the work" not in one
+    four = " ".join(hwsim("run", *shared, "tile=32").out.split())
+    assert "idle" not in four and "4 cores" in four

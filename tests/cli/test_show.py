@@ -63,3 +63,35 @@ def test_a_workload_is_shown(tmp_path: Path) -> None:
     assert outcome.code == 0
     assert "matmul" in outcome.out
     assert "n 16" in outcome.out
+
+
+def test_a_system_is_shown_with_its_devices_links_libraries_and_what_it_was_compared_with() -> None:
+    words = " ".join(hwsim("show", "dgx_h100").out.split())
+    for fact in (
+        "devices: 8 x h100, one node",
+        "687 GB of memory, 7.92 PFLOP/s in bf16",  # eight of 80 GiB and of 989.4 TFLOP/s: NVIDIA's data sheet
+        "inside switch 450 GB/s",
+        "host of each device 64 GB/s",
+        "nccl ring, low latency 30 % 5.29 us 746 ns all_reduce, all_gather, reduce_scatter",
+        "collectives, measured on h100 and not fitted to",
+    ):
+        assert fact in words, fact
+    assert "format: 1" not in words
+    assert hwsim("show", "dgx_h100", "--resolved").out.startswith("format: 1")
+
+
+def test_of_several_nodes_a_bus_and_a_device_alone_the_screen_says_what_is_theirs() -> None:
+    words = " ".join(hwsim("show", "two_nodes_h100").out.split())
+    assert "devices: 16 x h100, 2 nodes of 8" in words and "between switch 50 GB/s step 5 us" in words
+    assert "collectives inside a node" in words
+    assert "100 MB/s for 4 together" in hwsim("show", "four_phones").out
+    assert "never compared" in hwsim("show", "four_phones").out
+    alone = hwsim("show", "desktop").out
+    assert "25 GB/s" in alone and "inside" not in alone and "library" not in alone
+
+
+def test_an_engine_is_shown_in_words() -> None:
+    words = " ".join(hwsim("show", "vllm").out.split())
+    assert "at most 8,192 tokens of 1,024 requests" in words
+    assert "are read in pieces, and share a step with decoding" in words
+    assert "step 600 us" in words and "on top of the devices' time" in words

@@ -252,7 +252,8 @@ def test_a_cache_folder_that_was_taken_away_is_replaced_by_another(kept: Path, t
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1, 2]", b"\xff\xfe", b'{"machine": "x"}'])
 def test_a_damaged_last_run_says_what_to_do(kept: Path, damage: bytes) -> None:
-    (kept / "last-run.json").write_bytes(damage)
+    for file in (kept / "last-run.json", *(kept / "runs").iterdir()):
+        file.write_bytes(damage)
     told = hwsim("explain")
     assert told.code == 2
     assert "give its command again" in told.err
@@ -261,7 +262,7 @@ def test_a_damaged_last_run_says_what_to_do(kept: Path, damage: bytes) -> None:
 def test_runs_at_the_same_time_leave_a_whole_last_run(kept: Path) -> None:
     from threading import Thread
 
-    from hwsim.cli.run import recall, remember
+    from hwsim.cli.last_run import recall, remember
 
     results = [hwsim_package.run("course_cpu", "matmul_tiled", n=n, tile=4) for n in (16, 20, 24, 28)]
     threads = [Thread(target=lambda one=one: [remember(one) for _ in range(5)]) for one in results]

@@ -6,17 +6,19 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.energy import dynamic_joules, static_watts
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, Span
 from hwsim.errors import InputError
-from hwsim.results.plot.style import canvas, series_looks
+from hwsim.results.plot.style import LOOKS, canvas, series_looks
 from hwsim.spec.machine import MachineSpec
 from hwsim.text import percent, seconds
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -124,42 +126,143 @@ _MOST_LANES, _MOST_BARS = 24, 600
 
 
 def plot_timeline(spans: Iterable[Span], path: Path | None = None, title: str = "") -> Figure:
-    """Lanes from top to bottom, with how busy each was; spans too short to see are drawn together."""
-    lanes = assign_lanes(spans)
-    if not lanes:
+    """Lanes from top to bottom, with how busy each was; above them blocks on their units, where spans tell of some."""
+    spans = tuple(spans)
+    lanes = assign_lanes(span for span in spans if span.held is None)
+    placed = place_blocks(spans)
+    if not lanes and not placed:
         raise InputError("this run recorded no timeline; run it with timeline=True (--timeline on the command line)")
     shown = dict(list(lanes.items())[:_MOST_LANES])
-    end = max(span.end_fs for held in lanes.values() for span in held)
-    names = list(dict.fromkeys(span.name for held in shown.values() for span in held))
-    looks = series_looks(names[:9])
-    with canvas((9.6, 1.3 + 0.34 * len(shown)), path) as figure:
-        axes = figure.subplots()
-        for row, held in enumerate(shown.values()):
-            busy = sum(span.end_fs - span.start_fs for span in held)
-            for name in dict.fromkeys(span.name for span in held):
-                bars = joined([span for span in held if span.name == name], end)
-                colour = looks[name].colour if name in looks else "#BBBBBB"
-                pieces = [(start / FEMTOSECONDS, (stop - start) / FEMTOSECONDS) for start, stop in bars]
-                axes.broken_barh(pieces, (row - 0.36, 0.72), facecolors=colour, edgecolors="white", linewidth=0.2)
-            axes.annotate(
-                percent(busy, end),
-                (1, row),
-                (4, 0),
-                ("axes fraction", "data"),
-                "offset points",
-                va="center",
-                fontsize=8,
-            )
-        axes.set_yticks(range(len(shown)), list(shown))
-        axes.set_ylim(len(shown) - 0.4, -0.6)
+    end = max(span.end_fs for span in spans)
+    more = f" ({len(shown)} of {len(lanes)} lanes)" if len(lanes) > len(shown) else ""
+    below, above = 1.3 + 0.34 * len(shown), 3.6 if placed else 0.0
+    with canvas((9.6, below + above), path, f"{title}{more}") as figure:
+        if placed:
+            units, axes = figure.subplots(2, 1, sharex=True, height_ratios=(above, below))
+            colours = _draw_blocks(units, placed, end)
+        else:
+            axes = figure.subplots()
+            colours = {}
+        colours |= _draw_lanes(axes, shown, end, named=not placed)
         axes.set_xlim(0, end / FEMTOSECONDS)
         axes.xaxis.set_major_formatter(lambda value, _: seconds(value))
         axes.set_xlabel("time; at the right, how long each lane was in use")
-        more = f" ({len(shown)} of {len(lanes)} lanes)" if len(lanes) > len(shown) else ""
-        axes.set_title(f"{title}{more}")
-        if len(names) > 1:
-            _legend(figure, {name: look.colour for name, look in looks.items()})
+        if len(colours) > 1:
+            _legend(figure, colours)
     return figure
+
+
+def _draw_lanes(axes: Axes, lanes: dict[str, list[Span]], end: int, *, named: bool) -> dict[str, str]:
+    """A row for each lane; where bars are `named`, a colour for each name, which is given back."""
+    names = list(dict.fromkeys(span.name for held in lanes.values() for span in held)) if named else []
+    looks = series_looks(names[:9])
+    for row, (lane, held) in enumerate(lanes.items()):
+        busy = sum(span.end_fs - span.start_fs for span in held)
+        for name in dict.fromkeys(span.name if named else lane for span in held):
+            bars = joined([span for span in held if not named or span.name == name], end)
+            colour = looks[name].colour if name in looks else LOOKS[lane].colour if lane in LOOKS else "#BBBBBB"
+            pieces = [(start / FEMTOSECONDS, (stop - start) / FEMTOSECONDS) for start, stop in bars]
+            axes.broken_barh(pieces, (row - 0.36, 0.72), facecolors=colour, edgecolors="white", linewidth=0.2)
+        axes.annotate(
+            percent(busy, end), (1, row), (4, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=8
+        )
+    axes.set_yticks(range(len(lanes)), list(lanes))
+    axes.set_ylim(len(lanes) - 0.4, -0.6)
+    return {name: look.colour for name, look in looks.items()}
+
+
+# Blocks on their units ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlacedBlocks:
+    """Blocks side by side on neighbouring units, from one moment to another."""
+
+    task: str
+    lane: str
+    blocks: int
+    first_unit: float
+    units: float
+    of_units: int
+    turn: int
+    """How many pieces these units had taken of the launch before: even and odd ones are told apart."""
+    start_fs: int
+    end_fs: int
+
+    @property
+    def on_each(self) -> float:
+        return self.blocks / self.units
+
+
+def place_blocks(spans: Iterable[Span]) -> list[PlacedBlocks]:
+    """Who took which blocks when: of the slots that are free, the first ones take the next piece, as they were played.
+
+    Of pieces with a different number of blocks, those with one more come first.
+    """
+    placed: list[PlacedBlocks] = []
+    until: list[int] = []
+    turns: list[int] = []
+    task = ""
+    for span in sorted(
+        (each for each in spans if each.held is not None), key=lambda each: (each.start_fs, each.end_fs)
+    ):
+        held = span.held
+        assert held is not None
+        if held.task != task or held.of_slots != len(until):
+            task, until, turns = held.task, [0] * held.of_slots, [0] * held.of_slots
+        free = [slot for slot in range(held.of_slots) if until[slot] <= span.start_fs][: held.slots]
+        least, fuller = divmod(held.blocks, held.slots)
+        unit = held.units / held.of_slots
+        for (_, turn, blocks), alike in groupby(
+            enumerate(free), key=lambda pair: (pair[1] - pair[0], turns[pair[1]], least + (pair[0] < fuller))
+        ):
+            slots = [slot for _, slot in alike]
+            place = slots[0] * unit, len(slots) * unit, held.units
+            placed.append(PlacedBlocks(task, span.lane, blocks * len(slots), *place, turn, span.start_fs, span.end_fs))
+        for slot in free:
+            until[slot], turns[slot] = span.end_fs, turns[slot] + 1
+    return placed
+
+
+def _draw_blocks(axes: Axes, placed: Sequence[PlacedBlocks], end: int) -> dict[str, str]:
+    """Units from top to bottom; the colour of each launch."""
+    from matplotlib.colors import to_rgb
+
+    looks = series_looks(list(dict.fromkeys(each.task for each in placed))[:9])
+    colours = {name: look.colour for name, look in looks.items()}
+    units = max(each.of_units for each in placed)
+    most = {task: max(each.on_each for each in placed if each.task == task) for task in {each.task for each in placed}}
+    axes.set_facecolor("#EEEEEE")
+    for each in placed:
+        strength = (0.9 if each.turn % 2 else 0.65) * (0.45 + 0.55 * each.on_each / most[each.task])
+        colour = [1 - strength * (1 - part) for part in to_rgb(colours.get(each.task, "#777777"))]
+        start, long = each.start_fs / FEMTOSECONDS, (each.end_fs - each.start_fs) / FEMTOSECONDS
+        thin = each.units < units / 60 or long * FEMTOSECONDS < end / 150
+        axes.broken_barh(
+            [(start, long)], (each.first_unit, each.units), facecolors=[colour], edgecolors="white",
+            linewidth=0.15 if thin else 0.6,
+        )  # fmt: skip
+        if long * FEMTOSECONDS > 0.09 * end and each.units > 0.1 * units:
+            axes.text(
+                start + long / 2,
+                each.first_unit + each.units / 2,
+                blocks_text(each),
+                ha="center",
+                va="center",
+                fontsize=8,
+            )
+    axes.set_ylim(units, 0)
+    axes.set_ylabel(placed[0].lane)
+    told = f"blocks of each launch on {units} {placed[0].lane}; grey: no block"
+    axes.set_title(told, fontsize=9.5, fontweight="normal")
+    return colours
+
+
+def blocks_text(placed: PlacedBlocks) -> str:
+    """Blocks that are drawn as one, and how many of them one unit holds at once."""
+    each = placed.on_each
+    beside = f"\n{each:.0f} on each" if each > 1 and each == round(each) else ""
+    return f"{placed.blocks:,} block{'s' if placed.blocks > 1 else ''}{beside}"
 
 
 def joined(spans: Sequence[Span], end_fs: int, most: int = _MOST_BARS) -> list[tuple[int, int]]:

@@ -250,6 +250,8 @@ def _compute(part: str, result: RunResult, machine: MachineSpec) -> str:
         return f"{start} One value at a time is computed; vectors of {simd.bits} bits would hold several."
     idle = machine.compute[0].count - result.work.cores
     if idle > 0:
+        if result.resolved.workload.get("schedule", {}).get("parallel", "none") != "none":
+            return f"{start} Smaller tiles would leave rows for the {counted(idle, 'core')} that stay idle."
         return f"{start} {counted(idle, 'core')} more could share the work."
     return f"{start} Only fewer operations, or a lower precision, would make it faster."
 

@@ -17,7 +17,7 @@ from math import ceil
 from time import perf_counter
 
 from hwsim.energy import ARITHMETIC, Ledger
-from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, Outcome, StageOutcome, TensorTraffic
+from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, Held, Outcome, StageOutcome, TensorTraffic
 from hwsim.engine.play import Floor, Wait
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.program.kernel import Kernel
@@ -53,7 +53,7 @@ class Meter:
         self._floor = floor
         self._device = device
         self._launch = launch
-        self._per_slot = grid.slots // grid.sms
+        self._grid = grid
         self._computes = computes
         self._by_work = any(portion.work for portion in grid.portions)
         self._whole = sum(portion.count * self._weight(portion.work, portion.count) for portion in grid.portions)
@@ -61,10 +61,11 @@ class Meter:
         self._posted = 0, 0, 0
 
     def note(self, share: Share, begin_fs: int, end_fs: int) -> None:
-        sms = -(-share.pieces // self._per_slot)
+        slots, sms = self._grid.slots, -(-share.pieces * self._grid.sms // self._grid.slots)
         blocks = share.portion.blocks * share.pieces // share.portion.count
         name = f"{self._launch.name}: {blocks:,} blocks on {sms} {self._device.sm.name}"
-        self._floor.record(self._device.sm.name, name, begin_fs, end_fs)
+        held = Held(self._launch.name, blocks, share.pieces, slots, self._grid.sms)
+        self._floor.record(self._device.sm.name, name, begin_fs, end_fs, held)
         ledger = Ledger()
         post_work(ledger, self._device, self._launch.cost.activity, self._arithmetic(share))
         post_memory(ledger, self._device, share.dram_bytes + share.late_bytes, share.write_bytes)
