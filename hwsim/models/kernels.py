@@ -551,7 +551,11 @@ def _latent(low: KernelLowering, node: ModelNode, joined: Joined) -> list[Kernel
     all_rows = phase.batch * phase.context
     found += low.matmul(all_rows, heads * (z["head_dim"] + z["value_dim"]), rank)
     shape = Heads(phase.batch, heads, heads, phase.tokens, phase.context, z["head_dim"] + rope, z["value_dim"], True)
-    return [*found, _one_kernel(low, shape)] if low.fused else [*found, *_unfused(low, shape, [low.touch(shape.scores)] * 2)]
+    return (
+        [*found, _one_kernel(low, shape)]
+        if low.fused
+        else [*found, *_unfused(low, shape, [low.touch(shape.scores)] * 2)]
+    )
 
 
 RULES: Mapping[type[ModelOperation], Callable[[KernelLowering, ModelNode, Joined], list[KernelCall]]] = {

@@ -157,8 +157,9 @@ class Segments:
         return cls(count, round(total))
 
     def seconds(self, machine: MachineSpec, held: int) -> tuple[float, float]:
-        """What the driver takes for all of them, and how long memory that it is still wiping is waited for: `held` bytes
-        are in use, as many as these were given back, and only what is left of the rest is clean."""
+        """What the driver takes for all of them, and how long memory that it is still wiping is waited for.
+
+        `held` bytes are in use, as many as these were given back, and only what is left is clean."""
         has, rate = capacity(machine), _wipe_rate(machine)
         waited = 0.0
         if has is not None and rate is not None:
