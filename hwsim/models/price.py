@@ -76,14 +76,14 @@ class PassCost:
     starts: int
     host_seconds: float
     """What the host takes to start all kernels one by one; where that is longer than the kernels, it is the time."""
+    parts: dict[str, float]
+    """Seconds of the forward pass, of the backward pass, of the update."""
     notes: tuple[str, ...] = ()
     """What was not simulated, and what ran instead of what was asked for."""
 
-    def part(self, name: str) -> float:
-        """Seconds of the forward pass, of the backward pass, of the update."""
-        return sum(each.seconds for each in self.operations if each.part == name)
 
-
+HOST = "the host"
+"""What bounds a step whose kernels wait to be started, or for memory."""
 PYTHON_S = 24e-6
 """Seconds of the host for a kernel that Python starts: BERT base takes 6 ms for 8 sequences of 8 tokens as of 32, and
 starts about 250 kernels (Hugging Face Transformers, docs/benchmarks, PyTorch 1.4 on TITAN RTX)."""
@@ -158,21 +158,26 @@ class StepPrice:
                 operations.append(self._operation("update", self.optimizer, self.optimizer, 1, priced, "update"))
         if not operations:
             raise InputError(f"{self.graph.name} has nothing to do in this phase: {phase.name}")
-        seconds, host = self._seconds(phase, operations, notes)
+        parts, host = self._parts(phase, operations, notes)
+        seconds = sum(parts.values())
         kernels_s = sum(each.seconds for each in operations)
         joules = [each.joules for each in operations]
         known = None if None in joules else sum(each or 0.0 for each in joules)
         if known is not None and self.machine.energy is not None:
             known += (seconds - kernels_s) * static_watts(self.machine.energy)
         starts = round(sum(each.starts for each in operations))
-        return PassCost(phase, tuple(operations), seconds, known, starts, host, tuple(notes))
+        return PassCost(phase, tuple(operations), seconds, known, starts, host, parts, tuple(notes))
 
-    def _seconds(self, phase: Pass, operations: list[OperationCost], notes: dict[str, None]) -> tuple[float, float]:
-        """Of the kernels, or of the host where it starts them one by one and takes longer; then of the host alone.
+    def _parts(
+        self, phase: Pass, operations: list[OperationCost], notes: dict[str, None]
+    ) -> tuple[dict[str, float], float]:
+        """Seconds of the kernels of each part, or of the host where it starts them one by one and takes longer; and
+        seconds of the host alone.
 
         A forward pass is started from Python, a backward pass and an update by the framework's own code.
         """
-        total = host_total = 0.0
+        found: dict[str, float] = {}
+        host_total = 0.0
         for part in dict.fromkeys(each.part for each in operations):
             own = [each for each in operations if each.part == part]
             busy, starts = sum(each.seconds for each in own), sum(each.starts for each in own)
@@ -185,8 +190,8 @@ class StepPrice:
             if host > busy:
                 words = f"the host starts {round(starts):,} kernels one by one and takes longer than they do"
                 notes[words if part == "forward" else f"{part}: {words}"] = None
-            total, host_total = total + max(busy, host), host_total + host
-        return total, host_total
+            found[part], host_total = max(busy, host), host_total + host
+        return found, host_total
 
     def _asked(self, phase: Pass, notes: dict[str, None]) -> float:
         """Seconds that the driver takes to give out the memory that a forward pass keeps."""
@@ -229,7 +234,7 @@ class StepPrice:
                     notes[f"{call.op} in {call.precision} runs as {_listed(call.instead)}: {refusal}"] = None
                     found += self._calls([each.times(call.count) for each in call.instead], kind, notes)
                 elif call.product:
-                    raise InputError(f"{kind}: {refusal}") from None
+                    raise InputError(f"{self.machine.name} does not run {self.graph.name}: {kind}: {refusal}") from None
                 else:
                     name = self.machine.name
                     notes[f"{kind} is left to a host and not counted: {name} does not compute it ({refusal})"] = None
