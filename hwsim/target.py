@@ -91,6 +91,10 @@ class Bound:
         }.get(self.kind, self.part)
 
 
+MACHINES = "machines"
+"""A word of advice: so many of the machine, where one has too little memory."""
+
+
 @dataclass(frozen=True)
 class Advice:
     """Words to add to the command, and what they are meant to show."""

@@ -98,7 +98,49 @@ view = start("4x4").then("reshape", "2,2,2,2").then("permute", "2,1,0,3")
 view.view.strides, view.formula()
 """
 
-NOTEBOOKS: Mapping[str, str] = {"first_steps": FIRST_STEPS, "tiles": TILES, "lessons": LESSONS}
+MODELS = """\
+# What would a model cost?
+
+A model is a workload like any other: Llama 3 8B on an H100, eight prompts of 1,024 tokens and an answer of 128 each.
+---
+import hwsim
+
+run = hwsim.run("h100", "llama3_8b", math=False, prompt=1024, generate=128, batch=8)
+run
+===
+What only a model has lies beside it: memory, phases, and the numbers that people compare models by.
+---
+about = run.work["model"]
+{name: f"{size / 1e9:.2f} GB" for name, size in about["memory"].items() if size}, about["metrics"]
+===
+Time by operation, and memory as the texts grow:
+---
+from hwsim.results.plot.model import plot_model
+
+plot_model(run)
+===
+A step of generating reads every weight once. More texts share what is read, until the units are busy; from there on
+narrow weights no longer help.
+---
+step = {"phase": "decode", "prompt": 1024, "batch": [1, 4, 16, 64, 256], "weights": ["bf16", "w4a16"]}
+found = hwsim.sweep("h100", "llama3_8b", math=False, **step)
+found.plot("lines", metrics=["tokens_per_s", "joules_per_token"])
+===
+Narrow numbers cost accuracy: a slice of the model, computed in its formats and in float64.
+---
+errors = {}
+for formats in ({}, {"kv": "fp8"}, {"weights": "fp8"}, {"weights": "w4a16"}):
+    result = hwsim.run("h100", "llama3_8b", phase="prefill", prompt=128, **formats)
+    errors[" ".join(f"{part}={name}" for part, name in formats.items()) or "bf16"] = f"{result.numeric.rms_rel:.1e}"
+errors
+===
+A machine that is too small says what would fit.
+---
+small = hwsim.run("h100", "mixtral_8x7b", math=False, phase="decode", prompt=512)
+small.work["model"]["fit"]
+"""
+
+NOTEBOOKS: Mapping[str, str] = {"first_steps": FIRST_STEPS, "tiles": TILES, "lessons": LESSONS, "models": MODELS}
 """A cell of text ends with ---, one of code with === or with --- where another cell of code follows."""
 
 

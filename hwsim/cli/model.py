@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs
 from hwsim.cli.console import err, print_body, screen, styled, wrapped
 from hwsim.cli.last_run import remember
+from hwsim.cli.run import next_command
 from hwsim.errors import InputError
 from hwsim.files import write_text
 from hwsim.text import counted, data, joules, percent, rate, seconds, short, watts
@@ -206,10 +206,7 @@ def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]
     wrapped(console, "", f"{why.bound.words}.", style="bold")
     for warning in result.warnings[:-1]:
         wrapped(console, "note  ", warning, style="yellow")
-    kept = [word for word in words if word.partition("=")[0] not in dict(why.advice.parameters)]
-    kept += [f"{name}={value}" for name, value in why.advice.parameters]
-    options = [word for setting in settings for word in ("--set", setting)]
-    command = shlex.join(["hwsim", "model", *kept, *options])
+    command = next_command("model", words, settings, why.advice)
     console.print(styled("\nnext  ", (command, "cyan")), soft_wrap=True)
     wrapped(console, "      ", f"{why.advice.why}; or: hwsim explain", style="dim")
 
@@ -218,14 +215,15 @@ def _print_head(console: Console, result: RunResult, about: Mapping[str, Any]) -
     formats = about["weights"]
     if len({about["weights"], about["activations"], about["kv"]}) > 1:
         formats = f"weights {about['weights']}, activations {about['activations']}, kv {about['kv']}"
-    lengths = f"prompt {about['prompt']:,}, generate {about['generate']:,}, " if about["kv_bytes_per_token"] else ""
+    lengths = f"prompt {about['prompt']:,}, " if about["kv_bytes_per_token"] else ""
+    if lengths and {"prefill", "decode"} <= {phase["name"] for phase in about["phases"]}:
+        lengths += f"generate {about['generate']:,}, "
     head = f": {lengths}batch {about['batch']:,}, {formats}, {about['kernels']} kernels"
     console.print(styled((result.workload, "bold"), " on ", (result.machine, "bold"), head), soft_wrap=True)
     active = about["active_parameters"]
     sparse = active < 0.9 * about["parameters"] and about["kv_bytes_per_token"]
     met = f", {short(active)} of them met by a token" if sparse else ""
-    first = about["phases"][0]
-    macs = f"{short(about['macs'])} multiply-adds in one pass" if first["name"] != "decode" else ""
+    macs = f"{short(about['macs'])} multiply-adds in one {'step' if about['phases'][0]['name'] == 'decode' else 'pass'}"
     console.print(f"  {short(about['parameters'])} parameters{met}; {macs}", soft_wrap=True)
 
 
@@ -287,7 +285,4 @@ def _print_phase(console: Console, phase: Mapping[str, Any], about: Mapping[str,
 
 
 def _train_parts(phase: Mapping[str, Any]) -> str:
-    sums: dict[str, float] = {}
-    for row in phase["operations"]:
-        sums[row["part"]] = sums.get(row["part"], 0.0) + row["seconds"]
-    return ", ".join(f"{name} {seconds(amount)}" for name, amount in sums.items())
+    return ", ".join(f"{name} {seconds(amount)}" for name, amount in phase["parts"].items())

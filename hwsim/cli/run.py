@@ -191,7 +191,7 @@ def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str
         _print_reasons(console, rows[:_MOST_FORMULAS])
     for warning in result.warnings:
         wrapped(console, "warning  ", warning, style="yellow")
-    console.print(styled("\nnext  ", (next_command(words, settings, why.advice), "cyan")), soft_wrap=True)
+    console.print(styled("\nnext  ", (next_command("run", words, settings, why.advice), "cyan")), soft_wrap=True)
     wrapped(console, "      ", f"{why.advice.why}; or: hwsim explain", style="dim")
 
 
@@ -260,15 +260,23 @@ def formula_table(rows: Sequence[FormulaCheck]) -> Table:
     return table
 
 
-def next_command(words: Sequence[str], settings: Sequence[str], advice: Advice) -> str:
-    """The command that was given, with what the advice changes."""
+def next_command(command: str, words: Sequence[str], settings: Sequence[str], advice: Advice) -> str:
+    """The command that was given, with what the advice changes; several machines run models alone."""
+    from hwsim.systems.spec import joins
+    from hwsim.target import MACHINES
+
     changed = dict(advice.parameters)
+    if machines := changed.pop(MACHINES, ""):
+        machine, model = words[:2] if command == "run" else words[1::-1]
+        if not joins(machine, int(machines)):
+            return "hwsim list systems"
+        command, words = "model", [model, f"{machines}x{machine}", *words[2:]]
     kept = [word for word in words if word.partition("=")[0] not in changed]
     kept += [f"{name}={value}" for name, value in changed.items()]
     paths = {setting.partition("=")[0] for setting in advice.settings}
     asked = [setting for setting in settings if setting.partition("=")[0] not in paths]
     options = [word for setting in (*asked, *advice.settings) for word in ("--set", setting)]
-    return shlex.join(["hwsim", "run", *kept, *options])
+    return shlex.join(["hwsim", command, *kept, *options])
 
 
 def _print_costs(console: Console, result: RunResult, why: Why) -> None:

@@ -186,7 +186,7 @@ def columns(results: ResultSet) -> list[str]:
     traffic = [name for name in results.metric_names if name.endswith(endings)]
     near = [metric.name for metric in shown("sweep") if metric.column < TRAFFIC]
     wanted = [near[0], *speeds, *near[1:], *traffic, *(each.name for each in shown("sweep") if each.name not in near)]
-    return [name for name in wanted if any(row.metrics.get(name) is not None for row in results.done)]
+    return [name for name in dict.fromkeys(wanted) if any(row.metrics.get(name) is not None for row in results.done)]
 
 
 def narrow(names: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ serving   as compiled, with keys and values written to a cache, and all kernels 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -457,12 +457,12 @@ def _attention(low: KernelLowering, node: ModelNode, joined: Joined) -> list[Ker
     if low.kernels == SERVING and causal:
         found.append(_keep(low, phase.rows(node.out) * z["kv_heads"] * (z["head_dim"] + shape.value_dim)))
     if not low.fused:
-        return found + _unfused(low, shape, biased=node.op.bias)
+        return found + _unfused(low, shape, _passes(low, node, shape))
     if window is not None and shape.queries > window:  # each stretch of queries looks at its window and itself
         parts = shape.queries // window
         cut = replace(shape, batch=shape.batch * parts, queries=window, keys=2 * window)
-        return [*found, _one_kernel(low, cut, node.op.bias)]
-    return [*found, _one_kernel(low, shape, node.op.bias)]
+        return [*found, _one_kernel(low, cut)]
+    return [*found, _one_kernel(low, shape)]
 
 
 def _keep(low: KernelLowering, elements: int) -> KernelCall:
@@ -470,23 +470,45 @@ def _keep(low: KernelLowering, elements: int) -> KernelCall:
     return low.touch(elements)
 
 
-def _one_kernel(low: KernelLowering, z: Heads, biased: bool) -> KernelCall:
+def _one_kernel(low: KernelLowering, z: Heads) -> KernelCall:
     """Attention whose scores never leave the chip; three kernels where the machine has none for the format."""
     dim = max(z.dim, z.value_dim)
     sizes = {"batch": z.batch, "heads": z.heads, "kv_heads": z.kv_heads, "queries": z.queries, "n": z.keys, "d": dim,
              "causal": z.causal and z.queries > 1}  # fmt: skip
     schedule = {"variant": "fused", "br": min(z.queries, 128), "bc": min(z.keys, 128)}
     made = KernelCall("attention", low.numbers.activations, tuple(sizes.items()), (("schedule", schedule),))
-    instead = tuple(_unfused(low, z, biased=biased, eager=False))
+    instead = tuple(_unfused(low, z))
     found = replace(made, instead=instead, product=True)
     if low.numbers.kv == low.numbers.activations or low.phase.name != DECODE:
         return found
     return replace(found, precision=low.numbers.kv, instead=(found,))
 
 
-def _unfused(low: KernelLowering, z: Heads, *, biased: bool, eager: bool = True) -> list[KernelCall]:
-    """Scores in memory: a product, passes over them, a softmax, a product; heads copied where sequences share rows."""
+SECTOR_BYTES = 32
+"""What memory gives at least where neighbours of a row are not neighbours in memory (NVIDIA, CUDA C++ Best Practices
+Guide: 32-byte transactions)."""
+
+
+def _passes(low: KernelLowering, node: ModelNode, z: Heads) -> list[KernelCall]:
+    """Over the scores, one by one: scaled and masked, or a bias added that is as large as the scores of a sequence.
+
+    A bias by distance is looked up for pairs of tokens, and lies with its heads side by side: where scores are read in
+    their order, each of its numbers takes a sector of memory for itself. Across to a source it is zero, and in order.
+    """
+    assert isinstance(node.op, Attention)
+    if not node.op.bias:
+        return [low.touch(z.scores)] * 2
+    if node.op.cross:
+        return [low.touch(z.scores, "add")]
+    apart = min(z.heads, SECTOR_BYTES / low.numbers.activation_bytes(1))
+    return [low.touch(z.scores * (2 + apart) / 2)]
+
+
+def _unfused(low: KernelLowering, z: Heads, passes: Sequence[KernelCall] | None = None) -> list[KernelCall]:
+    """Scores in memory: a product, passes over them, a softmax, a product; heads copied where sequences share rows.
+    Without `passes` they are part of the kernels around them, and heads are read where they lie."""
     found: list[KernelCall] = []
+    eager = passes is not None
     own, kept = z.batch * z.queries * z.heads, z.batch * z.keys * z.kv_heads
     several = eager and z.batch > 1
     if several:
@@ -494,8 +516,7 @@ def _unfused(low: KernelLowering, z: Heads, *, biased: bool, eager: bool = True)
     shared = z.heads // z.kv_heads if z.heads % z.kv_heads == 0 else 1
     batch, rows = z.batch * z.heads // shared, z.queries * shared
     found += low.matmul(rows, z.keys, z.dim, batch, weights=False)
-    if eager:  # scaled and masked, or a bias added that is as large as the scores of a sequence
-        found += [low.touch(z.scores, "add")] if biased else [low.touch(z.scores)] * 2
+    found += passes or ()
     found.append(rows_call("softmax", low.numbers.activations, z.batch * z.heads * z.queries, z.keys))
     if low.drops and low.dropout == "all":
         found.append(low.drop(z.scores))
@@ -524,13 +545,17 @@ def _latent(low: KernelLowering, node: ModelNode, joined: Joined) -> list[Kernel
         latent = (rank + rope) / (2 * rank) if heads <= MOST_LATENT_HEADS else 1 + rope / (2 * rank)
         return [
             *found,
-            _one_kernel(low, shape, False).times(latent),
+            _one_kernel(low, shape).times(latent),
             *low.matmul(rows, z["value_dim"], rank, heads),
         ]
     all_rows = phase.batch * phase.context
     found += low.matmul(all_rows, heads * (z["head_dim"] + z["value_dim"]), rank)
     shape = Heads(phase.batch, heads, heads, phase.tokens, phase.context, z["head_dim"] + rope, z["value_dim"], True)
-    return [*found, _one_kernel(low, shape, False)] if low.fused else [*found, *_unfused(low, shape, biased=False)]
+    return (
+        [*found, _one_kernel(low, shape)]
+        if low.fused
+        else [*found, *_unfused(low, shape, [low.touch(shape.scores)] * 2)]
+    )
 
 
 RULES: Mapping[type[ModelOperation], Callable[[KernelLowering, ModelNode, Joined], list[KernelCall]]] = {

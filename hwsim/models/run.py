@@ -100,7 +100,8 @@ def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str],
     numbers, swapped = computed_numbers(machine, Formats.of(model))
     wanted = list(phases_of(model, graph))
     kernels = choose_kernels(model, graph, wanted[0][0])
-    prices = StepPrice(machine, graph, numbers, kernels, use.recompute, use.optimizer, use.dropout, told)
+    prices = StepPrice(machine, graph, numbers, kernels, use.recompute, use.optimizer, use.dropout,
+                       use.allocator, told)  # fmt: skip
     steps = tuple(PhaseRun(prices.step(phase), times) for phase, times in wanted)
 
     def needs(batch: int, context: int, weights: str | None) -> MemoryUse:
@@ -109,7 +110,7 @@ def run_phases(machine: MachineSpec, model: ModelWorkload, told: Callable[[str],
         length = max(1, context - made) if fullest.name == "prefill" else context
         phase = Pass(fullest.name, batch, length if fullest.tokens > 1 else 1, 0, fullest.source)
         return memory_use(graph, own, phase, kernels, context=context, recompute=use.recompute,
-                          optimizer=use.optimizer)  # fmt: skip
+                          optimizer=use.optimizer, dropout=use.dropout)  # fmt: skip
 
     made = use.generate if use.phase == "all" else 0
     context = use.prompt + made

@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import HwsimError
+from hwsim.spec.machine import RegistersSpec
 
 if TYPE_CHECKING:
     from hwsim.models.kernels import KernelCall
@@ -25,7 +26,7 @@ MOST_TILE, LEAST_TILE = 64, 8
 """Rows of a tile: as many as there are for each core, within reason."""
 MOST_FEW = {"m": FEW_ROWS, "n": 2048, "k": 1024}
 MOST_ELEMENTS = 1 << 18
-MANY_ROWS = {"order": "ijk", "vector": True, "v1": 4, "packed": True, "parallel": "rows"}
+MANY_ROWS = {"order": "ijk", "vector": True, "packed": True, "parallel": "rows"}
 FEW = {"order": "jik", "vector": True, "v1": 4, "v2": 8, "parallel": "rows", "b_layout": "jk"}
 
 
@@ -48,7 +49,7 @@ def cut(target: Target, call: KernelCall) -> Slice:
     sizes, cores = data["sizes"], sum(unit.count for unit in target.machine.compute)
     match call.op:
         case "matmul" | "matmul_batched":
-            return _product(data, sizes, cores)
+            return _product(data, sizes, cores, _tile_rows(target))
         case "attention":
             return _attention(data, sizes)
         case "conv2d":
@@ -78,14 +79,20 @@ def walks(target: Target) -> bool:
     return found
 
 
-def _product(data: dict[str, Any], sizes: dict[str, int], cores: int) -> Slice:
+def _tile_rows(target: Target) -> int:
+    """Rows of a register tile of two vectors a row: their sums, one row of B and a number of A fit the registers."""
+    counts = [level.count for level in target.machine.memory if isinstance(level, RegistersSpec)]
+    return 8 if counts and counts[0] >= 2 * 8 + 2 + 1 else 4
+
+
+def _product(data: dict[str, Any], sizes: dict[str, int], cores: int, rows: int) -> Slice:
     few = sizes["m"] <= FEW_ROWS
     tile = min(MOST_TILE, max(LEAST_TILE, sizes["m"] // cores // LEAST_TILE * LEAST_TILE))
     # Every core has a tile of rows; the more of them there are, the fewer columns stand for all.
     many = {"m": tile * cores, "n": max(MOST_TILE, MOST["n"] * MOST_TILE // (tile * cores)), "k": MOST["k"]}
     most = MOST_FEW if few else many
     cut_sizes = {name: min(size, most.get(name, 1)) for name, size in sizes.items()}
-    schedule: dict[str, Any] = FEW if few else {**MANY_ROWS, "tile": tile}
+    schedule: dict[str, Any] = FEW if few else {**MANY_ROWS, "v1": rows, "tile": tile}
     if data["op"] != "matmul":
         schedule = {name: value for name, value in schedule.items() if few or name != "packed"}
     scale = prod(sizes.values()) / prod(cut_sizes.values())

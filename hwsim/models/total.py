@@ -16,7 +16,7 @@ from hwsim import __version__
 from hwsim.engine.outcome import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
-from hwsim.models.price import KernelPrice, OperationCost, PassCost
+from hwsim.models.price import HOST, KernelPrice, OperationCost, PassCost
 from hwsim.numerics.quantize import NumericError
 from hwsim.result import (
     Counts,
@@ -37,7 +37,6 @@ from hwsim.results.explanation import explain as explain_kernel
 from hwsim.spec.fields import as_data
 from hwsim.target import ARROW, ComparedPart, find_target
 from hwsim.text import data
-from hwsim.units import format_bytes
 
 if TYPE_CHECKING:
     from hwsim.models.accuracy import Accuracy
@@ -293,6 +292,7 @@ def _description(found: ModelRun, time_s: float, energy_j: float | None) -> dict
         "prompt": use.prompt,
         "generate": use.generate,
         "batch": use.batch,
+        "allocator": use.allocator,
         "memory": found.memory.to_dict(),
         "fit": found.fit.to_dict(),
         "phases": [_phase(found, name) for name in dict.fromkeys(each.step.phase.name for each in found.phases)],
@@ -351,6 +351,8 @@ def _phase(found: ModelRun, name: str) -> dict[str, Any]:
             row["seconds"] += each.times * operation.seconds
             row["joules"] += each.times * (operation.joules or 0.0)
             row["bound"] = _operation_bound(operation, bounds, each.times)
+        if waited := each.step.seconds - sum(operation.seconds for operation in each.step.operations):
+            bounds[HOST] += each.times * waited
     return {
         "name": name,
         "steps": times,
@@ -358,6 +360,7 @@ def _phase(found: ModelRun, name: str) -> dict[str, Any]:
         "joules": joules,
         "kernels": own[0].step.starts,
         "host_seconds": own[0].step.host_seconds,
+        "parts": own[0].step.parts,
         "tokens": own[0].step.phase.tokens,
         "context": own[len(own) // 2].step.phase.context,
         "bounds": dict(sorted(bounds.items(), key=lambda item: -item[1])),
@@ -418,12 +421,13 @@ def _warnings(found: ModelRun, accuracy: Accuracy | None) -> Iterator[str]:
         assert found.fit.has is not None
         yield (
             f"{found.model.name} needs {data(found.memory.total)}, and {found.machine.name} has "
-            f"{format_bytes(found.fit.has)}: the times are those of a machine with more memory"
+            f"{data(found.fit.has)}: the times are those of a machine with more memory"
         )
     if found.swapped:
         yield found.swapped
-    limit = found.model.context
-    if limit is not None and found.model.use.prompt + found.model.use.generate > limit and found.graph.is_generative:
+    limit, use = found.model.context, found.model.use
+    longest = use.prompt + (use.generate if use.phase == "all" else 0)
+    if limit is not None and longest > limit and found.graph.is_generative:
         yield f"{found.model.name} was made for texts of up to {limit:,} tokens"
     yield from dict.fromkeys(note for each in found.phases for note in each.step.notes)
     if any(share.price.scale != 1 for share in shares(found)):

@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 from hwsim.memory.counters import CacheCounters
+from hwsim.models.price import HOST
 from hwsim.result import RunResult, bytes_moved, machine_of
-from hwsim.target import Advice, Bound, Details, Line, Section, Table, Why
+from hwsim.target import MACHINES, Advice, Bound, Details, Line, Section, Table, Why
 from hwsim.text import data, digits, joules, percent, seconds
 
 MODEL = "model"
@@ -81,11 +82,16 @@ def advise(result: RunResult, bound: Bound) -> Advice:
             return Advice((("weights", about["fit"]["narrower"]),), (), "narrower weights would fit")
         if about["fit"]["largest_batch"]:
             return Advice((("batch", str(about["fit"]["largest_batch"])),), (), "the largest batch that fits")
-        return Advice((("weights", "w4a16"),), (), "the narrowest weights; or a machine with more memory")
+        devices = 1 << (about["fit"]["needed"] // about["fit"]["has"]).bit_length()
+        return Advice(((MACHINES, str(devices)),), (), f"the weights take {devices} such devices, joined in a system")
     if "decode" in names and bound.kind == "bandwidth":
         if about["weights"] in ("bf16", "fp16", "fp32"):
             return Advice((("weights", "w4a16"),), (), "a step reads all weights once: narrower ones are read sooner")
         return Advice((("batch", str(4 * about["batch"])),), (), "more sequences share each weight that is read")
+    if bound.kind == HOST and about["allocator"] == "emptied":
+        return Advice((("allocator", "cached"),), (), "memory of the step before is used again")
+    if bound.kind == HOST:
+        return Advice((("kernels", "compiled"),), (), "fewer kernels, which the host starts together")
     if bound.kind in ("starting kernels", "overhead inside kernels"):
         return Advice((("batch", str(4 * about["batch"])),), (), "more work for each kernel that is started")
     if bound.kind == "compute" and about["weights"] in ("fp32",):

@@ -274,6 +274,11 @@ class ModelUse(Spec):
         "the scores of attention, too.",
     )
     optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="train: what happens to the weights.")
+    allocator: Literal["cached", "emptied"] = Field(
+        "cached",
+        description="train, eager: cached: a step uses the memory that the step before it left. emptied: the framework "
+        "gave it back, and asks the driver for each tensor that stays, as in a first step.",
+    )
 
 
 class Division(Spec):

@@ -119,16 +119,29 @@ class LevelMetric:
 
 
 MODEL = "model"
-MODEL_METRICS: Mapping[str, tuple[str, str, Literal["least", "most"]]] = {
-    "first_token_s": ("time to the first token", "s", "least"),
-    "next_token_s": ("time for each next token", "s", "least"),
-    "tokens_per_s": ("tokens per second", "token/s", "most"),
-    "prompt_tokens_per_s": ("tokens of prompt per second", "token/s", "most"),
-    "sequences_per_s": ("inputs per second", "input/s", "most"),
-    "joules_per_token": ("energy for each token", "J", "least"),
-    "joules_per_sequence": ("energy for each input", "J", "least"),
+
+
+def _of_model(
+    name: str, title: str, unit: str, best: Literal["least", "most"] = "least", *shown: Place, column: int = LAST
+) -> Metric:
+    return Metric(
+        name, title, unit, lambda r: r.work.use.get(MODEL, {}).get("metrics", {}).get(name), best, shown, column
+    )
+
+
+MODEL_METRICS = {
+    metric.name: metric
+    for metric in (
+        _of_model("first_token_s", "time to the first token", "s"),
+        _of_model("next_token_s", "time for each next token", "s"),
+        _of_model("tokens_per_s", "tokens per second", "token/s", "most", "sweep", "point", "best", "plot", column=5),
+        _of_model("prompt_tokens_per_s", "tokens of prompt per second", "token/s", "most"),
+        _of_model("sequences_per_s", "inputs per second", "input/s", "most"),
+        _of_model("joules_per_token", "energy for each token", "J", "least", "sweep", "point", "best", column=15),
+        _of_model("joules_per_sequence", "energy for each input", "J"),
+    )
 }
-"""Numbers that only whole models have: title, unit, which direction is good."""
+"""Numbers that only whole models have."""
 
 THROUGHPUT = ("tokens_per_s", "prompt_tokens_per_s", "sequences_per_s")
 """What a model is mostly asked for; the first that it has."""
@@ -166,7 +179,8 @@ def ends_of(name: str, row: Mapping[str, Any]) -> tuple[float, float] | None:
 
 def shown(place: Place) -> list[Metric]:
     """The metrics that are shown somewhere by themselves, in the order of columns."""
-    return sorted((metric for metric in METRICS.values() if place in metric.shown), key=lambda metric: metric.column)
+    every = (*METRICS.values(), *MODEL_METRICS.values())
+    return sorted((metric for metric in every if place in metric.shown), key=lambda metric: metric.column)
 
 
 def throughput(row: Mapping[str, Any]) -> str:
@@ -186,15 +200,12 @@ def full_name(name: str) -> str:
 
 def about(name: str) -> Metric:
     """What is known of a metric, whatever levels a machine has."""
-    if name in METRICS:
-        return METRICS[name]
+    if known := METRICS.get(name) or MODEL_METRICS.get(name):
+        return known
 
     def of(result: RunResult) -> Amount:
         return metrics_of(result).get(name)
 
-    if name in MODEL_METRICS:
-        title, unit, best = MODEL_METRICS[name]
-        return Metric(name, title, unit, of, best)
     if name.startswith("energy."):
         return Metric(name, f"energy: {name.removeprefix('energy.')}", "J", of)
     for level in (BYTES, *CACHE_METRICS):

@@ -187,6 +187,11 @@ class DramSpec(Level):
     )
     page: Literal["open", "closed"] = Field("open", description="Whether a row stays open after an access.")
     timing: DramTiming | None = Field(None, description="Device timing; without it only `latency` counts.")
+    wipe_bandwidth: BandwidthField | None = Field(
+        None,
+        description="How fast a driver wipes memory that a program gave back, before it gives it out again; not waited "
+        "for if not given.",
+    )
 
 
 class StorageSpec(Level):

@@ -224,7 +224,9 @@ class Parallel:
         self.recompute, self.optimizer = use.recompute, use.optimizer
         self.graphs = list(stages_of(model, whole, layout.pp))
         self.prices = [
-            StepPrice(machine, graph, self.numbers, kernels, use.recompute, use.optimizer, use.dropout, told)
+            StepPrice(
+                machine, graph, self.numbers, kernels, use.recompute, use.optimizer, use.dropout, use.allocator, told
+            )
             for graph in self.graphs
         ]
 

@@ -299,6 +299,15 @@ def system_names() -> tuple[str, ...]:
     return names("system")
 
 
+def joins(machine: str, count: int) -> bool:
+    """Whether some system has so many of a machine."""
+    try:
+        so_many(count, machine, machine)
+    except CatalogError:
+        return False
+    return True
+
+
 def so_many(count: int, machine: str, name: str) -> SystemSpec:
     """So many devices, joined as in the smallest system that has as many of them."""
     if not 1 <= count <= MOST_DEVICES:

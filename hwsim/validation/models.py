@@ -126,7 +126,7 @@ def pytorch_seconds(path: Path, record: Record) -> float:
     seq = integer(path, record, "seq")
     parameters: dict[str, object] = {
         "precision": "fp32", "phase": "train" if train else "forward", "prompt": seq, "source": seq,
-        "batch": integer(path, record, "batch"), "optimizer": "none",
+        "batch": integer(path, record, "batch"), "optimizer": "none", "allocator": "emptied",
         "kernels": "compiled" if record["variant"] == "fusion" else "eager",
         "dropout": DROPOUT.get(record["model"], "all"),
     }  # fmt: skip

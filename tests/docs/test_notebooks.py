@@ -29,6 +29,7 @@ KINDS = {
     "first_steps": {"text/html", "image/png"},
     "tiles": {"text/html", "image/png"},
     "lessons": {"text/html", "image/png"},
+    "models": {"text/html", "image/png"},
 }
 """What each shows: tables and figures that display themselves."""
 

@@ -20,7 +20,7 @@ from tests.cli.command_line import hwsim as command
 ASKED_FOR = {
     "tiling", "strides", "simd", "roofline", "fusion", "attention", "convolution", "precision", "energy", "parallel",
     "specialisation", "cuda", "autodiff", "kv_cache", "cs149_attention", "conv_maxpool", "cse234_tiles", "mapping",
-    "conv1d",
+    "conv1d", "batch",
 }  # fmt: skip
 BETTER = {
     "faster": {"tile": 64, "vector": True, "v1": 4},
