@@ -495,21 +495,42 @@ class CpuCore:
         return Fraction(round(missed * tlb.miss * PARTS), PARTS)
 
     def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> Cycles:
-        """How long the busiest set of a cache is being filled: its fills follow each other."""
+        """How long the busiest set of a cache is being filled: its fills follow each other.
+
+        Loads wait in a queue, those of one line together. When it is full, the core waits until the lines have come,
+        and then goes on: fills and instructions add up, unless even without the lines that are there, fills take less.
+        """
         cache, refill = self.caches[number], self._set_refill(number)
         if not refill or not can_crowd(cache):
             return ZERO
-        iterations = max(1, int(self.in_flight(work) / self._per_iteration(work, chunk)))
-        total = ZERO
+        fresh = every = ZERO
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
-            if not any(moved.misses[cache.name]):
+            missed = moved.misses[cache.name]
+            if not any(missed):
                 continue
-            windows = self._windows_of(nest, iterations, cache)
             share = Fraction(moved.accesses, nest.length)
             ahead = followed(nest, cache.line)
-            fills = crowded(nest, windows, moved.misses[cache.name], ahead, share, cache.set_count)
-            total += Fraction(round(fills * PARTS), PARTS) * prod(nest.trips) * share / iterations
-        return total * refill
+            iterations = self._waiting(work, chunk, nest, missed, ahead, share)
+            windows = self._windows_of(nest, tuple(map(bool, missed[: len(nest.accesses)])), iterations, cache)
+            often = prod(nest.trips) * share / iterations
+            some, most = crowded(nest, windows, missed, ahead, share, cache.set_count)
+            fresh += Fraction(round(some * PARTS), PARTS) * often
+            every += Fraction(round(most * PARTS), PARTS) * often
+        if not fresh or self.unit.overlap != "full":
+            return fresh * refill
+        busy = max((part.cycles for part in self._compute(work, chunk)), default=ZERO)
+        return min(busy + fresh * refill, every * refill)
+
+    def _waiting(
+        self, work: Work, chunk: Chunk, nest: Nest, missed: Sequence[int], ahead: Sequence[bool], share: Fraction
+    ) -> int:
+        """Iterations of the innermost loop whose loads wait together: what is in flight, and as many misses as wait."""
+        iterations = self.in_flight(work) / self._per_iteration(work, chunk)
+        rows = zip(nest.accesses, missed, ahead, strict=False)
+        jumps = sum(count for access, count, followed in rows if not followed and not access.write)
+        if self.unit.waiting_loads and jumps:
+            iterations = min(iterations, self.unit.waiting_loads * prod(nest.trips) * share / jumps)
+        return max(1, int(iterations))
 
     def _set_refill(self, number: int) -> Cycles:
         cache = self.caches[number]
@@ -519,17 +540,18 @@ class CpuCore:
             return ZERO
         return max(ZERO, self.latency_cycles(self._levels[1]) - self.latency_cycles(cache))
 
-    def _windows_of(self, nest: Nest, iterations: int, cache: CacheSpec) -> tuple[WindowLines, ...]:
+    def _windows_of(
+        self, nest: Nest, missed: tuple[bool, ...], iterations: int, cache: CacheSpec
+    ) -> tuple[WindowLines, ...]:
         """The lines that each access touches in one window; of nests that lie alike in the sets, asked once."""
         way = cache.set_count * cache.line * nest.per_byte
         places = tuple((access.base % way, access.strides, id(access.table)) for access in nest.accesses)
-        key = cache.name, iterations, nest.trips, places
+        key = cache.name, iterations, nest.trips, places, missed
         known = self._windows.get(key)
         if known is None:
             if len(self._windows) >= MOST_KNOWN:
                 self._windows.clear()
-            known = tuple(window_lines(nest, access, iterations, cache) for access in nest.accesses)
-            self._windows[key] = known
+            known = self._windows[key] = window_lines(nest, missed, iterations, cache)
         return known
 
     def _link(self, number: int) -> str:

@@ -103,6 +103,11 @@ class CpuSpec(UnitSpec):
     load_queue: Held | None = Field(
         None, description="Loads in flight at once, where they limit the window; no limit if not given.", examples=[72]
     )
+    waiting_loads: Held | None = Field(
+        None,
+        description="Loads that wait for lines of crowded sets at once; as many as are in flight if not given.",
+        examples=[48],
+    )
     tlb: TlbSpec | None = Field(None, description="First translation buffer; all pages are known if not given.")
     simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
     formats: dict[Name, CoreRate | CoreFormatSpec] = Field(
