@@ -235,6 +235,17 @@ def _distances(bases: Sequence[int]) -> dict[int, int]:
     return found
 
 
+def run_bytes(nest: Nest, access: Access) -> int:
+    """How far an access goes on from one element to the next before it jumps, in bytes."""
+    run = 0
+    for trip, stride in reversed(tuple(zip(nest.trips[: access.depth], access.strides, strict=True))):
+        if trip > 1 and stride:
+            if run and abs(stride) > run:
+                break
+            run = max(run, trip * abs(stride))
+    return run // access.per_byte
+
+
 def burst(nest: Nest, jumps: tuple[Access, ...], accesses: Fraction) -> Fraction:
     """Misses for each access of a nest while jumps miss one after the other, in a window of so many accesses.
 
@@ -274,3 +285,23 @@ def find_reload(nest: Nest) -> Reload | None:
                 found.append(Reload(prod(nest.trips[:loop]), nest.trips[loop], prod(nest.trips[loop + 1 :])))
                 break
     return min(found, key=lambda reload: reload.inside, default=None)
+
+
+def aliases(nest: Nest, reach: int) -> bool:
+    """Whether a load of the innermost loop always lies a multiple of `reach` bytes from what the loop stores.
+
+    A core that compares only the low bits of addresses takes it for a load of what was stored, and lets it wait.
+    """
+    whole = reach * nest.per_byte
+    stored = [access for access in nest.accesses if access.write and access.depth == nest.depth]
+    return any(
+        access.depth == nest.depth
+        and access.table is None
+        and access.tensor != store.tensor
+        and all(
+            (a - b) % whole == 0 for a, b in zip((access.base, *access.strides), (store.base, *store.strides), strict=True)
+        )
+        for store in stored
+        for access in nest.accesses
+        if not access.write
+    )

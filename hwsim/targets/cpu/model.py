@@ -21,7 +21,18 @@ from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec, RegistersSpec
-from hwsim.targets.cpu.hazards import WindowLines, burst, can_crowd, crowded, find_reload, followed, window_lines
+from hwsim.targets.cpu.hazards import (
+    PAGE_BYTES,
+    WindowLines,
+    aliases,
+    burst,
+    can_crowd,
+    crowded,
+    find_reload,
+    followed,
+    run_bytes,
+    window_lines,
+)
 from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
 from hwsim.trace.nest import Chain, Instructions, Nest, Work
@@ -256,7 +267,7 @@ class CpuCore:
             chain=self._load_chain(work, chunk)
             if dependent
             else (*_shared(self._chain(work), share), *self._reloads(work, chunk)),
-            delays=(CostPart("loop start", start * work.loop_starts * share),),
+            delays=(CostPart("loop start", start * work.loop_starts * share), *self._stream_starts(chunk)),
             transfers=self._transfers(work, chunk, dependent),
         )
 
@@ -398,7 +409,10 @@ class CpuCore:
         return min(window, Fraction(queue * issued.total, issued.load)) if queue and issued.load else window
 
     def _reloads(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
-        """Sums that go through memory: each addition waits for the store before it to be forwarded."""
+        """Sums that go through memory: each addition waits for the store before it to be forwarded.
+
+        So does the multiplication before it, where its operand seems to lie where the sum was stored.
+        """
         if work.chain is not None or not (work.instructions.fma or work.instructions.add):
             return ()
         latency = self.unit.latency
@@ -408,7 +422,8 @@ class CpuCore:
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             reload = find_reload(nest) if nest.length else None
             if reload is not None:
-                waited = self._waited(work, reload.links, spread * reload.inside, latency.forward + summed)
+                late = latency.mul if self.unit.alias and aliases(nest, self.unit.alias) else 0
+                waited = self._waited(work, reload.links, spread * reload.inside, latency.forward + late + summed)
                 cycles += reload.sums * waited * Fraction(moved.accesses, nest.length)
         return (CostPart("store forwarding", cycles),) if cycles else ()
 
@@ -493,6 +508,28 @@ class CpuCore:
                 self._pages[key] = estimate_page_misses(nest, tlb.entries, tlb.page)
             missed += self._pages[key] * moved.accesses / max(1, nest.length)
         return Fraction(round(missed * tlb.miss * PARTS), PARTS)
+
+    def _stream_starts(self, chunk: Chunk) -> tuple[CostPart, ...]:
+        """Lines from behind the second cache in runs shorter than a page: no prefetcher has run ahead of them.
+
+        The window hides what the second cache takes, and a prefetcher what comes in a long stream; it finds out about a
+        short one when most of it has passed.
+        """
+        if self.unit.overlap != "full":
+            return ()
+        cycles = ZERO
+        for number, (inner, outer) in enumerate(zip(self._levels, self._levels[1:], strict=False)):
+            if number:
+                lines = sum(
+                    misses
+                    for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
+                    for access, misses, stream in zip(
+                        nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False
+                    )
+                    if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES
+                )
+                cycles += self._over(lines * inner.line, self.read_rate(outer))
+        return (CostPart("stream start", cycles),) if cycles else ()
 
     def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> Cycles:
         """How long the busiest set of a cache is being filled: its fills follow each other.
