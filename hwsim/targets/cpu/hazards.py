@@ -57,10 +57,11 @@ def window_lines(nest: Nest, missed: Sequence[bool], iterations: int, cache: Cac
     meanwhile drive them out. Of nine lines in a set of eight ways, a loop over them all brings in one in each window.
     """
     rows = [_lines(nest, access, iterations, cache) for access in nest.accesses]
-    resident = _resident([row for row, late in zip(rows, missed, strict=True) if late], cache)
+    twice = [row for row, late in zip(rows, missed, strict=True) if late and len(row[1]) > row[2]]
+    resident = _resident(twice, cache)
     found = []
     for access, (_, lines, executions) in zip(nest.accesses, rows, strict=True):
-        second = lines[executions:] if len(lines) > executions else lines
+        second = lines[-executions:]
         # Stores are done one after the other, as the program has them: each needs its line, if it has left meanwhile.
         used = second if access.write else _each_once(second)
         fresh = used if access.write else used[np.array([line not in resident for line in used.tolist()], np.bool_)]
@@ -74,7 +75,7 @@ def _lines(
     """When an access is executed in two windows, the lines that it touches, and how often that is in one of them."""
     deeper, count = prod(nest.trips[access.depth :]), nest.count(access)
     executions = max(1, min(iterations // deeper, MOST_EXECUTIONS, count))
-    both = min(2 * executions, count)
+    both = 2 * executions if count >= 2 * executions else executions
     addresses = access.base + _offsets(both, nest.trips[: access.depth], access.strides)
     if access.table is not None:
         addresses += access.table.offsets[_offsets(both, nest.trips[: access.depth], access.table.strides)]
