@@ -181,6 +181,8 @@ class Setting:
     numbers: Numbers = Numbers()
     compute: str = ""
     """The format that arithmetic runs in, where the machine lacks that of the tensors; their own if empty."""
+    align: int | None = None
+    """Where every tensor begins, a multiple of so many bytes; where an allocator would put it if None."""
 
 
 _MOST_ELEMENTS: ContextVar[float] = ContextVar("most elements", default=inf)
@@ -213,7 +215,7 @@ class Kernel(ABC):
         numbers = setting.numbers
         self.fmt = with_scales(fmt, numbers.scale, numbers.scale_block)
         self.setting = setting
-        self.space = AddressSpace()
+        self.space = AddressSpace(setting.align)
         self.tensors = {}
         self.arrays: dict[str, Array] = {}
         self._elements = 0

@@ -259,16 +259,18 @@ def build_kernel(
     inputs: Inputs = None,
     compute: str = "",
     sums: SumRule | None = None,
+    align: int | None = None,
 ) -> Kernel:
     """The kernel of a workload, for a machine with `lanes` elements in a vector and `cores` cores.
 
     `inputs` replaces random tensors by given ones, by name. `compute` is the format that arithmetic runs in, where that
-    is not the format of the tensors; `sums` is how the machine keeps sums in it, where the workload does not say.
+    is not the format of the tensors; `sums` is how the machine keeps sums in it, where the workload does not say;
+    with `align` every tensor begins at a multiple of so many bytes.
     """
     if workload.operation is None:
         raise InputError(f"there is no kernel for op '{workload.op}'")
     given: dict[str, Any] = {"seed": seed, "lanes": lanes, "cores": cores, "math": math, "line_bytes": line_bytes}
-    given |= {"compute": compute, "sums": sums}
+    given |= {"compute": compute, "sums": sums, "align": align}
     if inputs is None and workload.inputs:
         inputs = load_inputs(workload.inputs)
     if workload.scale is None:
@@ -284,7 +286,7 @@ def build_kernel(
         accumulate, chunk = own.accumulate or sums.accumulate, own.chunk or sums.chunk
         numbers = replace(own, accumulate=accumulate, chunk=chunk, at_tiles=sums.at_tiles)
     kernel: Kernel = workload.operation.kernel(
-        workload, Setting(seed, lanes, cores, math, line_bytes, numbers, compute), inputs
+        workload, Setting(seed, lanes, cores, math, line_bytes, numbers, compute, align), inputs
     )
     unread = [name for name in own.asked() if name not in kernel.reads]
     if unread:

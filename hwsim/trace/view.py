@@ -239,9 +239,11 @@ class AddressSpace:
     Small tensors follow each other on a heap, with a header between them. Large ones begin at pages, and the header
     takes a page of its own: tensors of 4 MiB do not begin at multiples of 4 MiB. Lines at the same place in several
     tensors so lie in different sets of a cache, or in pages of different colours where its ways are larger than a page.
+    With `align`, every tensor begins at a multiple of that instead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, align: int | None = None) -> None:
+        self._align = align
         self._next = FIRST_ADDRESS
         self._live: dict[str, int] = {}
         self.peak_bytes = 0
@@ -266,8 +268,8 @@ class AddressSpace:
         exact = int(bits) if bits.denominator == 1 else bits
         shaped = TensorView.row_major(name, 0, shape, exact, ld)
         size_bytes = ceil((shaped.strides[0] * shape[0] if shape else 1) * bits / 8)
-        align = PAGE_BYTES if size_bytes >= MAPPED_BYTES else LINE_BYTES
-        header = align if self._next > FIRST_ADDRESS else 0
+        align = self._align or (PAGE_BYTES if size_bytes >= MAPPED_BYTES else LINE_BYTES)
+        header = align if self._next > FIRST_ADDRESS and not self._align else 0
         base = -(-(self._next + header) // align) * align
         view = TensorView.row_major(name, base, shape, exact, ld)
         self._next = base + size_bytes

@@ -77,6 +77,8 @@ _COLUMNS = ("build", "dtype", "n", "variant", "tile", "seconds")
 _PRECISION = {"f32": "fp32", "f64": "fp64"}
 FEW, MORE = 4, 12
 """Rows of a tile that are simulated: the line through both numbers leads to all of them."""
+ALIGNED_BYTES = 2 << 20
+"""Where each measured matrix began: at a multiple of this."""
 CURVE_AIM, POWER_AIM, OTHER_AIM, ERROR_AIM, RATIO_AIM, WORST_AIM = 0.8, 0.93, 0.85, 0.15, 1.3, 1.8
 
 Curve = tuple[str, str, int, str]
@@ -164,7 +166,7 @@ def _kernel(machine: MachineSpec, case: Case, rows: int) -> Kernel:
     simd = CpuTarget(machine).unit.simd
     precision = _PRECISION[case.dtype]
     lanes = simd.bits // int(precision[2:]) if simd and case.build == "vec" else 1
-    return build_kernel(_workload(case, rows, precision), lanes=lanes, math=False)
+    return build_kernel(_workload(case, rows, precision), lanes=lanes, math=False, align=ALIGNED_BYTES)
 
 
 REGISTER_ROWS, REGISTER_COLUMNS = 4, 8

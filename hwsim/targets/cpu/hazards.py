@@ -30,11 +30,9 @@ from hwsim.trace.nest import Access, Nest
 
 MOST_EXECUTIONS = 4096
 """Executions of one access that are looked at; no window holds as many."""
-
-
-SPREAD = 0.4
-"""Fills of k sets at the same time take k ** SPREAD as long as those of one, if no prefetcher spaces them: lines 4 and
-2 KiB apart take 10.4 and 7.6 cycles each on a Zen 4, and 5 to 7.5 instead of 10.5 on a Zen 3; those 1 KiB apart 3.2."""
+HINDERED = 1.5
+"""Fills of several sets at the same time take so many times as long as those of one, if no prefetcher spaces them: a line
+costs 10.4 cycles in one set, 8.1 in two, 3.6 in four on a Zen 4, and 5 to 7.5 in two on a Zen 3."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +41,8 @@ class WindowLines:
 
     executions: int
     sets: NDArray[np.int64]
+    fresh: NDArray[np.int64]
+    """Those which are not there yet when the window begins: what the window before has used last still is."""
 
 
 def can_crowd(cache: CacheSpec) -> bool:
@@ -50,16 +50,48 @@ def can_crowd(cache: CacheSpec) -> bool:
     return not cache.infinite and cache.ways != "full" and cache.index == "modulo" and cache.set_count > 1
 
 
-def window_lines(nest: Nest, access: Access, iterations: int, cache: CacheSpec) -> WindowLines:
-    """What an access touches in so many iterations of the innermost loop, from the beginning of the nest."""
-    deeper = prod(nest.trips[access.depth :])
-    executions = max(1, min(iterations // deeper, MOST_EXECUTIONS, nest.count(access)))
-    addresses = access.base + _offsets(executions, nest.trips[: access.depth], access.strides)
+def window_lines(nest: Nest, missed: Sequence[bool], iterations: int, cache: CacheSpec) -> tuple[WindowLines, ...]:
+    """What each access touches in so many iterations of the innermost loop, once the nest is under way.
+
+    Loads of one window are under way together: lines that are there when it begins are found, although lines that come
+    meanwhile drive them out. Of nine lines in a set of eight ways, a loop over them all brings in one in each window.
+    """
+    rows = [_lines(nest, access, iterations, cache) for access in nest.accesses]
+    twice = [row for row, late in zip(rows, missed, strict=True) if late and len(row[1]) > row[2]]
+    resident = _resident(twice, cache)
+    found = []
+    for access, (_, lines, executions) in zip(nest.accesses, rows, strict=True):
+        second = lines[-executions:]
+        # Stores are done one after the other, as the program has them: each needs its line, if it has left meanwhile.
+        used = second if access.write else _each_once(second)
+        fresh = used if access.write else used[np.array([line not in resident for line in used.tolist()], np.bool_)]
+        found.append(WindowLines(executions, used % cache.set_count, fresh % cache.set_count))
+    return tuple(found)
+
+
+def _lines(
+    nest: Nest, access: Access, iterations: int, cache: CacheSpec
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """When an access is executed in two windows, the lines that it touches, and how often that is in one of them."""
+    deeper, count = prod(nest.trips[access.depth :]), nest.count(access)
+    executions = max(1, min(iterations // deeper, MOST_EXECUTIONS, count))
+    both = 2 * executions if count >= 2 * executions else executions
+    addresses = access.base + _offsets(both, nest.trips[: access.depth], access.strides)
     if access.table is not None:
-        addresses += access.table.offsets[_offsets(executions, nest.trips[: access.depth], access.table.strides)]
-    lines = addresses // (cache.line * access.per_byte)
-    # Stores are done one after the other, as the program has them: each needs its line, if it has left meanwhile.
-    return WindowLines(executions, (lines if access.write else _each_once(lines)) % cache.set_count)
+        addresses += access.table.offsets[_offsets(both, nest.trips[: access.depth], access.table.strides)]
+    return np.arange(both) * deeper, addresses // (cache.line * access.per_byte), executions
+
+
+def _resident(rows: Sequence[tuple[NDArray[np.int64], NDArray[np.int64], int]], cache: CacheSpec) -> set[int]:
+    """The lines that the first of two windows leaves in a cache: in each set those used last."""
+    if not rows:
+        return set()
+    times = np.concatenate([when[:executions] for when, _, executions in rows])
+    lines = np.concatenate([lines[:executions] for _, lines, executions in rows])
+    left: dict[int, list[int]] = {}
+    for line in dict.fromkeys(lines[np.argsort(times, kind="stable")][::-1].tolist()):
+        left.setdefault(line % cache.set_count, []).append(line)
+    return {line for found in left.values() for line in found[: cache.way_count]}
 
 
 def _each_once(lines: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -89,23 +121,30 @@ def crowded(
     followed: tuple[bool, ...],
     share: Fraction,
     sets: int,
-) -> float:
-    """Fills in one window, as many as would take the same time in one set, the first one left out. A line that is
-    loaded and then written counts twice, since one like it has to leave first.
+) -> tuple[float, float]:
+    """Fills in one window, as many as would take the same time in one set, the first one left out: those that the
+    window finds missing, and all, as if nothing were there. A line that is loaded and then written counts twice, since
+    one like it has to leave first.
 
     Given are the misses of each access in a share of a nest, and whether a prefetcher follows it.
     """
-    loads = {True: np.zeros(sets), False: np.zeros(sets)}
+    loads = np.zeros((2, 2, sets))
     written = {access.tensor for access in nest.accesses if access.write}
     for access, window, missed, ahead in zip(nest.accesses, windows, misses, followed, strict=False):
         if missed:
             executed = max(1.0, float(nest.count(access) * share))
             per_line = missed / executed * window.executions / len(window.sets)
-            changed = access.tensor in written and not access.write
-            loads[ahead] += (1 + changed) * min(1.0, per_line) * np.bincount(window.sets, minlength=sets)
-    jumps = float(loads[False].max())
-    spread = (float(loads[False].sum()) / jumps) ** SPREAD if jumps else 1.0
-    return max(0.0, jumps * spread + float(loads[True].max()) - 1)
+            weight = (1 + (access.tensor in written and not access.write)) * min(1.0, per_line)
+            for number, lines in enumerate((window.fresh, window.sets)):
+                loads[number, int(ahead)] += weight * np.bincount(lines, minlength=sets)
+    fresh, every = (_serial(*each) for each in loads)
+    return fresh, every
+
+
+def _serial(jumps: NDArray[np.float64], streams: NDArray[np.float64]) -> float:
+    most = float(jumps.max())
+    spread = min(HINDERED, float(jumps.sum()) / most) if most else 1.0
+    return max(0.0, most * spread + float(streams.max()) - 1)
 
 
 # Streams --------------------------------------------------------------------------------------------------------------
@@ -197,6 +236,17 @@ def _distances(bases: Sequence[int]) -> dict[int, int]:
     return found
 
 
+def run_bytes(nest: Nest, access: Access) -> int:
+    """How far an access goes on from one element to the next before it jumps, in bytes."""
+    run = 0
+    for trip, stride in reversed(tuple(zip(nest.trips[: access.depth], access.strides, strict=True))):
+        if trip > 1 and stride:
+            if run and abs(stride) > run:
+                break
+            run = max(run, trip * abs(stride))
+    return run // access.per_byte
+
+
 def burst(nest: Nest, jumps: tuple[Access, ...], accesses: Fraction) -> Fraction:
     """Misses for each access of a nest while jumps miss one after the other, in a window of so many accesses.
 
@@ -236,3 +286,24 @@ def find_reload(nest: Nest) -> Reload | None:
                 found.append(Reload(prod(nest.trips[:loop]), nest.trips[loop], prod(nest.trips[loop + 1 :])))
                 break
     return min(found, key=lambda reload: reload.inside, default=None)
+
+
+def aliases(nest: Nest, reach: int) -> bool:
+    """Whether a load of the innermost loop always lies a multiple of `reach` bytes from what the loop stores.
+
+    A core that compares only the low bits of addresses takes it for a load of what was stored, and lets it wait.
+    """
+    whole = reach * nest.per_byte
+    stored = [access for access in nest.accesses if access.write and access.depth == nest.depth]
+    return any(
+        access.depth == nest.depth
+        and access.table is None
+        and access.tensor != store.tensor
+        and all(
+            (a - b) % whole == 0
+            for a, b in zip((access.base, *access.strides), (store.base, *store.strides), strict=True)
+        )
+        for store in stored
+        for access in nest.accesses
+        if not access.write
+    )

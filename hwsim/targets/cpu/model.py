@@ -20,7 +20,18 @@ from hwsim.memory.footprint import estimate_page_misses
 from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec, RegistersSpec
-from hwsim.targets.cpu.hazards import WindowLines, burst, can_crowd, crowded, find_reload, followed, window_lines
+from hwsim.targets.cpu.hazards import (
+    PAGE_BYTES,
+    WindowLines,
+    aliases,
+    burst,
+    can_crowd,
+    crowded,
+    find_reload,
+    followed,
+    run_bytes,
+    window_lines,
+)
 from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
 from hwsim.trace.nest import Chain, Instructions, Nest, Work
@@ -255,7 +266,7 @@ class CpuCore:
             chain=self._load_chain(work, chunk)
             if dependent
             else (*_shared(self._chain(work), share), *self._reloads(work, chunk)),
-            delays=(CostPart("loop start", start * work.loop_starts * share),),
+            delays=(CostPart("loop start", start * work.loop_starts * share), *self._stream_starts(chunk)),
             transfers=self._transfers(work, chunk, dependent),
         )
 
@@ -397,7 +408,10 @@ class CpuCore:
         return min(window, Fraction(queue * issued.total, issued.load)) if queue and issued.load else window
 
     def _reloads(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
-        """Sums that go through memory: each addition waits for the store before it to be forwarded."""
+        """Sums that go through memory: each addition waits for the store before it to be forwarded.
+
+        So does the multiplication before it, where its operand seems to lie where the sum was stored.
+        """
         if work.chain is not None or not (work.instructions.fma or work.instructions.add):
             return ()
         latency = self.unit.latency
@@ -407,7 +421,8 @@ class CpuCore:
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             reload = find_reload(nest) if nest.length else None
             if reload is not None:
-                waited = self._waited(work, reload.links, spread * reload.inside, latency.forward + summed)
+                late = latency.mul if self.unit.alias and aliases(nest, self.unit.alias) else 0
+                waited = self._waited(work, reload.links, spread * reload.inside, latency.forward + late + summed)
                 cycles += reload.sums * waited * Fraction(moved.accesses, nest.length)
         return (CostPart("store forwarding", cycles),) if cycles else ()
 
@@ -493,22 +508,65 @@ class CpuCore:
             missed += self._pages[key] * moved.accesses / max(1, nest.length)
         return Fraction(round(missed * tlb.miss * PARTS), PARTS)
 
+    def _stream_starts(self, chunk: Chunk) -> tuple[CostPart, ...]:
+        """Lines from behind the second cache in runs shorter than a page: no prefetcher has run ahead of them.
+
+        The window hides what the second cache takes, and a prefetcher what comes in a long stream; it finds out about a
+        short one when most of it has passed.
+        """
+        if self.unit.overlap != "full":
+            return ()
+        cycles = ZERO
+        for number, (inner, outer) in enumerate(zip(self._levels, self._levels[1:], strict=False)):
+            if number:
+                lines = sum(
+                    misses
+                    for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
+                    for access, misses, stream in zip(
+                        nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False
+                    )
+                    if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES
+                )
+                cycles += self._over(lines * inner.line, self.read_rate(outer))
+        return (CostPart("stream start", cycles),) if cycles else ()
+
     def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> Cycles:
-        """How long the busiest set of a cache is being filled: its fills follow each other."""
+        """How long the busiest set of a cache is being filled: its fills follow each other.
+
+        Loads wait in a queue, those of one line together. When it is full, the core waits until the lines have come,
+        and then goes on: fills and instructions add up, unless even without the lines that are there, fills take less.
+        """
         cache, refill = self.caches[number], self._set_refill(number)
         if not refill or not can_crowd(cache):
             return ZERO
-        iterations = max(1, int(self.in_flight(work) / self._per_iteration(work, chunk)))
-        total = ZERO
+        fresh = every = ZERO
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
-            if not any(moved.misses[cache.name]):
+            missed = moved.misses[cache.name]
+            if not any(missed):
                 continue
-            windows = self._windows_of(nest, iterations, cache)
             share = Fraction(moved.accesses, nest.length)
             ahead = followed(nest, cache.line)
-            fills = crowded(nest, windows, moved.misses[cache.name], ahead, share, cache.set_count)
-            total += Fraction(round(fills * PARTS), PARTS) * prod(nest.trips) * share / iterations
-        return total * refill
+            iterations = self._waiting(work, chunk, nest, missed, ahead, share)
+            windows = self._windows_of(nest, tuple(map(bool, missed[: len(nest.accesses)])), iterations, cache)
+            often = prod(nest.trips) * share / iterations
+            some, most = crowded(nest, windows, missed, ahead, share, cache.set_count)
+            fresh += Fraction(round(some * PARTS), PARTS) * often
+            every += Fraction(round(most * PARTS), PARTS) * often
+        if not fresh or self.unit.overlap != "full":
+            return fresh * refill
+        busy = max((part.cycles for part in self._compute(work, chunk)), default=ZERO)
+        return min(busy + fresh * refill, every * refill)
+
+    def _waiting(
+        self, work: Work, chunk: Chunk, nest: Nest, missed: Sequence[int], ahead: Sequence[bool], share: Fraction
+    ) -> int:
+        """Iterations of the innermost loop whose loads wait together: what is in flight, and as many misses as wait."""
+        iterations = self.in_flight(work) / self._per_iteration(work, chunk)
+        rows = zip(nest.accesses, missed, ahead, strict=False)
+        jumps = sum(count for access, count, followed in rows if not followed and not access.write)
+        if self.unit.waiting_loads and jumps:
+            iterations = min(iterations, self.unit.waiting_loads * prod(nest.trips) * share / jumps)
+        return max(1, int(iterations))
 
     def _set_refill(self, number: int) -> Cycles:
         cache = self.caches[number]
@@ -518,17 +576,18 @@ class CpuCore:
             return ZERO
         return max(ZERO, self.latency_cycles(self._levels[1]) - self.latency_cycles(cache))
 
-    def _windows_of(self, nest: Nest, iterations: int, cache: CacheSpec) -> tuple[WindowLines, ...]:
+    def _windows_of(
+        self, nest: Nest, missed: tuple[bool, ...], iterations: int, cache: CacheSpec
+    ) -> tuple[WindowLines, ...]:
         """The lines that each access touches in one window; of nests that lie alike in the sets, asked once."""
         way = cache.set_count * cache.line * nest.per_byte
         places = tuple((access.base % way, access.strides, id(access.table)) for access in nest.accesses)
-        key = cache.name, iterations, nest.trips, places
+        key = cache.name, iterations, nest.trips, places, missed
         known = self._windows.get(key)
         if known is None:
             if len(self._windows) >= MOST_KNOWN:
                 self._windows.clear()
-            known = tuple(window_lines(nest, access, iterations, cache) for access in nest.accesses)
-            self._windows[key] = known
+            known = self._windows[key] = window_lines(nest, missed, iterations, cache)
         return known
 
     def _link(self, number: int) -> str:

@@ -102,7 +102,18 @@ class CpuSpec(UnitSpec):
     load_queue: Held | None = Field(
         None, description="Loads in flight at once, where they limit the window; no limit if not given.", examples=[72]
     )
+    waiting_loads: Held | None = Field(
+        None,
+        description="Loads that wait for lines of crowded sets at once; as many as are in flight if not given.",
+        examples=[48],
+    )
     tlb: TlbSpec | None = Field(None, description="First translation buffer; all pages are known if not given.")
+    alias: Bytes | None = Field(
+        None,
+        description="Loads that lie a multiple of this from a store under way wait for it as if it were to the same "
+        "place; none do if not given.",
+        examples=["4 KiB"],
+    )
     simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
     formats: dict[Name, CoreRate | CoreFormatSpec] = Field(
         {"fp64": 1, "fp32": 1, "fp16": 1, "bf16": 1, "int32": 1, "int8": 1},

@@ -10,7 +10,7 @@ import hwsim
 from hwsim.errors import InputError
 from hwsim.memory.footprint import estimate_page_misses
 from hwsim.spec.machine import CacheSpec
-from hwsim.targets.cpu.hazards import crowded, find_reload, is_stream, window_lines
+from hwsim.targets.cpu.hazards import aliases, crowded, find_reload, is_stream, run_bytes, window_lines
 from hwsim.trace.nest import Access, Nest
 
 L1 = CacheSpec.model_validate({"name": "l1", "kind": "cache", "size": "32 KiB", "ways": 8})
@@ -21,27 +21,61 @@ def column(rows: int, stride: int, passes: int = 1) -> Nest:
     return Nest((passes, rows), (Access(0, (0, stride), 4),))
 
 
-def fills(nest: Nest, iterations: int) -> float:
-    """Fills of the busiest set in a window, where every load misses."""
-    windows = tuple(window_lines(nest, access, iterations, L1) for access in nest.accesses)
+def fills(nest: Nest, iterations: int) -> tuple[float, float]:
+    """Fills of the busiest set in a window beyond the first, where every load misses: of lines that are not there when
+    it begins, and of all."""
+    windows = window_lines(nest, [True] * len(nest.accesses), iterations, L1)
     missed = tuple(nest.count(access) for access in nest.accesses)
     return crowded(nest, windows, missed, (False,), Fraction(1), L1.set_count)
 
 
 def test_rows_of_4_kib_crowd_into_one_set_and_padded_ones_do_not() -> None:
     """64 sets of 64 bytes: 4 KiB apart is the same set, 4,160 bytes apart the next one."""
-    assert fills(column(40, 4096), 40) == 39
-    assert fills(column(40, 4096 + 64), 40) < 4
+    assert fills(column(40, 4096), 40) == (39, 39)
+    assert max(fills(column(40, 4096 + 64), 40)) < 4
 
 
 def test_loads_of_one_line_within_a_window_share_a_miss() -> None:
     """A window of 48 loads sees a column of 12 rows four times, and fetches 12 lines."""
-    assert fills(column(12, 4096, passes=4), 48) == 11
+    assert fills(column(12, 4096, passes=4), 48) == (11, 11)
+
+
+@pytest.mark.parametrize(("rows", "measured"), [(12, 1.03), (16, 1.93), (24, 3.58), (32, 5.39), (48, 8.84)])
+def test_a_window_finds_what_the_one_before_has_left(rows: int, measured: float) -> None:
+    """Eight lines of a set are there when a window begins. Measured on a Zen 4: cycles of a load in a loop over so many
+    lines that are 4 KiB apart, of which 0.35 are the loads themselves; 48 loads wait at once, a fill takes 10.4."""
+    fresh, every = fills(column(rows, 4096, passes=100), 48)
+    assert fresh == rows - 8 - 1
+    assert every == rows - 1
+    assert fresh * 10.4 / 48 + 0.35 == pytest.approx(measured, rel=0.04)
+
+
+def test_a_window_finds_nothing_of_a_column_that_is_much_longer() -> None:
+    assert fills(column(200, 4096, passes=4), 48) == (47, 47)
+
+
+def test_fills_of_several_sets_hinder_each_other() -> None:
+    """Rows 2 KiB apart fall into two sets: 24 lines in each, which take as long as one and a half times 24."""
+    assert fills(column(200, 2048, passes=4), 48) == (35, 35)
+
+
+def test_loads_alias_with_stores_a_multiple_of_4_kib_away() -> None:
+    """for k: for j: C[j] += B[k,j], with rows of B 4 KiB apart and C at a page; and with rows of 4,160 bytes."""
+    load, store = Access(0, (0, 8), 8, tensor="C"), Access(0, (0, 8), 8, write=True, tensor="C")
+    assert aliases(Nest((9, 16), (Access(1 << 20, (4096, 8), 8, tensor="B"), load, store)), 4096)
+    assert not aliases(Nest((9, 16), (Access(1 << 20, (4160, 8), 8, tensor="B"), load, store)), 4096)
+    assert not aliases(Nest((9, 16), (Access((1 << 20) + 64, (4096, 8), 8, tensor="B"), load, store)), 4096)
+
+
+def test_a_run_ends_where_the_next_loop_jumps() -> None:
+    """for k: for j: B[k,j]: a tile of 32 columns, and whole rows of 512, which are one run."""
+    assert run_bytes(Nest((9, 32), (Access(0, (4096, 8), 8),)), Access(0, (4096, 8), 8)) == 256
+    assert run_bytes(Nest((9, 512), (Access(0, (4096, 8), 8),)), Access(0, (4096, 8), 8)) == 9 * 4096
 
 
 def test_stores_do_not_share_a_miss() -> None:
     nest = Nest((4, 12), (Access(0, (0, 4096), 4, write=True),))
-    assert fills(nest, 48) == 47
+    assert fills(nest, 48) == (47, 47)
 
 
 def test_pages_that_fit_are_missed_once_and_many_more_every_time() -> None:
