@@ -312,9 +312,6 @@ def make_integer(name: str, held: type, sum_name: str, *, bits: int = 0, wraps: 
     return IntFormat(name, bits, holds, np.promote_types(holds, np.int32), bits, sum_name, low, high, wraps)
 
 
-__all__ = ["FORMATS", "Array", "Format", "find_format"]
-
-
 MX_BLOCK, MX_SCALE_BITS = 32, 8
 _SCALE_LOW, _SCALE_HIGH = -127, 127
 

@@ -20,7 +20,7 @@ from hwsim.ops.norm import in_vectors
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan
-from hwsim.program.operation import Measured, Operation, Parameter, StatementOperator, operation, wide_format
+from hwsim.program.operation import Measured, Operation, Operator, Parameter, operation, wide_format
 from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 from hwsim.units import Bytes
@@ -235,7 +235,7 @@ def _formats(schedule: AttentionSchedule | BackwardSchedule) -> dict[str, str]:
     return {**wide, "L": "sums", **({"S": "wide"} if isinstance(schedule, AttentionSchedule) else {})}
 
 
-def _layout(operator: StatementOperator, schedule: AttentionSchedule | BackwardSchedule, lanes: int) -> LoopCuts:
+def _layout(operator: Operator, schedule: AttentionSchedule | BackwardSchedule, lanes: int) -> LoopCuts:
     """Products in register tiles, everything else in vectors; cores share the index that has most pieces."""
     shape, (br, bc) = shape_of(operator), tile_of(operator)
     lanes, fused = lanes if schedule.vector else 1, schedule.variant == "fused"
@@ -262,7 +262,7 @@ def _layout(operator: StatementOperator, schedule: AttentionSchedule | BackwardS
     return LoopCuts(plan=plan, stages=stages, narrow=fused, whole_sums=True)
 
 
-def shape_of(operator: StatementOperator) -> AttentionShape:
+def shape_of(operator: Operator) -> AttentionShape:
     """The shape of an operator that is attention or its backward pass, from the extents of its indices."""
     b, g, r, i, j = (operator.program.extents[index] for index in "bgrij")
     parameters = operator.parameters
@@ -270,19 +270,19 @@ def shape_of(operator: StatementOperator) -> AttentionShape:
     return AttentionShape(i, j, d, g * r, g, b, parameters["offset"] < j, parameters["scale"])
 
 
-def is_fused(operator: StatementOperator) -> bool:
+def is_fused(operator: Operator) -> bool:
     """Whether attention runs tile by tile."""
     schedule: Any = operator.schedule
     return bool(schedule.variant == "fused")
 
 
-def tile_of(operator: StatementOperator) -> tuple[int, int]:
+def tile_of(operator: Operator) -> tuple[int, int]:
     """Br and Bc, cut down to what there is."""
     schedule: Any = operator.schedule
     return min(schedule.br, operator.program.extents["i"]), min(schedule.bc, operator.program.extents["j"])
 
 
-def _check_room(operator: StatementOperator, fmt: Format) -> None:
+def _check_room(operator: Operator, fmt: Format) -> None:
     schedule: Any = operator.schedule
     if schedule.scratch is not None:
         Room(shape_of(operator), fmt, schedule.scratch).check(*tile_of(operator))
@@ -308,7 +308,7 @@ def _key_passes(shape: AttentionShape, br: int) -> int:
     )
 
 
-def _traffic(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _traffic(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     """Traffic with main memory where neither K and V nor S fit a cache, but a tile does: docs/explanation/attention.md.
 
     A written element is read too, since a write-back cache brings its line in first.
@@ -346,20 +346,18 @@ def _traffic(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequ
 
 def _make(
     operation: Operation, shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any], schedule: Any
-) -> StatementOperator:
+) -> Operator:
     """On tensors whose heads are apart, or side by side in the columns of matrices."""
     return attend(
         operation, _find_shape(tuple(shapes["Q"]), tuple(shapes["K"]), tuple(shapes["V"]), parameters), schedule
     )
 
 
-def attend(operation: Operation, shape: AttentionShape, schedule: Any = None) -> StatementOperator:
+def attend(operation: Operation, shape: AttentionShape, schedule: Any = None) -> Operator:
     """Attention of a shape, or its backward pass."""
     views = shape.views()
     numbers = {"scale": shape.factor, "offset": shape.offset}
-    return StatementOperator(
-        operation, {name: view.port for name, view in views.items()}, numbers, schedule, views=views
-    )
+    return Operator(operation, {name: view.port for name, view in views.items()}, numbers, schedule, views=views)
 
 
 def _find_shape(
@@ -418,7 +416,7 @@ def attention(Q: Array, K: Array, V: Array, scale: float, offset: float) -> Arra
     return np.asarray(np.einsum("bgrij,bgje->bgrie", _probabilities(Q, K, scale, offset)[0], V))
 
 
-def _forward(operator: StatementOperator, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+def _forward(operator: Operator, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
     """What the forward pass has left: O, and the statistics of its rows."""
     if "L" not in tensors:
         return {}

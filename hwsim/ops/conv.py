@@ -31,7 +31,7 @@ from hwsim.ops.conv_schedule import (
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.contraction import ConvShape
 from hwsim.program.kernel import MOST, Setting
-from hwsim.program.operation import OPERATIONS, Operation, Parameter, StatementOperator
+from hwsim.program.operation import OPERATIONS, Operation, Operator, Parameter
 from hwsim.program.operator import OperatorKernel, OperatorRun, need_floats
 from hwsim.program.tensors import make_input
 from hwsim.spec.base import Extent, ParallelSchedule
@@ -93,7 +93,7 @@ class ConvOperation(Operation):
         shapes: Sequence[Sequence[int]],
         parameters: Mapping[str, Any] | None = None,
         schedule: ParallelSchedule | None = None,
-    ) -> StatementOperator:
+    ) -> Operator:
         if len(shapes) not in (2, 3):
             raise InputError(f"a conv2d has 2 or 3 inputs, found {len(shapes)}")
         x, w, *bias = (tuple(shape) for shape in shapes)
@@ -108,7 +108,7 @@ class ConvOperation(Operation):
         asked = schedule if isinstance(schedule, ConvStepSchedule) else ConvStepSchedule()
         return Conv2d(shape, asked.made(shape), ["bias"] if bias else [])
 
-    def of(self, workload: ConvWorkload) -> StatementOperator:
+    def of(self, workload: ConvWorkload) -> Operator:
         return Conv2d(workload.sizes.shape, workload.schedule, workload.epilogue, workload.pool)
 
     @property
@@ -116,7 +116,7 @@ class ConvOperation(Operation):
         return ConvWorkload
 
 
-def absorbed(operators: Sequence[StatementOperator]) -> StatementOperator | None:
+def absorbed(operators: Sequence[Operator]) -> Operator | None:
     """A convolution with element-wise operations on its outputs, and a max-pool at the end; None for anything else."""
     head, *tail = operators
     assert isinstance(head, Conv2d)

@@ -36,7 +36,7 @@ from hwsim.program.group import Group, needs_floats
 from hwsim.program.kernel import MOST, Formula, Rounding, Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand, first_shared
-from hwsim.program.operation import Operation, StatementOperator
+from hwsim.program.operation import Operation, Operator
 from hwsim.program.operator import Names, OperatorKernel, OperatorRun, need_floats
 from hwsim.program.statement import all_statements, parse_statements
 from hwsim.program.tiling import LoopCuts, fit_plan
@@ -45,7 +45,7 @@ MOST_TILES = 2048
 """Around an epilogue that is done tile by tile, not more tiles than this are told apart."""
 
 
-class Conv2d(StatementOperator):
+class Conv2d(Operator):
     """y = pool(epilogue(x * w)): images x, filters w, and a port for each operand of the epilogue."""
 
     name = "conv2d"
@@ -552,7 +552,7 @@ class Conv2d(StatementOperator):
         return y if self.pool is None else _largest(y, self.pool, self.schedule.layout.index("h"))
 
 
-def _tables(operator: StatementOperator, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+def _tables(operator: Operator, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
     assert isinstance(operator, Conv2d) and isinstance(operator.transform, Fourier)
     return operator.transform.tensors
 
@@ -571,7 +571,7 @@ def convolved(x: Array, w: Array, shape: ConvShape) -> Array:
     return y.reshape(shape.batch, shape.co, h, wide)
 
 
-def _absorbed(operators: Sequence[StatementOperator]) -> StatementOperator | None:
+def _absorbed(operators: Sequence[Operator]) -> Operator | None:
     from hwsim.ops.conv import absorbed  # which makes convolutions of these
 
     return absorbed(operators)

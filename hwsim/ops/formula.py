@@ -37,7 +37,7 @@ from hwsim.program.expression import FUNCTIONS, Affine, Apply, Element, Expr, In
 from hwsim.program.group import Group
 from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
-from hwsim.program.operation import OPERATIONS, Operation, OwnOperation, StatementOperator
+from hwsim.program.operation import OPERATIONS, Operation, Operator, OwnOperation
 from hwsim.program.statement import Line, Statement, TileBlock, parse_statements
 from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Extent, IndexName, ParallelSchedule, Spec, TensorName
@@ -114,7 +114,7 @@ def check_schedule(workload: FormulaWorkload, program: Program) -> None:
                 raise InputError(f"schedule.{field}: {index} does not appear in the formula {workload.formula.strip()}")
 
 
-def formula_layout(operator: StatementOperator, schedule: FormulaSchedule, lanes: int) -> LoopCuts:
+def formula_layout(operator: Operator, schedule: FormulaSchedule, lanes: int) -> LoopCuts:
     def plan(group: Group, extents: Mapping[str, int], operands: Sequence[Operand]) -> LoopPlan:
         order = tuple(extents)
         inner = order[-1]
@@ -130,7 +130,7 @@ def formula_layout(operator: StatementOperator, schedule: FormulaSchedule, lanes
 class FormulaOperation(OwnOperation):
     """The operation of a workload file with a formula."""
 
-    def of(self, workload: FormulaWorkload) -> StatementOperator:
+    def of(self, workload: FormulaWorkload) -> Operator:
         program = bound(workload)
 
         def reference(**tensors: Array) -> dict[str, Array]:
@@ -150,7 +150,7 @@ class FormulaOperation(OwnOperation):
         )
         shapes = {name: program.shapes[name] for name in program.inputs}
         parameters: dict[str, Any] = dict(workload.parameters)
-        return StatementOperator(made, shapes, parameters, workload.schedule, sizes=workload.sizes)
+        return Operator(made, shapes, parameters, workload.schedule, sizes=workload.sizes)
 
 
 FormulaWorkload.operation = FormulaOperation()
@@ -180,7 +180,7 @@ def operation(tensors: str, statements: str, **options: Any) -> Callable[[Callab
 
     def declare_with_loops(reference: Callable[..., Any]) -> Operation:
         made = declare(reference)
-        made.workload.loops = tuple(StatementOperator(made, made.shapes(made.sizes())).program.extents)
+        made.workload.loops = tuple(Operator(made, made.shapes(made.sizes())).program.extents)
         return made
 
     return declare_with_loops

@@ -19,7 +19,7 @@ from hwsim.ops.conv_schedule import EPSILON, ImageLayout, ordered
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan, Operand, first_shared
-from hwsim.program.operation import Measured, Parameter, StatementOperator, operation
+from hwsim.program.operation import Measured, Operator, Parameter, operation
 from hwsim.program.tiling import LoopCuts, fit_plan
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
@@ -55,7 +55,7 @@ def _in_memory(workload: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, t
     return {**shapes, "x": ordered(workload.schedule.layout, **dict(zip("nchw", shapes["x"], strict=True)))}
 
 
-def _shared(operator: StatementOperator, channel: str, schedule: ImageSchedule) -> str:
+def _shared(operator: Operator, channel: str, schedule: ImageSchedule) -> str:
     """What cores share: anything but a window, over which one of them sums."""
     loops = operator.program.statements[-1].indices
     order = ordered(schedule.layout, n="n", c=channel, h="h", w="w")
@@ -82,7 +82,7 @@ def _windows(text: str) -> Callable[..., Measured]:
     return measured
 
 
-def _in_registers(operator: StatementOperator, schedule: ImageSchedule, lanes: int) -> LoopCuts:
+def _in_registers(operator: Operator, schedule: ImageSchedule, lanes: int) -> LoopCuts:
     """Each output stays in a register while its window is read; vectors along what lies side by side."""
     along, wide = "w" if schedule.layout == "nchw" else "c", lanes if schedule.vector else 1
 
@@ -98,7 +98,7 @@ def _window_fits(workload: Any) -> str:
     return f"a window of {sizes.window} does not fit images of {image}" if sizes.window > min(image) else ""
 
 
-def _each_window(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _each_window(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     if getattr(operator.schedule, "vector", False) and setting.lanes > 1:
         return ()
     outputs, window = prod(operator.outputs[0].shape), prod(operator.program.extents[index] for index in "uv")
@@ -174,12 +174,12 @@ def _channels(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any]
     """
 
 
-def _after_statistics(operator: StatementOperator, schedule: ImageSchedule, lanes: int) -> LoopCuts:
+def _after_statistics(operator: Operator, schedule: ImageSchedule, lanes: int) -> LoopCuts:
     stages = {"scale": ("statistics", ""), "y": ("norm", _shared(operator, "co", schedule))}
     return LoopCuts(vector=schedule.vector, stages=stages)
 
 
-def _each_once(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _each_once(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     if getattr(operator.schedule, "vector", False) and setting.lanes > 1:
         return ()
     return (Formula("loads of x", "n c h w", prod(operator.inputs[0].shape), "elements", "loads.x"),)

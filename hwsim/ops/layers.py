@@ -18,7 +18,7 @@ from hwsim.numerics.format import Array, Format
 from hwsim.ops.norm import RowSchedule, row_by_row
 from hwsim.ops.pointwise import MatrixSizes, VectorSchedule, VectorSizes
 from hwsim.program.kernel import Formula, Setting
-from hwsim.program.operation import Measured, Parameter, StatementOperator, operation
+from hwsim.program.operation import Measured, Operator, Parameter, operation
 from hwsim.spec.base import Extent, Spec
 
 
@@ -223,7 +223,7 @@ def sparse_matmul(A: Array, column: Array, B: Array) -> Array:
     return np.asarray(dense @ B)
 
 
-def _cross_entropy_counts(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _cross_entropy_counts(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     examples, classes = operator.inputs[1].shape
     return (Formula("operations", "m(6n + 4)", examples * (6 * classes + 4), "operations", "flops"),)
 
@@ -253,7 +253,7 @@ def cross_entropy(labels: Array, X: Array) -> tuple[Array, Array]:
     return log_sum - (X * t).sum(axis=1), np.exp(X - log_sum[:, None]) - t
 
 
-def _mse_counts(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _mse_counts(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     return (Formula("operations", "5n + 1", 5 * prod(operator.inputs[0].shape) + 1, "operations", "flops"),)
 
 

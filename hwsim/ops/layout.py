@@ -16,7 +16,7 @@ from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
-from hwsim.program.operation import Parameter, StatementOperator, operation
+from hwsim.program.operation import Operator, Parameter, operation
 from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
@@ -29,7 +29,7 @@ class TransposeSchedule(ParallelSchedule):
     vector: bool = Field(False, description="Use the machine's vector unit.")
 
 
-def _transposed(operator: StatementOperator, schedule: TransposeSchedule, lanes: int) -> LoopCuts:
+def _transposed(operator: Operator, schedule: TransposeSchedule, lanes: int) -> LoopCuts:
     """Through the input or the output; a tile cuts both ends, so that the lines of both stay until they are used up."""
     order = ("i", "j") if schedule.order == "read" else ("j", "i")
 
@@ -43,7 +43,7 @@ def _transposed(operator: StatementOperator, schedule: TransposeSchedule, lanes:
     return LoopCuts(vector=schedule.vector, order=order, plan=plan)
 
 
-def _each_once(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _each_once(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     elements = prod(operator.inputs[0].shape)
     return (
         Formula("loads", "each element once", elements, "elements", "loads"),
@@ -72,7 +72,7 @@ class EmbeddingSizes(Spec):
     width: Extent = Field(128, description="Elements of a row.")
 
 
-def _rows_looked_up(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _rows_looked_up(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     """Distinct rows come from memory once; a row that comes again may still be in a cache."""
     tokens, width = operator.outputs[0].shape
     return (

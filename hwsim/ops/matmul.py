@@ -17,7 +17,7 @@ from hwsim.program.evaluate import Product, find_product
 from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand
-from hwsim.program.operation import Parameter, StatementOperator, operation
+from hwsim.program.operation import Operator, Parameter, operation
 from hwsim.program.tensors import Storage
 from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
@@ -137,7 +137,7 @@ class MatvecSchedule(ParallelSchedule):
 # Loops ---------------------------------------------------------------------------------------------------------------
 
 
-def product_layout(operator: StatementOperator, schedule: ProductSchedule, lanes: int) -> LoopCuts:
+def product_layout(operator: Operator, schedule: ProductSchedule, lanes: int) -> LoopCuts:
     """Every product by the schedule, one after the other; what finishes its values does so in registers or, where no
     value is finished there, after each tile of the result (or each row)."""
     extents = operator.program.extents
@@ -234,7 +234,7 @@ def _outer_cuts(product: Product, plan: LoopPlan) -> dict[str, int]:
     return cuts
 
 
-def _matvec_layout(operator: StatementOperator, schedule: MatvecSchedule, lanes: int) -> LoopCuts:
+def _matvec_layout(operator: Operator, schedule: MatvecSchedule, lanes: int) -> LoopCuts:
     lanes = lanes if schedule.vector else 1
     rows = min(schedule.v1, operator.program.extents["i"])
     unroll, vector = {"i": rows} if rows > 1 else {}, schedule.order[-1] if lanes > 1 else None
@@ -246,7 +246,7 @@ def _matvec_layout(operator: StatementOperator, schedule: MatvecSchedule, lanes:
 # Closed forms --------------------------------------------------------------------------------------------------------
 
 
-def _course_formulas(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _course_formulas(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     """The course's closed forms, for the schedules that they are about."""
     (product,) = (find_product(group.main, group.indices) for group in operator.groups)
     schedule = operator.schedule
@@ -261,13 +261,13 @@ def _course_formulas(operator: StatementOperator, setting: Setting, fmt: Format)
     )
 
 
-def _extents(operator: StatementOperator) -> tuple[int, int, int]:
+def _extents(operator: Operator) -> tuple[int, int, int]:
     """m, n and k of a single product."""
     extents = operator.program.extents
     return extents["i"], extents["j"], extents["k"]
 
 
-def _register_counts(operator: StatementOperator, schedule: ProductSchedule, plan: LoopPlan) -> Iterator[Formula]:
+def _register_counts(operator: Operator, schedule: ProductSchedule, plan: LoopPlan) -> Iterator[Formula]:
     """Loads into registers and stores out of them: 2n³ and n², or n³/v2 + n³/v1 with a register tile."""
     if schedule.order not in ("ijk", "jik") or schedule.accumulate == "memory":
         return
@@ -296,9 +296,7 @@ def _blocks(extent: int, tile: int | None, unroll: int) -> int:
     return whole * -(-size // unroll) + -(-rest // unroll)
 
 
-def _line_counts(
-    operator: StatementOperator, schedule: ProductSchedule, plan: LoopPlan, setting: Setting
-) -> Iterator[Formula]:
+def _line_counts(operator: Operator, schedule: ProductSchedule, plan: LoopPlan, setting: Setting) -> Iterator[Formula]:
     """Lines brought into a cache that holds the tiles: 2n³/(L·b) + n²/L for square tiles, (n² + n³/b1)/L for strips.
 
     L is the number of elements in a line. C counts once; with tiles along k it is found in the cache again.
@@ -320,7 +318,7 @@ def _line_counts(
         yield Formula("time, transfers alone", expression, 0, "s", "time_s", far=int(far), near=int(near))
 
 
-def _intensity(operator: StatementOperator, expression: str, name: str = "each element moved once") -> Formula:
+def _intensity(operator: Operator, expression: str, name: str = "each element moved once") -> Formula:
     """The best that any schedule can reach: each element moved once by each product."""
     moved, work = 0.0, 0
     ports = (*operator.inputs, *operator.outputs)
@@ -334,18 +332,18 @@ def _intensity(operator: StatementOperator, expression: str, name: str = "each e
 def _macs(expression: str) -> Any:
     """So many multiply-adds."""
 
-    def formulas(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+    def formulas(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
         total = sum(prod(operator.program.extents[i] for i in group.indices) for group in operator.groups)
         return (Formula("multiply-adds", expression, total, "operations", "macs"),)
 
     return formulas
 
 
-def _moved(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _moved(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     return (_intensity(operator, "2mnk/bytes"),)
 
 
-def _matvec_formulas(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _matvec_formulas(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     """Two operations for each element of A: about half an operation per byte in fp32, whatever the size."""
     return (*_macs("m·k")(operator, setting, fmt), _intensity(operator, "2mk/(mk + m + k)/bytes"))
 
@@ -353,7 +351,7 @@ def _matvec_formulas(operator: StatementOperator, setting: Setting, fmt: Format)
 def _qkv_formulas(expression: str) -> Any:
     """Operations per byte where each product moves each element once, and 3dn results are written."""
 
-    def formulas(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+    def formulas(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
         ports = {port.name: prod(port.shape) for port in (*operator.inputs, *operator.outputs)}
         elements = sum(ports[e.tensor] for group in operator.groups for e in (*group.reads, group.target))
         return (_intensity(operator, f"6d²n/({expression})/bytes", f"{elements:,} elements moved"),)

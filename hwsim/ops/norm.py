@@ -18,7 +18,7 @@ from hwsim.ops.pointwise import MatrixSizes
 from hwsim.program.group import flops_of
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan
-from hwsim.program.operation import Measured, Operation, Parameter, StatementOperator, operation
+from hwsim.program.operation import Measured, Operation, Operator, Parameter, operation
 from hwsim.program.tiling import AxisView, LoopCuts
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 from hwsim.trace.nest import Instructions
@@ -33,7 +33,7 @@ class RowSchedule(ParallelSchedule):
     rows: Extent = Field(1, description="Rows that go through all loops together; all of them: pass after pass.")
 
 
-def row_by_row(operator: StatementOperator, schedule: RowSchedule, lanes: int) -> LoopCuts:
+def row_by_row(operator: Operator, schedule: RowSchedule, lanes: int) -> LoopCuts:
     """All loops of some rows run before the next rows begin, so that a row is in the cache when it is read again."""
     extents = operator.program.extents
     outer = [index for index in extents if index[0] == "r" and index[1:].isdigit()]
@@ -44,7 +44,7 @@ def row_by_row(operator: StatementOperator, schedule: RowSchedule, lanes: int) -
 def operations(each: int, row: int) -> object:
     """The closed form: so many operations for each element, and for each row."""
 
-    def formulas(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+    def formulas(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
         *rows, columns = operator.inputs[0].shape
         total = prod(rows) * (each * columns + row)
         return (Formula("operations", f"m({each}n + {row})", total, "operations", "flops"),)
@@ -218,7 +218,7 @@ def in_vectors(group: Any, extents: Mapping[str, int], operands: Sequence[Any], 
     return LoopPlan(order, vector=order[-1] if lanes > 1 else None, lanes=lanes)
 
 
-def _layout(operator: StatementOperator, schedule: SoftmaxSchedule, lanes: int) -> LoopCuts:
+def _layout(operator: Operator, schedule: SoftmaxSchedule, lanes: int) -> LoopCuts:
     lanes = lanes if schedule.vector else 1
     rows = operator.program.extents["i"]
     together = {"i": min(schedule.block, rows)} if schedule.block else {}
@@ -227,7 +227,7 @@ def _layout(operator: StatementOperator, schedule: SoftmaxSchedule, lanes: int) 
     )
 
 
-def _intensity(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _intensity(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     reads, writes = (2, 1) if operator.schedule.variant == "online" else (3, 2)  # type: ignore[attr-defined]
     work = flops_of(sum((group.body_cost for group in operator.groups), Instructions()))
     name = f"operations per element moved, {reads} reads and {writes} writes of each"
@@ -237,11 +237,11 @@ def _intensity(operator: StatementOperator, setting: Setting, fmt: Format) -> Se
 
 def _make(
     operation: Operation, shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any], schedule: Any
-) -> StatementOperator:
+) -> Operator:
     """Along the last axis of a tensor of any shape: its other axes are seen as one."""
     port = tuple(shapes["X"])
     view = AxisView(port, (prod(port[:-1]), port[-1]))
-    return StatementOperator(operation, shapes, parameters, schedule, views={"X": view, "Y": view})
+    return Operator(operation, shapes, parameters, schedule, views={"X": view, "Y": view})
 
 
 @operation(

@@ -19,7 +19,7 @@ from hwsim.errors import InputError
 from hwsim.numerics.format import Array, Format
 from hwsim.program.group import flops_of
 from hwsim.program.kernel import Formula, Setting
-from hwsim.program.operation import Operation, OwnOperation, Parameter, StatementOperator, operation
+from hwsim.program.operation import Operation, Operator, OwnOperation, Parameter, operation
 from hwsim.spec.base import Extent, Name, ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.workload import WorkloadSpec
@@ -128,7 +128,7 @@ class FusedSchedule(VectorSchedule):
     fused: bool = Field(True, description="One pass; otherwise three passes, with two vectors between them.")
 
 
-def moved(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def moved(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     """Operations per element moved to or from memory, and per byte."""
     loads = sum(len(group.reads) for group in operator.groups)
     stores = len(operator.groups)
@@ -277,7 +277,7 @@ class PointwiseWorkload(WorkloadSpec):
 class Stages(OwnOperation):
     """The operation of a workload with stages: one statement for each."""
 
-    def of(self, workload: PointwiseWorkload) -> StatementOperator:
+    def of(self, workload: PointwiseWorkload) -> Operator:
         axes = {"all": ("m", "n"), "rows": ("m",), "columns": ("n",)}
         inputs: dict[str, tuple[str, ...]] = {"X": ("m", "n")}
         for stage in workload.stages:
@@ -297,7 +297,7 @@ class Stages(OwnOperation):
             positive=frozenset("X" if any(POINTWISE[stage.op].positive for stage in workload.stages) else ()),
             formulas=_stage_counts,
         )
-        return StatementOperator(made, made.shapes(workload.sizes), {}, workload.schedule)
+        return Operator(made, made.shapes(workload.sizes), {}, workload.schedule)
 
     def _text(self, workload: PointwiseWorkload, inputs: Mapping[str, tuple[str, ...]]) -> str:
         """Stages in registers, or each in a loop of its own with a tensor in memory behind it."""
@@ -324,7 +324,7 @@ class Stages(OwnOperation):
         return value
 
 
-def _stage_counts(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _stage_counts(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     """Elements moved: all operands once and the result once or, with a pass for each stage, again and again."""
     size = prod(operator.outputs[-1].shape)
     if any(port.shape != operator.outputs[-1].shape for port in operator.inputs):

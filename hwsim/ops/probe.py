@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 from hwsim.numerics.format import Array, find_format
 from hwsim.ops.reduce import ArraySizes
 from hwsim.program.kernel import Formula, Kernel, OutputBlock, Setting, Stage, Step
-from hwsim.program.loop_kernel import LoopKernel, Ranges, at, part
-from hwsim.program.loops import LoopPlan
+from hwsim.program.loop_kernel import LoopKernel, at, part
+from hwsim.program.loops import LoopPlan, Ranges
 from hwsim.spec.base import Extent, NoSchedule, ParallelSchedule, Spec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.trace.nest import Access, Chain, Instructions, Nest, OffsetTable, Work
@@ -182,7 +182,7 @@ class StreamRead(LoopKernel):
         unroll = {"i": UNROLL * lanes} if self.n >= UNROLL * lanes else {}
         plan = LoopPlan(("r", "i"), unroll=unroll, vector="i" if lanes > 1 else None, lanes=lanes)
         extents = {"r": self.passes, "i": self.n}
-        self.add_loop("read", extents, [at(a, "i")], None, Instructions(add=1), self._read, plan=plan)
+        self.add(self.make_loop("read", extents, [at(a, "i")], None, Instructions(add=1), self._read, plan=plan))
         self.shared_index = "i"
         self.registers_needed = UNROLL + 1
         self._sum = np.zeros(1, np.float64)
@@ -224,18 +224,22 @@ class ViewReader(LoopKernel):
             extents = {"i": height, "j": width}
             read, write = at(self.view, "i", "j"), at(copy, "i", "j")
             vector = self.schedule.vector
-            self.add_loop("contiguous copy", extents, [read], write, Instructions(), self._copy, vector=vector)
+            self.add(
+                self.make_loop("contiguous copy", extents, [read], write, Instructions(), self._copy, vector=vector)
+            )
             source = copy
         self._sum = np.zeros(1, np.float64)
-        self.add_loop(
-            "read",
-            {"r": self.schedule.reuses, "i": height, "j": width},
-            [at(source, "i", "j")],
-            None,
-            Instructions(add=1),
-            self._read,
-            vector=self.schedule.vector,
-            accumulates=True,
+        self.add(
+            self.make_loop(
+                "read",
+                {"r": self.schedule.reuses, "i": height, "j": width},
+                [at(source, "i", "j")],
+                None,
+                Instructions(add=1),
+                self._read,
+                vector=self.schedule.vector,
+                accumulates=True,
+            )
         )
         self.shared_index = ""
         self.registers_needed = 2

@@ -12,7 +12,7 @@ from pydantic import Field
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.program.kernel import Formula, Setting
-from hwsim.program.operation import Parameter, StatementOperator, operation
+from hwsim.program.operation import Operator, Parameter, operation
 from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
@@ -57,14 +57,14 @@ def _reduction(sign: str, name: str, finish: str = "") -> Callable[..., str]:
     return text
 
 
-def _in_order(operator: StatementOperator, schedule: Any, lanes: int) -> LoopCuts:
+def _in_order(operator: Operator, schedule: Any, lanes: int) -> LoopCuts:
     rank = len(operator.program.shapes["X"])
     stored = getattr(schedule, "order", "stored") == "stored"
     order = tuple(f"x{axis}" for axis in range(rank)) if stored else ()
     return LoopCuts(vector=getattr(schedule, "vector", True), order=order)
 
 
-def _one_for_each(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _one_for_each(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     results = prod(operator.outputs[0].shape) if operator.name == "mean" or operator.name == "reduce_mean" else 0
     value = prod(operator.inputs[0].shape) + results
     return (Formula("operations", "one for each element", value, "operations", "flops"),)
@@ -129,13 +129,13 @@ def _sum_text(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any]
     return f"sum by {schedule.order}: S[{outer if schedule.result == 'each' else '0'}] += A[i,j]"
 
 
-def _sum_order(operator: StatementOperator, schedule: SumSchedule, lanes: int) -> LoopCuts:
+def _sum_order(operator: Operator, schedule: SumSchedule, lanes: int) -> LoopCuts:
     order = ("i", "j") if schedule.order == "rows" else ("j", "i")
     total = frozenset("S") if schedule.result == "total" else frozenset[str]()
     return LoopCuts(vector=schedule.vector, order=order, returned=total)
 
 
-def _lines_read(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _lines_read(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     elements = prod(operator.inputs[0].shape)
     if operator.schedule.order == "rows":  # type: ignore[attr-defined]
         lines = elements / (setting.line_bytes // fmt.element_bytes)

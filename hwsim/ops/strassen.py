@@ -15,7 +15,7 @@ from pydantic import Field
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.matmul import MatmulSizes, ProductSchedule, product_layout
 from hwsim.program.kernel import Formula, Rounding, Setting, sum_pieces
-from hwsim.program.operation import Measured, StatementOperator, operation
+from hwsim.program.operation import Measured, Operator, operation
 from hwsim.program.tiling import LoopCuts
 from hwsim.spec.base import Extent
 
@@ -152,7 +152,7 @@ def _statements(shapes: Mapping[str, Sequence[int]], parameters: Any, schedule: 
     )
 
 
-def _layout(operator: StatementOperator, schedule: StrassenSchedule, lanes: int) -> LoopCuts:
+def _layout(operator: Operator, schedule: StrassenSchedule, lanes: int) -> LoopCuts:
     """All cores finish one loop before the next begins; to whoever reads the result it is still the same operation."""
     return replace(product_layout(operator, schedule, lanes), together={}, phases=True, titles=False)
 
@@ -171,7 +171,7 @@ def strassen_additions(m: int, n: int, k: int, levels: int) -> int:
     return total
 
 
-def _formulas(operator: StatementOperator, setting: Setting, fmt: Format) -> Sequence[Formula]:
+def _formulas(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     shapes = {port.name: port.shape for port in operator.inputs}
     m, n, k, levels = strassen_sizes(shapes, operator.schedule)  # type: ignore[arg-type]
     products = strassen_products(m, n, k, levels)
@@ -182,7 +182,7 @@ def _formulas(operator: StatementOperator, setting: Setting, fmt: Format) -> Seq
     return found
 
 
-def _tolerance(operator: StatementOperator, rounding: Rounding) -> float:
+def _tolerance(operator: Operator, rounding: Rounding) -> float:
     """Sums of quarters, products and their sums are stored, and larger than the result: twice on each level."""
     shapes = {port.name: port.shape for port in operator.inputs}
     *_, levels = strassen_sizes(shapes, operator.schedule)  # type: ignore[arg-type]

@@ -22,13 +22,13 @@ from hwsim.program.bind import Program, plus, reduced_indices, times
 from hwsim.program.chain_workload import ChainStep, ChainWorkload
 from hwsim.program.expression import Affine, Element, Expr, IndexValue, Local, mapped
 from hwsim.program.group import all_groups, make_groups
-from hwsim.program.operation import StatementOperator
+from hwsim.program.operation import Operator
 from hwsim.program.statement import Line, Statement, TileBlock
 from hwsim.program.tiling import AxisView
 from hwsim.text import counted
 
 
-def is_elementwise(operator: StatementOperator) -> bool:
+def is_elementwise(operator: Operator) -> bool:
     """Whether each element of the result needs one element of the first input, and no sum."""
     first, program = operator.inputs[0].name, operator.program
     if any(isinstance(line, TileBlock) for line in program.lines) or len(operator.outputs) != 1:
@@ -44,10 +44,10 @@ def is_elementwise(operator: StatementOperator) -> bool:
     return True
 
 
-class FusedOperator(StatementOperator):
+class FusedOperator(Operator):
     """A head and element-wise operations behind it, each of which reads the one before as its first input."""
 
-    def __init__(self, head: StatementOperator, tail: Sequence[StatementOperator]) -> None:
+    def __init__(self, head: Operator, tail: Sequence[Operator]) -> None:
         self.__dict__.update(head.__dict__)
         self.head = head
         self.members = (head, *tail)
@@ -186,7 +186,7 @@ class Node:
     title: str
     output: str
     inputs: tuple[str, ...]
-    operator: StatementOperator
+    operator: Operator
 
     @property
     def names(self) -> dict[str, str]:
@@ -208,9 +208,7 @@ class Graph:
     columns: Mapping[str, Columns] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What a rewrite did, or why it did nothing."""
-    made: dict[tuple[object, ...], tuple[ChainStep, StatementOperator]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    made: dict[tuple[object, ...], tuple[ChainStep, Operator]] = field(default_factory=dict, compare=False, repr=False)
     """Operators by step and shapes, made once for a graph and all that rewrites make of it."""
 
     def step(self, name: str) -> ChainStep:
@@ -242,16 +240,14 @@ class Graph:
         """The shape of every tensor."""
         return {name: tuple(shape) for name, shape, _ in self._resolved()}
 
-    def operators(self) -> dict[str, StatementOperator]:
+    def operators(self) -> dict[str, Operator]:
         """The operator of each operation, as if nothing were fused."""
         return {name: operator for name, _, operator in self._resolved() if operator is not None}
 
-    def _resolved(self) -> Iterator[tuple[str, Shape, StatementOperator | None]]:
+    def _resolved(self) -> Iterator[tuple[str, Shape, Operator | None]]:
         shapes: dict[str, Shape] = {}
 
-        def note(
-            name: str, shape: Shape, operator: StatementOperator | None
-        ) -> Iterator[tuple[str, Shape, StatementOperator | None]]:
+        def note(name: str, shape: Shape, operator: Operator | None) -> Iterator[tuple[str, Shape, Operator | None]]:
             shapes[name] = shape
             yield name, shape, operator
             for part, columns in self.columns.items():
@@ -346,7 +342,7 @@ PRODUCTS = ("matmul", "conv2d")
 """Operations whose kernels a library fuses others behind."""
 
 
-def make_operator(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape]) -> StatementOperator:
+def make_operator(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Shape]) -> Operator:
     """The operation of a step on tensors of some shapes; the chain's schedule says what it says of all."""
     operation, chosen = step.operation, workload.schedule
     known = operation.schedule.model_fields
@@ -361,7 +357,7 @@ def make_operator(workload: ChainWorkload, step: ChainStep, shapes: Sequence[Sha
         raise type(error)(f"operation {step.name}: {error}") from error
 
 
-def fused_operator(steps: Sequence[ChainStep], operators: Sequence[StatementOperator]) -> StatementOperator:
+def fused_operator(steps: Sequence[ChainStep], operators: Sequence[Operator]) -> Operator:
     """Operations that run as one: the first makes values, the others change them before they are stored."""
     head, *tail = operators
     try:

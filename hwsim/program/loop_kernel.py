@@ -1,9 +1,9 @@
 """LoopKernel: a kernel that is one loop nest after another, each with its math beside it.
 
 This is what most kernels are made of, and what a kernel of your own starts from: allocate tensors with
-`add_input` and `add_result`, say with `at` which index moves along which axis, and describe each loop with
-`add_loop`. Loops that run tile by tile, one after the other in each tile, are made with `make_loop` and put into a
-`TileLoop`; where a loop needs what all cores have computed before, `begin_phase` lets them wait for each other.
+`add_input` and `add_result`, say with `at` which index moves along which axis, describe each loop with `make_loop` and
+`add` it. Loops that run tile by tile, one after the other in each tile, are put into a `TileLoop` first; where a loop
+needs what all cores have computed before, `begin_phase` lets them wait for each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from hwsim.program.loops import (
     Piece,
     Range,
     Ranges,
-    TileLoop,
     all_loops,
     cut_steps,
     extent_of,
@@ -43,9 +42,6 @@ from hwsim.program.tensors import TensorKernel
 from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import MAX_ACCESSES, Chain, Instructions, Nest, Size, Work
 from hwsim.trace.view import TensorView
-
-__all__ = ["Compute", "Loop", "LoopKernel", "Ranges", "TileLoop", "at", "part"]
-
 
 NOTHING = Instructions()
 
@@ -110,26 +106,6 @@ class LoopKernel(TensorKernel):
         phase = self.program[-1]
         phase.items.append(item)
         phase.shared_index = phase.shared_index or (next(iter(item.extents)) if isinstance(item, Loop) else item.index)
-
-    def add_loop(
-        self,
-        name: str,
-        extents: Mapping[str, int],
-        reads: Sequence[Operand],
-        write: Operand | None,
-        body: Instructions,
-        compute: Compute,
-        *,
-        plan: LoopPlan | None = None,
-        vector: bool = False,
-        accumulates: bool = False,
-    ) -> None:
-        """One more loop nest; without a plan its loops run in the order of `extents`."""
-        self.add(
-            self.make_loop(
-                name, extents, reads, write, body, compute, plan=plan, vector=vector, accumulates=accumulates
-            )
-        )
 
     def make_loop(
         self,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hwsim.trace.nest import Instructions, Nest, Size
 
 if TYPE_CHECKING:
-    from hwsim.program.operator import Operator
+    from hwsim.program.operation import Operator
 
 
 Range = tuple[int, int]

@@ -30,7 +30,7 @@ from pydantic import Field, create_model, model_validator
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices
-from hwsim.program.contraction import find_convolution
+from hwsim.program.contraction import ConvView, find_convolution
 from hwsim.program.emit import Emitter
 from hwsim.program.evaluate import find_product
 from hwsim.program.expression import Apply, Element, Expr
@@ -38,7 +38,7 @@ from hwsim.program.group import Group, GroupLine, all_groups, make_groups, needs
 from hwsim.program.kernel import Formula, Kernel, Rounding, Setting, storing_error, sum_pieces
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import LoopPlan
-from hwsim.program.operator import Names, Operator, OperatorKernel, OperatorRun, Port, need_floats, run_of
+from hwsim.program.operator import Names, OperatorKernel, OperatorRun, Port, need_floats
 from hwsim.program.statement import Line, Statement, TileBlock, all_statements, parse_statements
 from hwsim.program.tensors import Storage
 from hwsim.program.tiling import AxisView, LoopCuts
@@ -92,8 +92,21 @@ class Measured:
     formats: Mapping[str, Kept] = field(default_factory=dict)
 
 
+class OwnOperation:
+    """The operation of a workload file that says itself what is computed."""
+
+    def of(self, workload: Any) -> Operator:
+        """The operation as a workload file asks for it."""
+        raise NotImplementedError
+
+    def kernel(self, workload: Any, setting: Setting, given: Mapping[str, Array] | None) -> Kernel:
+        """The kernel of a workload that is this operation alone."""
+        run = OperatorRun(workload.name, workload.precision, workload.schedule, given or {})
+        return self.of(workload).make_kernel(run, setting)
+
+
 @dataclass(frozen=True, eq=False)
-class Operation:
+class Operation(OwnOperation):
     """What is computed, said once. Everything else is derived for the shapes at hand."""
 
     name: str
@@ -111,7 +124,7 @@ class Operation:
     schedule: type[ParallelSchedule] = ParallelSchedule
     scheduled: tuple[str, ...] = ()
     """What a step of a chain may say of its schedule, beside what the chain says of all."""
-    layout: Callable[[StatementOperator, Any, int], LoopCuts] | None = None
+    layout: Callable[[Operator, Any, int], LoopCuts] | None = None
     """How its loops run, from its schedule and the lanes of a vector; in the order of the statements if not given."""
     extents: Mapping[str, int] = field(default_factory=dict)
     """How far indices run that the shapes do not tell: those of a window."""
@@ -124,16 +137,16 @@ class Operation:
     """Tensors between the statements that lie before the results in memory, and not after them."""
     thin: tuple[str, ...] = ()
     """Indices that make no loop where they run over one thing only."""
-    make: Callable[[Operation, Mapping[str, Sequence[int]], Mapping[str, Any], Any], StatementOperator] | None = None
+    make: Callable[[Operation, Mapping[str, Sequence[int]], Mapping[str, Any], Any], Operator] | None = None
     """Applies it to shapes by name, with parameters and a schedule, where tensors are seen with other axes."""
-    fits: Callable[[StatementOperator, Format], None] | None = None
+    fits: Callable[[Operator, Format], None] | None = None
     """Raises CapacityError where tiles exceed what the schedule gives them."""
-    follow: Callable[[StatementOperator, Mapping[str, Array]], Mapping[str, Array]] | None = None
+    follow: Callable[[Operator, Mapping[str, Array]], Mapping[str, Array]] | None = None
     """Inputs that an earlier operation has made from the others: their values, where a user gives none."""
     padded_rows: frozenset[str] = frozenset()
     """Tensors whose rows begin ``schedule.ld`` elements apart, where that is given."""
-    formulas: Callable[[StatementOperator, Setting, Format], Sequence[Formula]] | None = None
-    absorb: Callable[[Sequence[StatementOperator]], StatementOperator | None] | None = None
+    formulas: Callable[[Operator, Setting, Format], Sequence[Formula]] | None = None
+    absorb: Callable[[Sequence[Operator]], Operator | None] | None = None
     """A way of its own to run with what follows it, where it has one: a convolution with its max-pool."""
     check: Callable[[Any], str] | None = None
     """What is wrong with a workload file, beyond single fields; nothing if all fits."""
@@ -141,7 +154,7 @@ class Operation:
     """Changes the shapes of the inputs, where a workload file says more of them than its sizes."""
     floats: bool | str | None = None
     """Whether whole numbers make no sense, or what of it needs others; if not said, the statements tell."""
-    tolerance: Callable[[StatementOperator, Rounding], float] | None = None
+    tolerance: Callable[[Operator, Rounding], float] | None = None
     """How far off rounding may bring it, where that is not what its statements tell one by one."""
 
     @property
@@ -162,7 +175,7 @@ class Operation:
         shapes: Sequence[Sequence[int]],
         parameters: Mapping[str, Any] | None = None,
         schedule: ParallelSchedule | None = None,
-    ) -> StatementOperator:
+    ) -> Operator:
         """The operation on tensors of some shapes, in the order of its inputs."""
         if len(shapes) != len(self.inputs):
             raise InputError(
@@ -172,14 +185,9 @@ class Operation:
         if self.make is not None:
             defaults = {name: each.default for name, each in self.parameters.items()}
             return self.make(self, named, {**defaults, **(parameters or {})}, schedule)
-        return StatementOperator(self, named, parameters, schedule)
+        return Operator(self, named, parameters, schedule)
 
-    def kernel(self, workload: Any, setting: Setting, given: Mapping[str, Array] | None) -> Kernel:
-        """The kernel of a workload that is this operation alone."""
-        return self.of(workload).make_kernel(run_of(workload, workload.schedule, given), setting)
-
-    def of(self, workload: Any) -> StatementOperator:
-        """The operation as a workload file asks for it."""
+    def of(self, workload: Any) -> Operator:
         places = {name: workload.sizes if name in self._sized else workload for name in self.parameters}
         chosen = {name: getattr(place, name) for name, place in places.items() if self.parameters[name].alone}
         shapes = self.shapes(workload.sizes)
@@ -187,7 +195,7 @@ class Operation:
             shapes = self.reshape(workload, shapes)
         if self.make is not None:
             return self.make(self, shapes, chosen, workload.schedule)
-        return StatementOperator(self, shapes, chosen, workload.schedule)
+        return Operator(self, shapes, chosen, workload.schedule)
 
     @property
     def _sized(self) -> set[str]:
@@ -214,16 +222,6 @@ class Operation:
         )
         made.operation = self
         return made
-
-
-class OwnOperation:
-    """The operation of a workload file that says itself what is computed."""
-
-    def of(self, workload: Any) -> StatementOperator:
-        raise NotImplementedError
-
-    def kernel(self, workload: Any, setting: Setting, given: Mapping[str, Array] | None) -> Kernel:
-        return self.of(workload).make_kernel(run_of(workload, workload.schedule, given), setting)
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -321,10 +319,22 @@ def _extent(sizes: Any, axis: str) -> int:
     raise InputError(f"sizes: {axis} is not given")
 
 
-class StatementOperator(Operator):
-    """An operation with shapes: ports, loops, reference and tolerance, all from its statements."""
+class Operator:
+    """An operation with shapes: ports, loops, reference and tolerance, all from its statements.
 
-    reads = frozenset({"accumulate", "chunk"})
+    It runs alone or as a part of a chain, and knows no machine; `kernel.setting` has lanes and cores.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    """What it makes; the main result last."""
+    registers_needed: int = 1
+    reads: frozenset[str]
+    """Which of `accumulate` and `chunk` of a workload mean something to it: see `Kernel.reads`."""
+    convolution: ConvView | None
+    """Its product as a convolution of images, where that is one."""
+    alone: bool = True
+    """Whether the kernel has no tensors but its own. In a chain there are others, of any name."""
     text = Measured("")
     element_bytes: Mapping[str, Size] = {}
     """Of each tensor, once it has a place in memory."""
@@ -390,7 +400,16 @@ class StatementOperator(Operator):
             over=op.over.get(name, ""),
         )
 
+    def scratch(self, name: str, names: Names) -> str:
+        """The name of a scratch tensor of this operator: its own, told apart from others by the output's.
+
+        No file can name a tensor with a dot, so nothing in a chain is called as its scratch space is.
+        """
+        output = self.outputs[-1].name
+        return name if self.alone and names[output] == output else f"{names[output]}.{name}"
+
     def emit(self, kernel: LoopKernel, names: Names) -> None:
+        """Add scratch space and loops to a kernel that already holds the tensors of all ports."""
         floats = self.operation.floats
         if needs_floats(self.program.statements) if floats is None else floats:
             need_floats(floats if isinstance(floats, str) else self.name, kernel.fmt)
@@ -413,6 +432,7 @@ class StatementOperator(Operator):
 
     @property
     def before_results(self) -> Mapping[str, tuple[int, ...]]:
+        """Scratch tensors that lie before the results when it runs alone; others lie behind them."""
         named = self.operation.before_results
         return {name: self.program.shapes[name] for name in named if name in self.program.between}
 
@@ -422,13 +442,16 @@ class StatementOperator(Operator):
 
     @property
     def factors(self) -> Mapping[str, int]:
+        """Inputs that are factors of products of matrices, and the axis that these sum along."""
         return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])[0]
 
     @property
     def weights(self) -> Mapping[str, int]:
+        """Inputs that are right factors of products, which a weight-only format stores more narrowly; and that axis."""
         return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])[1]
 
     def storage(self, lanes: int) -> Mapping[str, Storage]:
+        """How its tensors lie in memory when it runs alone, where that is not row by row."""
         ld = getattr(self.schedule, "ld", None)
         return {**{name: Storage(ld=ld) for name in self.operation.padded_rows}, **self.layout(lanes).storage}
 
@@ -452,6 +475,7 @@ class StatementOperator(Operator):
         return str(self.parameters[kept[1:]]) if kept.startswith("=") else kept
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """Each output in float64, from all inputs in float64, both by port."""
         tensors = {
             name: self.views[name].values(values) if name in self.views else values for name, values in tensors.items()
         }
@@ -478,6 +502,7 @@ class StatementOperator(Operator):
         }
 
     def follow(self, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Inputs whose values follow from those of the others, where nobody gives them."""
         return {} if self.operation.follow is None else self.operation.follow(self, tensors)
 
     def tolerance(self, rounding: Rounding) -> float:

@@ -1,14 +1,7 @@
-"""Operator: one operation on named tensors, to be run alone or as a part of a chain.
-
-An operator says which tensors it needs (`inputs`) and makes (`outputs`), gives its answer in float64 (`reference`), and
-adds its loops and its math to a LoopKernel (`emit`). `OperatorKernel` is a kernel of one operator.
-
-From a workload to its kernel.
-"""
+"""From a workload to its kernel: the ports of an operator, and the kernel of one operator alone."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,14 +13,14 @@ from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.datapath import WEIGHT_ONLY, Datapath, SumRule, find_datapath
 from hwsim.numerics.format import FORMATS, Array, Format, find_format
 from hwsim.numerics.quantize import ScaledFormat, can_be_scaled_integers, with_scales
-from hwsim.program.kernel import MOST, Formula, Kernel, Numbers, Rounding, Setting, storing_error
+from hwsim.program.kernel import MOST, Formula, Kernel, Numbers, Setting, storing_error
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.tensors import PLAIN, Storage, load_inputs
 from hwsim.spec.base import FormatSpec, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
 if TYPE_CHECKING:
-    from hwsim.program.contraction import ConvView
+    from hwsim.program.operation import Operator
 
 Names = Mapping[str, str]
 """The tensor of the kernel behind each port of an operator."""
@@ -51,72 +44,6 @@ class Port:
     """The input whose memory an output takes when the operator runs alone: an update in place."""
     fmt: str = ""
     """Its number format, where that is neither the format of the tensors nor that of sums."""
-
-
-class Operator(ABC):
-    """What is computed, as loops with their math. Knows no machine; `kernel.setting` has lanes and cores."""
-
-    name: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    """What it makes; the main result last."""
-    registers_needed: int = 1
-    reads: frozenset[str] = frozenset()
-    """Which of `accumulate` and `chunk` of a workload mean something to it: see `Kernel.reads`."""
-    convolution: ConvView | None = None
-    """Its product as a convolution of images, where that is one."""
-    alone: bool = True
-    """Whether the kernel has no tensors but its own. In a chain there are others, of any name."""
-
-    @property
-    def before_results(self) -> Mapping[str, tuple[int, ...]]:
-        """Scratch tensors that lie before the results when it runs alone; others lie behind them."""
-        return {}
-
-    @property
-    def factors(self) -> Mapping[str, int]:
-        """Inputs that are factors of products of matrices, and the axis that these sum along."""
-        return {}
-
-    @property
-    def weights(self) -> Mapping[str, int]:
-        """Inputs that are right factors of products, which a weight-only format stores more narrowly; and that axis."""
-        return {}
-
-    @abstractmethod
-    def emit(self, kernel: LoopKernel, names: Names) -> None:
-        """Add scratch space and loops to a kernel that already holds the tensors of all ports.
-
-        Views are `kernel.tensor(names[port])`, values `kernel.arrays[names[port]]`, both without the halo;
-        `kernel.padded(names[port], halo)` has them with it.
-        """
-
-    @abstractmethod
-    def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Each output in float64, from all inputs in float64, both by port, by other means than `emit` uses."""
-
-    def tolerance(self, rounding: Rounding) -> float:
-        """Largest error, relative to the largest element of the reference, that rounding explains."""
-        return rounding.stored + rounding.operations(4)
-
-    def formulas(self, setting: Setting, fmt: Format) -> tuple[Formula, ...]:
-        return ()
-
-    def follow(self, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Inputs whose values follow from those of the others, where nobody gives them."""
-        return {}
-
-    def storage(self, lanes: int) -> Mapping[str, Storage]:
-        """How its tensors lie in memory when it runs alone, where that is not row by row."""
-        return {}
-
-    def scratch(self, name: str, names: Names) -> str:
-        """The name of a scratch tensor of this operator: its own, told apart from others by the output's.
-
-        No file can name a tensor with a dot, so nothing in a chain is called as its scratch space is.
-        """
-        output = self.outputs[-1].name
-        return name if self.alone and names[output] == output else f"{names[output]}.{name}"
 
 
 @dataclass(frozen=True)
@@ -204,11 +131,6 @@ class OperatorKernel(LoopKernel):
     def _references(self) -> dict[str, Array]:
         inputs = {port.name: self.arrays[port.name] for port in self.operator.inputs} | self._before
         return self.operator.reference({name: values.astype(np.float64) for name, values in inputs.items()})
-
-
-def run_of(workload: WorkloadSpec, schedule: ParallelSchedule, given: Mapping[str, Array] | None) -> OperatorRun:
-    """How a workload runs that is one operator."""
-    return OperatorRun(workload.name, workload.precision, schedule, given or {})
 
 
 def _check_given(ports: Sequence[Port], given: Mapping[str, Array]) -> None:

@@ -79,8 +79,6 @@ class SchedulerCounts:
     """What the scheduler did, for the report."""
 
     preemptions: int = 0
-    recomputed: int = 0
-    """Tokens that were read again after preemption."""
     reused: int = 0
     """Tokens of prompts that were there already."""
     blocked: int = 0
@@ -294,10 +292,8 @@ class Scheduler:
         """Its keys and values are dropped; later it reads its prompt and what it had made once more."""
         if job.began >= 0:
             job.made = self._made(job)
-        kept = job.shared * self.engine.block
         self._leave(job)
         self.counters.preemptions += 1
-        self.counters.recomputed += job.computed - kept + (job.made - job.base if job.began >= 0 else 0)
         job.preempted += 1
         job.computed, job.began = 0, -1
         job.target = job.request.prompt + job.made

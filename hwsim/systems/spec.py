@@ -9,7 +9,6 @@ system has them.
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -189,11 +188,6 @@ class SystemSpec(Spec):
 def as_femtoseconds(value: Latency | None) -> int:
     """A time of a file, exactly; nothing is no time."""
     return 0 if value is None else round(value.amount * FEMTOSECONDS)
-
-
-def as_rate(link: LinkSpec) -> Fraction | None:
-    """Bytes per second of a port; None without a limit."""
-    return link.bandwidth.amount
 
 
 class HostCostSpec(Spec):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.jit import compiled
+from hwsim.jit import compiled, inlined
 from hwsim.trace.nest import U1
 from hwsim.trace.text_trace import (
     HEX_DIGIT,
@@ -44,7 +44,28 @@ for _label, _code in _LABELS.items():
     _LABEL_OF_BYTE[ord(_label)] = _code
 
 _DIN_LINE = "a din line is 'label address [size]', such as '0 7ffe10' (0 read, 1 write, 2 instruction fetch)"
-_MAX_BYTES = np.uint64(MAX_ACCESS_BYTES)
+_MAX_BYTES, _ANY = np.uint64(MAX_ACCESS_BYTES), np.uint64(2**64 - 1)
+
+
+@inlined
+def _past_blanks(text: NDArray[np.uint8], at: np.uint64) -> np.uint64:
+    """Where the next field begins, or the newline."""
+    while text[at] == SPACE or text[at] == TAB or text[at] == RETURN:
+        at += U1
+    return at
+
+
+@inlined
+def _hex_number(text: NDArray[np.uint8], at: np.uint64, most: np.uint64) -> tuple[np.uint64, np.uint64, np.uint64]:
+    """A number, held at `most`, after 0x or without; where its digits begin and end."""
+    if text[at] == 48 and (text[at + U1] | 32) == 120:
+        at += np.uint64(2)
+    first, number, digit = at, np.uint64(0), HEX_DIGIT[text[at]]
+    while digit != NO_DIGIT:
+        number = min((number << np.uint64(4)) | np.uint64(digit), most)
+        at += U1
+        digit = HEX_DIGIT[text[at]]
+    return number, first, at
 
 
 class DinFormat:
@@ -87,8 +108,7 @@ def parse_din(
     bad = np.int64(-1)
     while at < end:
         start = at
-        while text[at] == SPACE or text[at] == TAB or text[at] == RETURN:
-            at += U1
+        at = _past_blanks(text, at)
         if text[at] == NEWLINE:
             at += U1
             lines += 1
@@ -100,15 +120,7 @@ def parse_din(
             break
         while text[at] == SPACE or text[at] == TAB:
             at += U1
-        if text[at] == 48 and (text[at + U1] | 32) == 120:
-            at += np.uint64(2)
-        first = at
-        address = np.uint64(0)
-        digit = HEX_DIGIT[text[at]]
-        while digit != NO_DIGIT:
-            address = (address << np.uint64(4)) | np.uint64(digit)
-            at += U1
-            digit = HEX_DIGIT[text[at]]
+        address, first, at = _hex_number(text, at, _ANY)
         if at == first or at - first > np.uint64(16) or (address >= limit and label != FETCH):
             bad = np.int64(start)
             break
@@ -117,18 +129,9 @@ def parse_din(
             if text[at] != SPACE and text[at] != TAB and text[at] != RETURN:
                 bad = np.int64(start)
                 break
-            while text[at] == SPACE or text[at] == TAB or text[at] == RETURN:
-                at += U1
+            at = _past_blanks(text, at)
             if text[at] != NEWLINE:
-                if text[at] == 48 and (text[at + U1] | 32) == 120:
-                    at += np.uint64(2)
-                first = at
-                size = np.uint64(0)
-                digit = HEX_DIGIT[text[at]]
-                while digit != NO_DIGIT:
-                    size = min((size << np.uint64(4)) | np.uint64(digit), _MAX_BYTES + U1)
-                    at += U1
-                    digit = HEX_DIGIT[text[at]]
+                size, first, at = _hex_number(text, at, _MAX_BYTES + U1)
                 closed = text[at] == SPACE or text[at] == TAB or text[at] == RETURN or text[at] == NEWLINE
                 if at == first or not closed or size == 0 or size > _MAX_BYTES:
                     bad = np.int64(start)
@@ -195,8 +198,7 @@ def parse_lackey(
     bad = np.int64(-1)
     while at < end:
         start = at
-        while text[at] == SPACE or text[at] == TAB or text[at] == RETURN:
-            at += U1
+        at = _past_blanks(text, at)
         kind = text[at]
         if kind == NEWLINE:
             at += U1
@@ -215,15 +217,7 @@ def parse_lackey(
             break
         while text[at] == SPACE or text[at] == TAB:
             at += U1
-        if text[at] == 48 and (text[at + U1] | 32) == 120:
-            at += np.uint64(2)
-        first = at
-        address = np.uint64(0)
-        digit = HEX_DIGIT[text[at]]
-        while digit != NO_DIGIT:
-            address = (address << np.uint64(4)) | np.uint64(digit)
-            at += U1
-            digit = HEX_DIGIT[text[at]]
+        address, first, at = _hex_number(text, at, _ANY)
         if at == first or at - first > np.uint64(16) or text[at] != _COMMA:
             bad = np.int64(start)
             break
@@ -241,8 +235,7 @@ def parse_lackey(
         if at == first or size == 0 or size > _MAX_BYTES:
             bad = np.int64(start)
             break
-        while text[at] == SPACE or text[at] == TAB or text[at] == RETURN:
-            at += U1
+        at = _past_blanks(text, at)
         if text[at] != NEWLINE:
             bad = np.int64(start)
             break

@@ -16,8 +16,7 @@ from hwsim.program.bind import Program, bind
 from hwsim.program.gradient import backward, points
 from hwsim.program.gradient import forward as flat
 from hwsim.program.gradient import text as written
-from hwsim.program.operation import find_operation
-from hwsim.program.operator import Operator
+from hwsim.program.operation import Operator, find_operation
 from hwsim.program.statement import parse_statements
 from tests.unit.kernels.operators import answers, ran
 

@@ -15,7 +15,7 @@ from hwsim.ops.attention_shape import AttentionShape
 from hwsim.ops.norm import SoftmaxSchedule, softmax
 from hwsim.program.kernel import Setting
 from hwsim.program.loops import Loop, Ranges, summed
-from hwsim.program.operation import StatementOperator
+from hwsim.program.operation import Operator
 from hwsim.program.operator import OperatorKernel, OperatorRun
 from hwsim.spec.base import ParallelSchedule
 
@@ -48,7 +48,7 @@ cores = st.sampled_from([(1, "static"), (3, "static"), (2, "dynamic")])
 
 
 def make(
-    operator: StatementOperator,
+    operator: Operator,
     precision: str = "fp64",
     lanes: int = 1,
     shared: tuple[int, str] = (1, "static"),
@@ -68,7 +68,7 @@ def played(made: OperatorKernel) -> OperatorKernel:
     return made
 
 
-def derived(operator: StatementOperator) -> dict[str, int]:
+def derived(operator: Operator) -> dict[str, int]:
     """Instructions of each kind that the loops of an operator make, for single elements."""
     found = {}
     for kind in KINDS:

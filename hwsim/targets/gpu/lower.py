@@ -24,7 +24,7 @@ from hwsim.program.group import count_body
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, Operand, Phase, Ranges, all_loops, flops_of, summed, walk
-from hwsim.program.operator import Operator
+from hwsim.program.operation import Operator
 from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.attention import DECODE
 from hwsim.targets.gpu.device import KernelCost
@@ -36,7 +36,6 @@ from hwsim.trace.nest import Instructions
 
 if TYPE_CHECKING:
     from hwsim.program.contraction import ConvView
-    from hwsim.program.operation import StatementOperator
     from hwsim.targets.gpu.hand_written import MatmulProblem, ProgramCost
 
 
@@ -262,7 +261,7 @@ KEYS = frozenset(("K", "V"))
 """Tensors of attention that stay in the L2 where a measurement repeats it."""
 
 
-def attention_launches(task: OperatorLoops, operator: StatementOperator, items: Sequence[Item]) -> Iterator[Launch]:
+def attention_launches(task: OperatorLoops, operator: Operator, items: Sequence[Item]) -> Iterator[Launch]:
     """Fused, with keys split where a few queries decode; or in three kernels where that was asked for or is all."""
     from hwsim.ops.attention import is_fused, shape_of
 

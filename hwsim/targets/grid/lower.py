@@ -17,7 +17,7 @@ from hwsim.program.group import all_groups, count_body, make_groups
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop
-from hwsim.program.operation import StatementOperator
+from hwsim.program.operation import Operator
 from hwsim.program.operator import OperatorKernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.targets.grid.agent import play_mapping
@@ -82,14 +82,14 @@ class GridLayer:
 def layers_of(machine: MachineSpec, kernel: Kernel) -> list[GridLayer]:
     """The layers of a kernel, in order; refuses a kernel of which a part is neither convolution nor product."""
     operator = kernel.operator if isinstance(kernel, OperatorKernel) else None
-    if isinstance(operator, StatementOperator) and operator.convolution is not None:
+    if isinstance(operator, Operator) and operator.convolution is not None:
         return [_convolution(machine, kernel, operator, operator.convolution)]
     if not isinstance(kernel, LoopKernel):
         raise _refuse(machine, kernel, f"{kernel.name} is no sum of products")
     return [_product(machine, kernel, item) for phase in kernel.program for item in phase.items]
 
 
-def _convolution(machine: MachineSpec, kernel: Kernel, operator: StatementOperator, found: ConvView) -> GridLayer:
+def _convolution(machine: MachineSpec, kernel: Kernel, operator: Operator, found: ConvView) -> GridLayer:
     """The product with all that is done to its sums; nothing may come before it, and nothing go over them again."""
     groups = all_groups(make_groups(operator.program))
     place = next(number for number, group in enumerate(groups) if found.images in group.reads)

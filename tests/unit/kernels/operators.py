@@ -10,15 +10,13 @@ import numpy as np
 from hwsim.numerics.format import Array
 from hwsim.ops.pointwise import PointwiseWorkload
 from hwsim.program.kernel import Setting
-from hwsim.program.operation import StatementOperator, find_operation
-from hwsim.program.operator import Operator, OperatorKernel, OperatorRun
+from hwsim.program.operation import Operator, find_operation
+from hwsim.program.operator import OperatorKernel, OperatorRun
 from hwsim.spec.base import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 
 
-def applied(
-    name: str, *shapes: Sequence[int], schedule: dict[str, Any] | None = None, **more: Any
-) -> StatementOperator:
+def applied(name: str, *shapes: Sequence[int], schedule: dict[str, Any] | None = None, **more: Any) -> Operator:
     """An operation on tensors of some shapes, with parameters and what is said of its schedule."""
     operation = find_operation(name)
     return operation.apply(shapes, more, operation.schedule(**(schedule or {})))
@@ -26,13 +24,13 @@ def applied(
 
 def staged(
     shape: tuple[int, int], *stages: str | dict[str, Any], fused: bool = True, in_place: bool = False
-) -> StatementOperator:
+) -> Operator:
     """Element-wise operations one after the other, as a file lists them."""
     data = {"format": 1, "name": "y", "description": "", "op": "pointwise", "stages": stages, "in_place": in_place}
     data |= {"sizes": {"m": shape[0], "n": shape[1]}, "schedule": {"fused": fused}}
     made = WorkloadSpec.model_validate(data)
     assert isinstance(made, PointwiseWorkload)
-    operator: StatementOperator = made.operation.of(made)
+    operator: Operator = made.operation.of(made)
     return operator
 
 

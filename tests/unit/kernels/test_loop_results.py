@@ -7,7 +7,8 @@ import pytest
 
 from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Setting, Step
-from hwsim.program.loop_kernel import LoopKernel, Ranges, TileLoop, at, part
+from hwsim.program.loop_kernel import LoopKernel, at, part
+from hwsim.program.loops import Ranges, TileLoop
 from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
 

@@ -15,7 +15,7 @@ from hwsim.ops.pointwise import POINTWISE, StageSpec
 from hwsim.program.group import flops_of
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.operator import Operator
+from hwsim.program.operation import Operator
 from hwsim.spec.base import ParallelSchedule
 from hwsim.targets.cpu.hazards import is_stream
 from tests.unit.kernels.helpers import counts, touches

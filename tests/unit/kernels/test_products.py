@@ -27,8 +27,8 @@ from hwsim.ops.strassen import StrassenSchedule, matmul_strassen, strassen_level
 from hwsim.program.graph import FusedOperator
 from hwsim.program.kernel import Numbers, Setting
 from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.operation import StatementOperator, find_operation
-from hwsim.program.operator import Operator, OperatorKernel, OperatorRun, build_kernel
+from hwsim.program.operation import Operator, find_operation
+from hwsim.program.operator import OperatorKernel, OperatorRun, build_kernel
 from hwsim.spec.base import ParallelSchedule
 from tests.unit.kernels.helpers import counts, touches
 from tests.unit.kernels.operators import inputs, made, ran
@@ -38,7 +38,7 @@ def product(m: int, n: int, k: int, schedule: ProductSchedule | None = None, bat
     return matmul.apply([(*batch, m, k), (*batch, k, n)], schedule=schedule)
 
 
-def finished(m: int, n: int, k: int, tail: Sequence[str], schedule: ProductSchedule | None = None) -> StatementOperator:
+def finished(m: int, n: int, k: int, tail: Sequence[str], schedule: ProductSchedule | None = None) -> Operator:
     """A product and what follows it: a bias along the columns, a residual, or an operation without operands."""
     shapes: dict[str, list[tuple[int, ...]]] = {"bias": [(m, n), (n,)], "residual": [(m, n), (m, n)]}
     names = {"bias": "add", "residual": "add"}
@@ -48,7 +48,7 @@ def finished(m: int, n: int, k: int, tail: Sequence[str], schedule: ProductSched
     )
 
 
-def strassen(m: int, n: int, k: int, levels: int) -> StatementOperator:
+def strassen(m: int, n: int, k: int, levels: int) -> Operator:
     return matmul_strassen.apply([(m, k), (k, n)], schedule=StrassenSchedule(cutoff=1, levels=levels))
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Setting
-from hwsim.program.loop_kernel import LoopKernel, TileLoop, at, make_template, part, template_key
-from hwsim.program.loops import Loop, LoopPlan, summed, walk
+from hwsim.program.loop_kernel import LoopKernel, at, make_template, part, template_key
+from hwsim.program.loops import Loop, LoopPlan, TileLoop, summed, walk
 from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
 
@@ -167,9 +167,9 @@ def test_nothing_is_finished_in_a_register_where_the_sum_goes_on_later(plan: Loo
 def test_each_phase_has_its_own_shares() -> None:
     made = kernel(cores=2)
     a, b, c = made.add_input("A", 4, 6), made.add_scratch("B", 4, 6), made.add_result("C", 4, 6)
-    made.add_loop("first", {"i": 4, "j": 6}, [at(a, "i", "j")], at(b, "i", "j"), Instructions(), nothing)
+    made.add(made.make_loop("first", {"i": 4, "j": 6}, [at(a, "i", "j")], at(b, "i", "j"), Instructions(), nothing))
     made.begin_phase("second")
-    made.add_loop("second", {"j": 6, "i": 4}, [at(b, "i", "j")], at(c, "i", "j"), Instructions(), nothing)
+    made.add(made.make_loop("second", {"j": 6, "i": 4}, [at(b, "i", "j")], at(c, "i", "j"), Instructions(), nothing))
     assert [phase.shared_index for phase in made.program] == ["i", "j"]
     names = [{step.name for block in stage.blocks for step in block.steps()} for stage in made.stages()]
     assert [stage.name for stage in made.stages()] == ["made", "second"]
@@ -179,7 +179,7 @@ def test_each_phase_has_its_own_shares() -> None:
 
 def test_a_given_tensor_must_be_one_that_the_kernel_has() -> None:
     made = LoopKernel("made", FP32, Setting(), given={"Z": np.zeros(3)})
-    made.add_loop("read", {"i": 3}, [at(made.add_input("A", 3), "i")], None, Instructions(), nothing)
+    made.add(made.make_loop("read", {"i": 3}, [at(made.add_input("A", 3), "i")], None, Instructions(), nothing))
     with pytest.raises(ShapeError, match="no input Z"):
         made.blocks()
 
