@@ -58,18 +58,20 @@ PLUGIN, PLUGIN_US = "PLUGIN_V2_WeightOnly", 8.5
 """The same for its products with weights of fewer bits, which are extensions (fitted on the shortest of them)."""
 FLASH_FLOOR_US = 300.0
 """Published times of attention below this are those of the host; with a backward pass three times as many calls."""
-BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 500.0
-"""Products with a scale for each block of 128 numbers take the serving framework 160 to 330 us whatever their size."""
+BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 1000.0
+"""Products with a scale for each block of 128 numbers take the serving framework 160 to 330 us whatever their size, on
+GB200 up to 680 us and on L40S up to 870."""
 BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
 """Forward and backward of attention over forward alone: seven matrix products against two, where a fused kernel makes
 scores again; six against two, and eleven passes over the scores against four, where they are kept."""
 SERVING_LAUNCHES = {
-    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "FlashInferCuteDslNvFp4LinearKernel": 1,
-    "FlashInferCutlassNvFp4LinearKernel": 1, "CutlassFP8ScaledMMLinearKernel": 1,
+    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "FlashInferCuteDslNvFp4LinearKernel": 2,
+    "FlashInferCutlassNvFp4LinearKernel": 2, "CutlassFP8ScaledMMLinearKernel": 1,
 }  # fmt: skip
 """Kernels without work of their own that the framework starts: beside attention to plan its blocks, beside products of
 4 bits to bring scales into the order that tensor cores take, beside those of 8 bits to find one scale for all rows."""
-ONE_SCALE, ROW_SECONDS = "CutlassFP8Scaled", 6e-9
+ONE_SCALE, ROW_SECONDS = "CutlassFP8Scaled", {"rtx_pro_6000": 3e-9, "l40s": 6e-9}
+ROW_SECONDS_OF_OTHERS = 5e-9
 """Products whose activations share one scale: a block for each row finds its largest number and then raises that of all
 rows, at one address, one after the other (vLLM, csrc/quantization/w8a8/fp8/common.cu; the time of one is fitted on
 such products of few columns on B200, GB200, L40S and RTX PRO 6000)."""
@@ -277,7 +279,7 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
         made = _work("matmul", row.precision, sizes)
     product = KernelPiece(made, Conditions(warm, {"C": output}))
     if row.record["impl"].startswith(QUANTIZES):
-        turns = m * ROW_SECONDS if row.record["impl"].startswith(ONE_SCALE) else 0.0
+        turns = m * ROW_SECONDS.get(row.machine, ROW_SECONDS_OF_OTHERS) if row.record["impl"].startswith(ONE_SCALE) else 0.0
         found = Conditions(frozenset("X") if touched["A"] + 2 * m * k < device.kept_bytes else frozenset())
         return [KernelPiece(_quantize(m, k, row.precision), found, turns_seconds=turns), product]
     return [product]

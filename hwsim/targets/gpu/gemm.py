@@ -113,7 +113,10 @@ def gemm(
     unit = unit or device.unit_for(precision)
     size = element_bytes(precision)
     data = data or GemmBytes(size, size, size if size >= 2 else 2)
-    kernel = best_kernel(device, list(kernels(device, shape, precision, unit, data, tile, split)))
+    seen = replace(shape, batch=min(shape.batch, device.sm.library.seen_batch or shape.batch))
+    kernel = best_kernel(device, list(kernels(device, seen, precision, unit, data, tile, split)))
+    if seen != shape:
+        kernel = _kernel(device, shape, precision, unit, data, kernel.tile, kernel.split, kernel.held)
     return _cost(device, shape, precision, unit, data, kernel)
 
 
@@ -168,18 +171,19 @@ def tiles_for_rows(tiles: tuple[TileSpec, ...], m: int) -> tuple[TileSpec, ...]:
     return taken or tiles
 
 
-def library_tiles(device: Device, precision: str, unit: str) -> list[TileSpec]:
-    """The library's kernels for a format, whether or not they fit: those made for its width, or those made for none.
+def library_tiles(device: Device, precision: str, unit: str) -> tuple[TileSpec, ...]:
+    """The library's kernels for a format, whether or not they fit.
 
     The depth of a tensor-core step is given for 16 bits; wider operands take steps of as many bytes.
     """
-    library = device.sm.library
-    listed = library.tensor_tiles if unit == "tensor" else library.lane_tiles
-    bits = round(8 * element_bytes(precision))
-    tiles = [tile for tile in listed if tile.bits == bits] or [tile for tile in listed if tile.bits is None]
-    if unit == "tensor" and bits > 16:
-        tiles = [tile.model_copy(update={"k": max(1, tile.k * 16 // bits)}) for tile in tiles]
-    return tiles
+    library, bits = device.sm.library, round(8 * element_bytes(precision))
+    if unit != "tensor":
+        return library.lane_tiles
+    if bits == 8 and library.byte_tiles:
+        return library.byte_tiles
+    if bits <= 16:
+        return library.tensor_tiles
+    return tuple(tile.model_copy(update={"k": max(1, tile.k * 16 // bits)}) for tile in library.tensor_tiles)
 
 
 def tile_footprint(tile: TileSpec, data: GemmBytes) -> Footprint:

@@ -83,7 +83,7 @@ def _product_knobs(device: Device, shared: str, work: WorkloadSpec) -> Mapping[s
     with suppress(InputError):  # a format that it does not have is refused when it is run
         if device.unit_for(find_datapath(work.precision).a.name) == "tensor":
             tiles = library.tensor_tiles
-    depths = sorted({tile.k for tile in tiles if tile.bits is None})
+    depths = sorted({tile.k for tile in tiles})
     depths = [*depths, *(2 * depth for depth in depths[-1:])]
     sides = f"{SMALLEST}..{LARGEST}:x2"
     large = sorted({side for tile in tiles for side in (tile.m, tile.n) if side >= 64})

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Bits, Cycles, Held, KernelTile, Name, PerCycle, Rate, Share, Spec, Units
+from hwsim.spec.base import Cycles, Held, KernelTile, Name, PerCycle, Rate, Share, Spec, Units
 from hwsim.spec.fields import Finding, unknown_format
 from hwsim.spec.machine import MachineSpec, UnitSpec
 from hwsim.units import Bytes, LatencyField, Watts
@@ -44,9 +44,6 @@ class TileSpec(Spec):
     k: KernelTile = Field(description="Depth of one step of the main loop.")
     stages: PerCycle = Field(2, ge=1, description="Steps of operands that shared memory holds at once.")
     threads: PerCycle = Field(128, ge=32, multiple_of=32, description="Threads of a block.")
-    bits: Annotated[Bits, Field(ge=1)] | None = Field(
-        None, description="Width of the operands that this kernel is for; any for which no other kernel is."
-    )
     least_rows: KernelTile = Field(1, description="Fewest rows of a product that the library takes it for.")
     most_rows: KernelTile | None = Field(
         None, description="Most rows of a product that the library takes it for; any number if not given."
@@ -89,6 +86,9 @@ class LibrarySpec(Spec):
     """What the vendor's library would run: its kernels, and the few constants by which it falls short of the peak."""
 
     tensor_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on tensor cores.")
+    byte_tiles: tuple[TileSpec, ...] = Field(
+        (), description="Matrix kernels on tensor cores for operands of 8 bits; `tensor_tiles` if none are given."
+    )
     lane_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on the ordinary lanes.")
     attention: tuple[AttentionKernelSpec, ...] = Field((), description="Fused attention kernels, smallest head first.")
     epilogues: Held | None = Field(
@@ -98,6 +98,9 @@ class LibrarySpec(Spec):
     )
     split_k: tuple[KernelTile, ...] = Field(
         (1,), description="Into how many parts the sum over k may be cut, each a block of its own."
+    )
+    seen_batch: KernelTile | None = Field(
+        None, description="Products of a batch at most that the library looks at when it chooses a kernel; all if none."
     )
     multicast: PerCycle = Field(
         1, ge=1, description="Blocks on neighbouring SMs that one load of an operand from the L2 serves."
