@@ -65,7 +65,8 @@ BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
 """Forward and backward of attention over forward alone: seven matrix products against two, where a fused kernel makes
 scores again; six against two, and eleven passes over the scores against four, where they are kept."""
 SERVING_LAUNCHES = {
-    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "FlashInferCuteDslNvFp4LinearKernel": 2,
+    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "vllm_flashinfer_trtllmprefill": 2,
+    "FlashInferCuteDslNvFp4LinearKernel": 2,
     "FlashInferCutlassNvFp4LinearKernel": 2, "CutlassFP8ScaledMMLinearKernel": 1,
 }  # fmt: skip
 """Kernels without work of their own that the framework starts: beside attention to plan its blocks, beside products of
@@ -185,7 +186,7 @@ GRAPH_COPIES = 6
 """Products of the graph rows take turns: an operand is found again if so many products fit what the L2 keeps."""
 FLASH_KERNELS = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3"}
 SERVING_KERNELS = {
-    "vllm_flash_attn": "flash2", "vllm_flash_attn_fa2": "flash2", "vllm_flash_attn_fa3": "flash3",
+    "vllm_flash_attn": "flash2_paged", "vllm_flash_attn_fa2": "flash2_paged", "vllm_flash_attn_fa3": "flash3",
     "vllm_flash_attn_fa4": "flash3", "vllm_flashinfer_fiprefill": "flash2", "vllm_flashinfer_fidecode": "flash2",
     "vllm_flashinfer_trtllmprefill": "flash3", "vllm_flashinfer_trtllmdecode": "flash3", "vllm_triton_attn": "flash2",
 }  # fmt: skip
@@ -197,8 +198,8 @@ SWAPPING = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2 lets heads that share keys change places with queries, and splits keys only there; kernels that came
 later always may, and write results where they belong."""
 INTEL = ("arc_b60",)
-"""There kernels of the same name split keys as they like, the cache is written as fast as any copy, and results are
-copied."""
+"""There kernels of the same name split keys as they like, writing the cache takes no time that follows the tokens, and
+results are copied."""
 
 LADDER = {
     "1_naive": ThreadSchedule(kernel="naive"),
@@ -343,12 +344,13 @@ def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 
 
 def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    """A serving framework also writes keys and values into its cache and copies the result; one query is decoded."""
+    """A serving framework also writes keys and values into its cache, from which they are read; one query is decoded."""
     z = _attention_shape(row)
     kernel = DECODE_KERNEL if z.queries == 1 else row.named("impl", SERVING_KERNELS)
     warm = _is_warm(device, row, written=True)
     fused = KernelPiece(_attention(row, "fused"), Conditions(KEYS if warm else frozenset(), attention=kernel))
-    return [_cache(device, row, z.batch * z.queries, warm), fused, _copy(row, z.batch * z.queries * z.heads, z.d, warm)]
+    tokens = 1 if row.machine in INTEL else z.batch * z.queries
+    return [_cache(device, row, tokens, warm), fused]
 
 
 def _is_warm(device: Device, row: MeasuredKernel, *, written: bool) -> bool:

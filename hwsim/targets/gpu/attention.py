@@ -1,7 +1,7 @@
 """Attention over many queries (prefill), fused in one kernel. Decoding, a query or a few, is in decode.py.
 
 A fused block keeps a tile of queries and goes over the keys step by step: two matrix products and a softmax each.
-With a causal mask, blocks differ in length; the longest are handed out first.
+With a causal mask, blocks differ in length; kernels differ in which they hand out first.
 """
 
 from __future__ import annotations
@@ -113,19 +113,18 @@ def fused(
     device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, warm: bool = False
 ) -> KernelCost:
     """One kernel for all of attention; scores never leave the SM. `warm` keys lie in the L2."""
-    if spec.packs_heads and shape.queries < spec.queries:  # a tile has rows of all heads, the last of which see all
-        together = shape.queries * (shape.heads // shape.kv_heads)
-        shape = replace(shape, heads=shape.kv_heads, queries=together, causal=False)
-    tiles = ceil(shape.queries / spec.queries)
+    packed = shape.repeat if spec.packs_heads else 1
+    tiles = ceil(shape.queries * packed / spec.queries)
     step = step_cycles(device, spec, shape.d, precision)
-    counts = [ceil(_visible(shape, spec, tile) / spec.keys) for tile in reversed(range(tiles))]
-    streams = shape.batch * shape.heads
-    blocks = [(streams, sum(counts))] if spec.whole_heads else [(streams, count) for count in counts]
+    visible = [_visible(shape, spec.queries / packed, tile) for tile in reversed(range(tiles))]
+    counts = [ceil(keys / spec.keys) for keys in visible]
+    streams = shape.batch * shape.heads // packed
+    blocks = [(streams, sum(counts))] if spec.whole_heads else _handed_out(counts, streams, device.count, spec)
     work = _Work(_merged(blocks), step, spec.queries, spec.keys)
     missed = replay_heads(
-        [_visible(shape, spec, tile) / shape.keys for tile in reversed(range(tiles))],
+        [keys / shape.keys for keys in visible],
         streams,
-        shape.heads // shape.kv_heads,
+        shape.repeat // packed,
         keys_bytes(shape, precision) / (shape.batch * shape.kv_heads),
         own_bytes(shape, precision) / (streams * tiles),
         ceil(shape.keys / spec.keys),
@@ -133,7 +132,7 @@ def fused(
         device.kept_bytes,
         whole=spec.whole_heads,
     )
-    closed = _closed_bytes(device, shape, precision, tiles, device.count * spec.resident)
+    closed = _closed_bytes(device, shape, precision, tiles, shape.repeat // packed, device.count * spec.resident)
     if warm:
         missed, closed = Missed((0.0,)), own_bytes(shape, precision)
     return _cost(device, shape, precision, spec, work, missed, closed)
@@ -155,11 +154,13 @@ def own_bytes(shape: AttentionShape, precision: str) -> float:
     return all_bytes(shape, precision) - keys_bytes(shape, precision)
 
 
-def _closed_bytes(device: Device, shape: AttentionShape, precision: str, tiles: int, slots: int) -> float:
+def _closed_bytes(
+    device: Device, shape: AttentionShape, precision: str, tiles: int, sharing: int, slots: int
+) -> float:
     """Keys once, or once for every tile of queries where those that are used at once exceed the L2."""
     keys = keys_bytes(shape, precision)
     at_once = max(1.0, slots / tiles) * keys / (shape.kv_heads * shape.batch)
-    again = (shape.heads // shape.kv_heads) * tiles if min(keys, at_once) > device.kept_bytes else 1
+    again = sharing * tiles if min(keys, at_once) > device.kept_bytes else 1
     return own_bytes(shape, precision) + again * keys
 
 
@@ -171,15 +172,31 @@ def step_cycles(device: Device, kernel: AttentionKernelSpec, head_dim: int, prec
     return products + kernel.softmax_share * vector + kernel.step_latency
 
 
-def _visible(shape: AttentionShape, kernel: AttentionKernelSpec, tile: int) -> int:
-    """Keys that the last query of a tile may see."""
+def _visible(shape: AttentionShape, queries: float, tile: int) -> int:
+    """Keys that the last query of a tile of so many may see."""
     if not shape.causal:
         return shape.keys
-    last = min(shape.queries, (tile + 1) * kernel.queries)
+    last = min(shape.queries, ceil((tile + 1) * queries))
     return max(1, min(shape.keys, last + shape.keys - shape.queries))
 
 
-def _merged(blocks: list[tuple[int, int]]) -> tuple[tuple[int, float], ...]:
+def _handed_out(
+    counts: Sequence[int], streams: int, slots: int, kernel: AttentionKernelSpec
+) -> list[tuple[int, float]]:
+    """Blocks in the order in which they start, from their lengths, the longest first.
+
+    All heads may begin with their longest blocks. Where each begins with its shortest, the heads that run at once end
+    with their longest: of those that come last two rounds are laid out, which decide when the kernel ends.
+    """
+    if kernel.longest_first or counts[0] == counts[-1]:
+        return [(streams, count) for count in counts]
+    together = min(streams, ceil(slots / len(counts)))
+    last = [(together, count) for _ in range(min(2, streams // together)) for count in reversed(counts)]
+    earlier = streams * len(counts) - sum(each for each, _ in last)
+    return [(earlier, sum(counts) / len(counts)), *last] if earlier else last
+
+
+def _merged(blocks: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     """Blocks of equal length become one entry; of very many lengths, neighbours are taken as their mean."""
     joined: list[tuple[int, float]] = []
     together = ceil(len(blocks) / MOST_LENGTHS)

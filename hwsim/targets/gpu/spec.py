@@ -61,8 +61,9 @@ class AttentionKernelSpec(Spec):
     keys: KernelTile = Field(description="Keys and values of one step.")
     resident: PerCycle = Field(1, ge=1, description="Blocks that run on one SM at once.")
     whole_heads: bool = Field(False, description="One block takes all queries of a head, tile after tile.")
-    packs_heads: bool = Field(
-        False, description="Queries of heads that share keys fill one tile, where those of one head do not."
+    packs_heads: bool = Field(False, description="A tile has the same queries of all heads that share keys.")
+    longest_first: bool = Field(
+        True, description="Under a causal mask, blocks that see most keys start first; if not, those of each head last."
     )
     math_share: Share = Field(description="Share of the tensor cores' peak rate that its products reach.")
     softmax_share: float = Field(
