@@ -61,9 +61,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         words = f"{found:,} cycles simulated, {measured:,.0f} in RTL"
         kind = f"{record['r']} x {record['s']} windows"
         seconds = played.elapsed_fs / FEMTOSECONDS
-        residual = Residual(
-            "array_products", MACHINE, seconds, seconds * measured / found, purpose_of(MACHINE, name)
-        )
+        residual = Residual("array_products", MACHINE, seconds, seconds * measured / found, purpose_of(MACHINE, name))
         rows.append(ComparisonRow(name, kind, relative_error(found, measured), words, residual))
         yield rows[-1]
     words = f"layers where the mapper's choice is more than {AIM:.0%} slower than Gemmini's own"
@@ -105,8 +103,8 @@ def is_product(path: Path, record: Record) -> bool:
 
 
 def simulate_layer(path: Path, record: Record, choices: dict[str, object]) -> Outcome:
-    """A layer as `hwsim run` plays it, but for its results: 1 x 1 windows are a matrix product, and sums leave in 8 bits,
-    as Gemmini scales them on the way out."""
+    """A layer as `hwsim run` plays it, but that sums leave in 8 bits, as Gemmini scales them on the way out; 1 x 1
+    windows are a matrix product."""
     c, k, p, q, r, s, stride = (integer(path, record, name) for name in _LAYER)
     sizes = {
         "scratchpad.size": f"{BUFFERS * integer(path, record, 'scratchpad_rows') * INPUT_ROW} B",
