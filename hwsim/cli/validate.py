@@ -147,7 +147,7 @@ def _families(reports: dict[str, Report], table: BarTable) -> list[FamilyStandin
 
 def _data(report: Report, found: Sequence[FamilyStanding], *, own: bool = False) -> dict[str, Any]:
     """A report with the coverage of its error bars; single rows of measurements where the table is the user's own."""
-    own = [each for each in found if report.family in each.checks]
+    families = [each for each in found if report.family in each.checks]
     return {
         **report.to_dict(own=own),
         "error_bars": [
@@ -171,7 +171,7 @@ def _data(report: Report, found: Sequence[FamilyStanding], *, own: bool = False)
                 ],
                 "machines": [_machine_data(row) for row in each.machines],
             }
-            for each in own
+            for each in families
         ],
     }
 
