@@ -344,7 +344,7 @@ def _energy(store: StoreSpec, count: LevelAccesses) -> Fraction:
 
 
 WHAT = "energy against measured chips and against the counts of other programs"
-LAYER_BAR, UNFITTED_BAR, SWEEP_BAR = 0.06, 0.08, 0.05
+LAYER_BAR, UNFITTED_BAR, SWEEP_BAR = 0.06, 0.10, 0.05
 
 
 def validate(data: Path | None = None, count: int | None = None, seed: int = 0) -> Progress:
