@@ -204,15 +204,17 @@ _VALIDATION = """\
 # How far off
 
 Every family of measurements that hwsim was compared with, as `hwsim validate --write` found it. Rows that a
-constant may have been fitted on are not among the rows here: a hash of the shape decides, whatever the machine. Of
-the rows that are left, one half makes the error bars and the other half judges them. [How to read an error
-bar](../how-to/read-an-error-bar.md) says what they mean.
+constant may have been fitted on are not among the rows here: a hash of the shape decides, whatever the machine. The
+rows that are left make the error bars, in two halves, and each row is judged by the bars of the half that it is not
+in. [How to read an error bar](../how-to/read-an-error-bar.md) says what they mean. Single rows are not shown: models
+are judged on them, and who looks at them can fit to them.
 
 - **error**: |simulated - measured| / measured, the mean over rows, every machine counting alike.
 - **within**: the share of the judging rows that lie inside their bar, which is made for 80 %; 75 to 85 % are wanted
   where there are 50 of them or more.
 - **unseen machine**: the same with the machine of each row left out of the table, as if it had never been measured.
   Nothing where fewer than two machines would be left.
+- **furthest off**: the decade of simulated times with the largest mean error.
 - **half a bar**: half of the interval over the simulated number, on average.
 
 Where an aim is given, it is the mean error (or median, where it says so) that the model is to stay below.
@@ -272,8 +274,8 @@ _WHY = {
         "there, times are off by a factor. Bars are of h100 and h200 alone."
     ),
     "served_output_token": (
-        "One group of h200 shows times of decoding alone, as if prompts were found in a cache. On h200 the bars are "
-        "too narrow: the rows that made them are of other engines than those that judged them."
+        "One group of h200 shows times of decoding alone, as if prompts were found in a cache. On h200 bars are too "
+        "narrow: rows of one engine and model are off together."
     ),
     "gpu_power_sweep": "One instruction over arithmetic intensity: the prices were fitted on such rows.",
 }

@@ -65,7 +65,8 @@ def validate_command(
     found = _families(reports, table)
     if family is not None:
         report = reports[family]
-        output.show(lambda: _data(report, found), lambda: _print_report(report, found))
+        own = data is not None and not data.is_dir()
+        output.show(lambda: _data(report, found, own=own), lambda: _print_report(report, found, own=own))
     else:
         output.show(
             lambda: {name: _data(report, found) for name, report in reports.items()},
@@ -122,15 +123,13 @@ def _write(reports: dict[str, Report]) -> BarTable:
     """New bars for the families that were compared; those of others stay as they are."""
     from hwsim.files import write_text
     from hwsim.results.bar_table import TIME, BarTable, shipped_table, table_file
-    from hwsim.validation.residual import make_table, makers_and_judges, table_text
+    from hwsim.validation.residual import make_table, table_text
     from hwsim.validation.standing import read_standings, standing_file, standing_text, standings
 
-    residuals = [row.residual for each in reports.values() for row in each.results if row.residual is not None]
-    makers, _ = makers_and_judges(residuals)
-    made = make_table(makers)
+    made = make_table(row.residual for each in reports.values() for row in each.results if row.residual is not None)
     renewed = {(each.quantity, each.family, each.machine) for each in made.groups}
     kept = [each for each in shipped_table().groups if (each.quantity, each.family, each.machine) not in renewed]
-    table = BarTable(sorted((*kept, *made.groups), key=lambda g: (g.quantity, g.family, g.machine, g.decade)))
+    table = BarTable(sorted((*kept, *made.groups), key=lambda g: (g.quantity, g.family, g.machine, g.decade, g.half)))
     write_text(table_file(), table_text(table))
     rows = [each for each in read_standings(standing_file()) if each.check not in reports]
     rows += [each for name, report in reports.items() for each in standings(name, report, table)]
@@ -146,11 +145,11 @@ def _families(reports: dict[str, Report], table: BarTable) -> list[FamilyStandin
     return by_family(row for name, report in reports.items() for row in standings(name, report, table))
 
 
-def _data(report: Report, found: Sequence[FamilyStanding]) -> dict[str, Any]:
-    """A report with the coverage of its error bars."""
-    own = [each for each in found if report.family in each.checks]
+def _data(report: Report, found: Sequence[FamilyStanding], *, own: bool = False) -> dict[str, Any]:
+    """A report with the coverage of its error bars; single rows of measurements where the table is the user's own."""
+    families = [each for each in found if report.family in each.checks]
     return {
-        **report.to_dict(),
+        **report.to_dict(own=own),
         "error_bars": [
             {
                 "quantity": each.quantity,
@@ -172,7 +171,7 @@ def _data(report: Report, found: Sequence[FamilyStanding]) -> dict[str, Any]:
                 ],
                 "machines": [_machine_data(row) for row in each.machines],
             }
-            for each in own
+            for each in families
         ],
     }
 
@@ -244,7 +243,7 @@ def _print_legend(console: Any) -> None:
     console.print(words, style="dim", soft_wrap=True)
 
 
-def _print_report(report: Report, found: Sequence[FamilyStanding]) -> None:
+def _print_report(report: Report, found: Sequence[FamilyStanding], *, own: bool) -> None:
     from rich import box
     from rich.table import Table
 
@@ -259,7 +258,9 @@ def _print_report(report: Report, found: Sequence[FamilyStanding]) -> None:
     table.add_section()
     table.add_row("all", *_cells(report.total), style="bold")
     console.print(table)
-    for row in report.worst:
+    for part in report.parts:
+        console.print(f"  {part}", soft_wrap=True)
+    for row in report.worst(own=own):
         console.print(f"  off by {row.error:.2%}: {row.id} ({row.group}) {row.detail}")
     for note in report.notes:
         console.print(f"  {note}")

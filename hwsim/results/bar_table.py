@@ -1,12 +1,13 @@
 """Error bars: how far off a time, an energy or a power is likely to be, from measurements that nothing was fitted to.
 
 `hwsim/validation/data/error_bars.csv` holds how measured numbers lie around simulated ones, by quantity, family of
-kernels, machine and decade of the simulated time: quantiles of log(measured / simulated). `hwsim validate --write`
-makes it. A bar is the interval in which a stated share of unseen measurements lies:
+kernels, machine, decade of the simulated time and half of the shapes: quantiles of log(measured / simulated). `hwsim
+validate --write` makes it. A bar is the interval in which a stated share of unseen measurements lies:
 
 - on a measured machine: its own rows of the family and decade, drawn towards its other decades and towards other
   machines, so that three rows alone decide nothing;
-- on any other machine: all machines of the family with one vote each, widened for there being few of them;
+- on any other machine: all machines of the family with one vote each, widened until it would have held as often as it
+  says for each of them, left out in turn;
 - of a run with several parts: errors of one family go together and are added up; those of different families are
   independent, and add up as squares.
 """
@@ -39,6 +40,8 @@ VOTE_ROWS = 20
 FEW_ROWS = {2: 6.7, 3: 2.6, 4: 1.8, 5: 1.45, 6: 1.3, 7: 1.15, 8: 1.06}
 """How much further a new row may lie than the outermost of so few: for 80 % of a normal sample, Student's t over half
 the expected range."""
+PRIOR_MACHINES = 3
+"""How much wider bars for other machines have to be is drawn towards the usual widening as by so many machines."""
 TWO_MACHINES = 2.4
 """How much further apart machines may lie than two do: Student's t over the normal quantile, for 80 % of them."""
 MOST_UNKNOWN = 0.05
@@ -61,6 +64,8 @@ class BarGroup:
     rows: int
     points: tuple[float, ...]
     """Quantiles of log(measured / simulated), at LEVELS."""
+    half: str = ""
+    """Which half of the shapes its rows have: validation judges the rows of each by the other."""
 
 
 def decade_of(seconds: float) -> int:
@@ -82,6 +87,11 @@ class Interval:
         """Both ends further from the middle."""
         low, high = (self.middle + factor * (end - self.middle) for end in (self.low, self.high))
         return replace(self, low=low, high=high)
+
+    def distance(self, value: float) -> float:
+        """How far from the middle a value lies, in parts of the way to the end on its side."""
+        way = self.high - self.middle if value > self.middle else self.middle - self.low
+        return abs(value - self.middle) / way if way else 1.0
 
     def shrunk(self, wider: Interval) -> Interval:
         """Drawn towards the interval of a wider group, by as much as a few rows of that would."""
@@ -123,11 +133,18 @@ class BarTable:
 
     def __init__(self, groups: Iterable[BarGroup]) -> None:
         self.groups = tuple(groups)
-        self._families: dict[tuple[str, str], dict[str, dict[int, BarGroup]]] = {}
+        self._families: defaultdict[tuple[str, str], dict[str, dict[int, BarGroup]]] = defaultdict(dict)
         self._found: dict[tuple[str, str, str | None, int, float, str], Interval | None] = {}
+        self._spreads: dict[tuple[str, str, frozenset[str]], float] = {}
+        alike: defaultdict[tuple[str, str, str, int], list[BarGroup]] = defaultdict(list)
         for group in self.groups:
-            family = self._families.setdefault((group.quantity, group.family), {})
-            family.setdefault(group.machine, {})[group.decade] = group
+            alike[group.quantity, group.family, group.machine, group.decade].append(group)
+        for (quantity, family, machine, decade), halves in alike.items():
+            self._families[quantity, family].setdefault(machine, {})[decade] = _joined(halves)
+
+    def of_half(self, half: str) -> BarTable:
+        """What rows of one half of the shapes say alone."""
+        return BarTable(group for group in self.groups if group.half == half)
 
     def machines(self, quantity: str, family: str) -> tuple[str, ...]:
         """Those on which a family was measured."""
@@ -157,10 +174,30 @@ class BarTable:
         self, quantity: str, family: str, machine: str | None, decade: int, coverage: float, without: str
     ) -> Interval | None:
         known = {name: each for name, each in self._families.get((quantity, family), {}).items() if name != without}
-        if machine not in known:
-            return _unseen(list(known.values()), decade, coverage)
-        others = _unseen([groups for name, groups in known.items() if name != machine], decade, coverage)
-        return _own(known[machine], decade, coverage, others)
+        others = [groups for name, groups in known.items() if name != machine]
+        strange = _unseen(others, decade, coverage)
+        if strange is not None:
+            strange = strange.widened(self._spread(quantity, family, others))
+        return strange if machine not in known else _own(known[machine], decade, coverage, strange)
+
+    def _spread(self, quantity: str, family: str, machines: Sequence[Mapping[int, BarGroup]]) -> float:
+        """How much wider than the spread of its rows the bar of a family has to be for a machine that is not among
+        them: so that it holds as often as it says for each of them, left out in turn, and for one more."""
+        key = quantity, family, frozenset(next(iter(each.values())).machine for each in machines)
+        if key not in self._spreads:
+            count = len(machines)
+            usual = own = sqrt(1 + 1 / count)
+            distances: list[tuple[float, float]] = []
+            for number, groups in enumerate(machines):
+                others = [*machines[:number], *machines[number + 1 :]]
+                vote = _vote(groups) / sum(each.rows for each in groups.values())
+                for decade, group in groups.items():
+                    if (found := _unseen(others, decade, COVERAGE)) is not None:
+                        distances += [(found.distance(value), vote * group.rows) for value in group.points]
+            if distances:
+                own = quantile(distances, COVERAGE + (1 - COVERAGE) / (count + 1))
+            self._spreads[key] = (count * own + PRIOR_MACHINES * usual) / (count + PRIOR_MACHINES)
+        return self._spreads[key]
 
 
 def _own(groups: Mapping[int, BarGroup], decade: int, coverage: float, others: Interval | None) -> Interval | None:
@@ -175,7 +212,7 @@ def _own(groups: Mapping[int, BarGroup], decade: int, coverage: float, others: I
         return whole.widened(FEW_ROWS[rows])
     if decade in groups:
         # how far out the ends lie follows from all rows: a decade of few is drawn towards them anyway
-        own = interval_of(_points([groups[decade]]), rows, coverage)
+        own = interval_of(_points([groups[decade]]), groups[decade].rows + PRIOR_ROWS, coverage)
         whole = replace(own, rows=groups[decade].rows).shrunk(whole)
     return replace(whole, rows=rows)
 
@@ -188,13 +225,11 @@ def _unseen(machines: Sequence[Mapping[int, BarGroup]], decade: int, coverage: f
     for groups in machines:
         own = _points([groups[decade]]) if decade in groups else []
         rows = groups[decade].rows if own else 0
-        whole = sum(each.rows for each in groups.values())
-        vote = whole / (whole + VOTE_ROWS)
+        vote = _vote(groups)
         points += _weighing(own, vote * rows / (rows + PRIOR_ROWS))
         points += _weighing(_points(groups.values()), vote * PRIOR_ROWS / (rows + PRIOR_ROWS))
     rows = sum(each.rows for groups in machines for each in groups.values())
     found = interval_of(points, rows, coverage, len(machines))
-    found = found.widened(sqrt(1 + 1 / len(machines)))
     if len(machines) > 2:
         return found
     one, other = (quantile(_points(groups.values()), 0.5) for groups in machines)
@@ -202,9 +237,35 @@ def _unseen(machines: Sequence[Mapping[int, BarGroup]], decade: int, coverage: f
     return replace(found, low=found.low - further, high=found.high + further)
 
 
+def _vote(groups: Mapping[int, BarGroup]) -> float:
+    whole = sum(each.rows for each in groups.values())
+    return whole / (whole + VOTE_ROWS)
+
+
+def _joined(halves: Sequence[BarGroup]) -> BarGroup:
+    """Rows of both halves as one group, whose points are those of the two: the one with more rows has more of them."""
+    first, *more = halves
+    if not more:
+        return first
+    rows = sum(each.rows for each in halves)
+    points: list[float] = []
+    for each in halves:
+        count = max(1, round(len(LEVELS) * each.rows / rows))
+        places = [(2 * number + 1) / (2 * count) * len(LEVELS) - 0.5 for number in range(count)]
+        points += [_between(each.points, place) for place in places]
+    return replace(first, rows=rows, points=tuple(sorted(points)), half="")
+
+
+def _between(points: Sequence[float], place: float) -> float:
+    """A point that may lie between two."""
+    low = min(len(points) - 1, floor(place))
+    high = min(len(points) - 1, low + 1)
+    return points[low] + (points[high] - points[low]) * (place - low)
+
+
 def _points(groups: Iterable[BarGroup]) -> list[tuple[float, float]]:
     """The quantiles of groups, each group with the weight of its rows."""
-    return [(value, each.rows / len(LEVELS)) for each in groups for value in each.points]
+    return [(value, each.rows / len(each.points)) for each in groups for value in each.points]
 
 
 def _weighing(points: Points, weight: float) -> list[tuple[float, float]]:
@@ -215,7 +276,15 @@ def _weighing(points: Points, weight: float) -> list[tuple[float, float]]:
 
 # The file -------------------------------------------------------------------------------------------------------------
 
-COLUMNS = ("quantity", "family", "machine", "decade", "rows", *(f"q{round(100 * level):02d}" for level in LEVELS))
+COLUMNS = (
+    "quantity",
+    "family",
+    "machine",
+    "decade",
+    "half",
+    "rows",
+    *(f"q{round(100 * level):02d}" for level in LEVELS),
+)
 
 
 def table_file() -> Path:
@@ -233,7 +302,7 @@ def read_bars(path: Path) -> BarTable:
         return BarTable(
             BarGroup(
                 row["quantity"], row["family"], row["machine"], int(row["decade"]), int(row["rows"]),
-                tuple(float(row[name]) for name in COLUMNS[5:]),
+                tuple(float(row[name]) for name in COLUMNS[6:]), row["half"],
             )
             for row in csv.DictReader(file)
         )  # fmt: skip

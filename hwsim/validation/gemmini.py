@@ -103,8 +103,8 @@ def is_product(path: Path, record: Record) -> bool:
 
 
 def simulate_layer(path: Path, record: Record, choices: dict[str, object]) -> Outcome:
-    """A layer as `hwsim run` plays it, but for its results: 1 x 1 windows are a matrix product; sums leave in 8 bits,
-    as Gemmini scales them on the way out."""
+    """A layer as `hwsim run` plays it, but that sums leave in 8 bits, as Gemmini scales them on the way out; 1 x 1
+    windows are a matrix product."""
     c, k, p, q, r, s, stride = (integer(path, record, name) for name in _LAYER)
     sizes = {
         "scratchpad.size": f"{BUFFERS * integer(path, record, 'scratchpad_rows') * INPUT_ROW} B",

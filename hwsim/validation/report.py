@@ -1,4 +1,8 @@
-"""What a comparison found: rows, matches, error statistics per group, the worst rows; and the families, by name."""
+"""What a comparison found: rows, matches, error statistics per group, what is furthest off; and the families, by name.
+
+Measurements that a model is judged on are never shown row by row: who has looked at them can fit to them. What is
+furthest off is shown by family, machine and size; single rows of exact comparisons, and of a table of the user's own.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,13 @@ from statistics import mean, median
 from typing import Any, cast
 
 from hwsim.errors import InputError
+from hwsim.text import seconds
 from hwsim.validation.residual import Residual
+from hwsim.validation.split import FIT
 
-WORST_ROWS = 10
+WORST_ROWS, WORST_PARTS = 10, 5
+FEWEST_ROWS = 5
+"""Fewer measured rows are no part of their own."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,32 @@ class Statistics:
 
 
 @dataclass(frozen=True)
+class ReportPart:
+    """Measured rows of one family and machine whose simulated times are alike."""
+
+    family: str
+    machine: str
+    decade: int
+    rows: int
+    error: float
+    """On average, relative."""
+    ratio: float
+    """Simulated over measured, in the median."""
+
+    @classmethod
+    def of(cls, family: str, machine: str, decade: int, rows: Sequence[Residual]) -> ReportPart:
+        ratio = median(row.simulated / row.measured for row in rows)
+        return cls(family, machine, decade, len(rows), mean(row.error for row in rows), ratio)
+
+    def __str__(self) -> str:
+        size = f"{seconds(10.0**self.decade)} to {seconds(10.0 ** (self.decade + 1))}"
+        return (
+            f"{self.family} on {self.machine}, {size}: off by {self.error:.1%} on average over {self.rows} rows, "
+            f"{self.ratio:.2f} of what was measured in the median"
+        )
+
+
+@dataclass(frozen=True)
 class Report:
     """The result of `hwsim validate FAMILY`."""
 
@@ -88,18 +122,29 @@ class Report:
         return {name: Statistics.of(rows[name]) for name in sorted(rows)}
 
     @property
-    def worst(self) -> tuple[ComparisonRow, ...]:
-        """The rows that are furthest off, those that match left out."""
-        off = sorted((row for row in self.results if not row.matched), key=lambda row: (-row.error, row.id))
-        return tuple(off[:WORST_ROWS])
+    def parts(self) -> list[ReportPart]:
+        """Measured rows by family, machine and size, the worst first."""
+        found: defaultdict[tuple[str, str, int], list[Residual]] = defaultdict(list)
+        for row in self.results:
+            if row.residual is not None and row.residual.is_usable and row.residual.purpose != FIT:
+                found[row.residual.family, row.residual.machine, row.residual.decade].append(row.residual)
+        parts = (ReportPart.of(*name, rows) for name, rows in found.items() if len(rows) >= FEWEST_ROWS)
+        return sorted(parts, key=lambda part: -part.error)[:WORST_PARTS]
 
-    def to_dict(self) -> dict[str, Any]:
+    def worst(self, *, own: bool) -> tuple[ComparisonRow, ...]:
+        """The rows that are furthest off, without those that match; measured ones where the table is the user's own."""
+        shown = (row for row in self.results if not row.matched and (own or row.residual is None))
+        return tuple(sorted(shown, key=lambda row: (-row.error, row.id))[:WORST_ROWS])
+
+    def to_dict(self, *, own: bool = False) -> dict[str, Any]:
         return {
             "family": self.family,
             **asdict(self.total),
             "groups": {name: asdict(statistics) for name, statistics in self.groups.items()},
+            "worst_parts": [asdict(part) for part in self.parts],
             "worst": [
-                {name: row[name] for name in ("id", "group", "error", "detail")} for row in map(asdict, self.worst)
+                {"id": row.id, "group": row.group, "error": row.error, "detail": row.detail}
+                for row in self.worst(own=own)
             ],
             "bars": [asdict(bar) for bar in self.bars],
             "notes": list(self.notes),

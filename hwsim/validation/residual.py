@@ -1,7 +1,8 @@
 """Residuals: what was measured beside what was simulated, row by row; and intervals made of them.
 
-Rows that a constant may have been fitted on never count. Of the others, one half by a hash of the shape makes the
-intervals, and the other half judges them: `hwsim/validation/split.py` decides.
+Rows that a constant may have been fitted on never count. The others make the intervals, in two halves by a hash of the
+shape: `hwsim/validation/split.py` decides. A row is judged by the intervals of the half that it is not in: they have
+never seen its shape, and a draw that makes the bars of one half too wide makes those of the other too narrow.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from math import isfinite, log
 import numpy as np
 
 from hwsim.results.bar_table import COLUMNS, COVERAGE, LEVELS, TIME, BarGroup, BarTable, decade_of
-from hwsim.validation.split import FIT, INTERVAL, JUDGE, Purpose
+from hwsim.validation.split import FIRST, FIT, SECOND, Purpose
 
 FEWEST = 20
-"""Where a family has fewer unfitted rows than this on a machine, all of them make intervals and none judges."""
+"""Where a family has fewer unfitted rows than this on a machine, they make intervals and none judges."""
 
 
 @dataclass(frozen=True)
@@ -59,30 +60,22 @@ def usable(residuals: Iterable[Residual]) -> list[Residual]:
     return [each for each in residuals if each.purpose != FIT and each.is_usable]
 
 
-def makers_and_judges(residuals: Iterable[Residual]) -> tuple[list[Residual], list[Residual]]:
-    """Rows that make intervals, and rows that judge them; where there are few, there are no judges."""
+def judges(residuals: Iterable[Residual]) -> list[Residual]:
+    """Rows that judge intervals; where there are few, there are none."""
     groups: defaultdict[tuple[str, str, str], list[Residual]] = defaultdict(list)
     for each in usable(residuals):
         groups[each.quantity, each.family, each.machine].append(each)
-    makers: list[Residual] = []
-    judges: list[Residual] = []
-    for rows in groups.values():
-        if len(rows) < FEWEST:
-            makers += rows
-        else:
-            makers += [each for each in rows if each.purpose == INTERVAL]
-            judges += [each for each in rows if each.purpose == JUDGE]
-    return makers, judges
+    return [each for rows in groups.values() if len(rows) >= FEWEST for each in rows]
 
 
 def make_table(residuals: Iterable[Residual]) -> BarTable:
-    """The quantiles of each group of rows."""
-    groups: defaultdict[tuple[str, str, str, int], list[float]] = defaultdict(list)
-    for each in residuals:
-        groups[each.quantity, each.family, each.machine, each.decade].append(each.log_ratio)
+    """The quantiles of each group of rows, half by half."""
+    groups: defaultdict[tuple[str, str, str, int, str], list[float]] = defaultdict(list)
+    for each in usable(residuals):
+        groups[each.quantity, each.family, each.machine, each.decade, each.purpose].append(each.log_ratio)
     return BarTable(
-        BarGroup(*name, rows=len(values), points=tuple(float(point) for point in np.quantile(values, LEVELS)))
-        for name, values in sorted(groups.items())
+        BarGroup(*name, len(values), tuple(float(point) for point in np.quantile(values, LEVELS)), half)
+        for (*name, half), values in sorted(groups.items())
     )
 
 
@@ -93,7 +86,7 @@ def table_text(table: BarTable) -> str:
     writer.writerow(COLUMNS)
     for each in table.groups:
         points = (f"{point:.4f}" for point in each.points)
-        writer.writerow([each.quantity, each.family, each.machine, each.decade, each.rows, *points])
+        writer.writerow([each.quantity, each.family, each.machine, each.decade, each.half, each.rows, *points])
     return text.getvalue()
 
 
@@ -114,13 +107,16 @@ class Coverage:
 def coverage_of(
     residuals: Sequence[Residual], table: BarTable, coverage: float = COVERAGE, *, unseen: bool = False
 ) -> Coverage:
-    """With `unseen`, as if the machine of each row had never been measured."""
+    """Each row by the other half of the table; with `unseen`, as if the row's machine had never been measured."""
+    other = {FIRST: table.of_half(SECOND), SECOND: table.of_half(FIRST)}
     inside = rows = 0
     widths = 0.0
     for each in residuals:
         seconds = each.simulated if each.seconds is None else each.seconds
         without = each.machine if unseen else ""
-        found = table.interval(each.quantity, each.family, each.machine, seconds, coverage, without=without)
+        found = other[each.purpose].interval(
+            each.quantity, each.family, each.machine, seconds, coverage, without=without
+        )
         if found is not None:
             rows += 1
             inside += found.low <= each.log_ratio <= found.high

@@ -1,7 +1,7 @@
 """Which rows a model may be fitted on, and which it is reported on: halves that a hash of the shape decides.
 
 The machine is no part of the shape, so a constant that was fitted on one GPU has not seen the same shape on another.
-Of the rows that are reported on, one half makes the error bars, and the other half judges them.
+The rows that are reported on make the error bars, in two halves, each of which judges the bars of the other one.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Literal
 
-Purpose = Literal["fit", "interval", "judge"]
+Purpose = Literal["fit", "first", "second"]
 FIT: Purpose = "fit"
-INTERVAL: Purpose = "interval"
-JUDGE: Purpose = "judge"
+FIRST: Purpose = "first"
+SECOND: Purpose = "second"
 
 
 def is_held_out(*shape: object) -> bool:
@@ -21,13 +21,13 @@ def is_held_out(*shape: object) -> bool:
 
 
 def purpose_of(*shape: object) -> Purpose:
-    """What rows of this shape are for: to be fitted on, to make error bars, or to judge them."""
+    """What rows of this shape are for: to be fitted on, or one of the halves that make error bars and judge them."""
     return unfitted_half(*shape) if is_held_out(*shape) else FIT
 
 
 def unfitted_half(*shape: object) -> Purpose:
-    """The same where nothing is fitted to any row: to make error bars, or to judge them."""
-    return INTERVAL if _hash(shape)[1] % 2 else JUDGE
+    """The same where nothing is fitted to any row."""
+    return FIRST if _hash(shape)[1] % 2 else SECOND
 
 
 def _hash(shape: tuple[object, ...]) -> bytes:

@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import mean, median
 
 from hwsim.results.bar_table import BarTable
+from hwsim.text import seconds
 from hwsim.validation.report import ComparisonRow, Report
-from hwsim.validation.residual import Coverage, Residual, coverage_of, makers_and_judges
+from hwsim.validation.residual import Coverage, Residual, coverage_of, judges
 from hwsim.validation.split import FIT
 from hwsim.validation.table import shipped
 
@@ -81,7 +82,7 @@ class Standing:
     unseen_inside: int
     """The same with the machine left out of the table."""
     worst: str
-    """The row that is furthest off, and by how much."""
+    """The decade of simulated times that is furthest off, and by how much."""
 
 
 def standings(check: str, report: Report, table: BarTable) -> list[Standing]:
@@ -99,9 +100,8 @@ def standings(check: str, report: Report, table: BarTable) -> list[Standing]:
             groups[key].append(row)
     for (family, machine), count in report.for_fits.items():
         fitted["time", family, machine] += count
-    _, judges = makers_and_judges(row.residual for row in report.results if row.residual is not None)
     judged: defaultdict[tuple[str, str, str], list[Residual]] = defaultdict(list)
-    for each in judges:
+    for each in judges(row.residual for row in report.results if row.residual is not None):
         judged[each.quantity, each.family, each.machine].append(each)
     standing = []
     for key, rows in sorted(groups.items()):
@@ -114,8 +114,12 @@ def _standing(
     check: str, key: tuple[str, str, str], rows: Sequence[ComparisonRow], fitted: int, seen: Coverage, unseen: Coverage
 ) -> Standing:
     errors = [row.error for row in rows]
-    worst = max(rows, key=lambda row: (row.error, row.id))
-    words = f"{worst.id}: {worst.detail}" if worst.detail else worst.id
+    decades: defaultdict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.residual is not None:
+            decades[row.residual.decade].append(row.error)
+    decade, off = max(decades.items(), key=lambda item: (mean(item[1]), item[0]))
+    words = f"{seconds(10.0**decade)} to {seconds(10.0 ** (decade + 1))}: {mean(off):.1%}, {len(off)} rows"
     return Standing(
         check, *key, fitted, len(rows), mean(errors), median(errors), seen.rows, seen.inside, seen.width, unseen.rows,
         unseen.inside, words,

@@ -31,7 +31,7 @@ from hwsim.targets.systolic.why import array_use
 from hwsim.trace.nest import Instructions
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual
-from hwsim.validation.split import INTERVAL
+from hwsim.validation.split import FIRST
 from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables
 
 WHAT = "TOPS of stacks of layers on tpu_v1, against measurements published at ISCA 2017"
@@ -87,7 +87,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         share = _share(outcome, "weights")
         words = f"{tops:.1f} TOPS simulated, {app.tops} measured; weight stalls {share:.0%}, {app.stall:.0%} measured"
         seconds = outcome.elapsed_fs / FEMTOSECONDS
-        residual = Residual("array_products", machine.name, seconds, seconds * tops / app.tops, INTERVAL)
+        residual = Residual("array_products", machine.name, seconds, seconds * tops / app.tops, FIRST)
         rows.append(ComparisonRow(app.name, "claimed" if app.claimed else "not claimed", error, words, residual))
         yield rows[-1]
         limit = TOPS_BAR if app.claimed else TOPS_AIM

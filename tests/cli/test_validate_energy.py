@@ -58,12 +58,10 @@ def test_exactly_two_constants_of_the_chip_are_fitted() -> None:
 
 
 def test_the_constants_in_the_file_are_nearly_those_of_the_fit() -> None:
-    """They were fitted on AlexNet before its layers took the mappings of their measured traffic; the screen says by how
-    much a fit would change them now."""
     layers = [layer for layer in read_layers(shipped("eyeriss.csv")) if layer.network == FITTED]
     dynamic, static = fit(layers)
-    assert dynamic == pytest.approx(1, abs=0.06)
-    assert static == pytest.approx(1, abs=0.06)
+    assert dynamic == pytest.approx(1, abs=0.01)
+    assert static == pytest.approx(1, abs=0.01)
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:

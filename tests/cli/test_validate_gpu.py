@@ -61,6 +61,17 @@ def test_a_table_without_an_id_column_names_rows_by_their_line(table: Table) -> 
     assert "line 2" in [row["id"] for row in report["worst"]]
 
 
+def test_rows_that_judge_are_not_shown_one_by_one(table: Table) -> None:
+    """By family, machine and size alone; rows of the user's own table are."""
+    outcome = hwsim("validate", "gpu", "--sample", "12")
+    report = json.loads(hwsim("validate", "gpu", "--sample", "12", "--json", "-").out)
+    assert report["worst"] == []
+    assert {"family", "machine", "decade", "rows", "error", "ratio"} == set(report["worst_parts"][0])
+    assert min(part["rows"] for part in report["worst_parts"]) >= 5
+    assert "on average over" in outcome.out and "simulated, " not in outcome.out
+    assert json.loads(hwsim("validate", "gpu", "--data", str(table()), "--json", "-").out)["worst"]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

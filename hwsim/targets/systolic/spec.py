@@ -56,8 +56,8 @@ class DmaSpec(Spec):
     )
     writing: BandwidthField | None = Field(
         None,
-        description="What one of `writers` moves, in requests as full as rows of results make them; no limit "
-        "if not given.",
+        description="What one of `writers` moves, in requests as full as rows of the array's results make them; no "
+        "limit if not given.",
     )
 
 
