@@ -19,7 +19,7 @@ pickling (sweep workers) and re-raising (SimPy).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hwsim.data import dataclass
 
 
 class HwsimError(Exception):

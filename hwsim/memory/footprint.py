@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.memory.counters import CacheCounters, DramCounters
+from hwsim.memory.counters import CacheCounters, DramCounters, Topology
 from hwsim.memory.dram import Dram
 from hwsim.memory.hierarchy import Traffic
-from hwsim.memory.topology import Topology
 from hwsim.spec.memory import CacheSpec, DramSpec
 from hwsim.trace.nest import Access, Nest
 

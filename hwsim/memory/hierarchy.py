@@ -11,18 +11,17 @@ run compression and warping change no count and no state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.memory.counters import CacheCounters, DramCounters
+from hwsim.data import dataclass
+from hwsim.memory.counters import CacheCounters, DramCounters, Topology
 from hwsim.memory.coupled import CoupledCaches
 from hwsim.memory.dram import Dram
 from hwsim.memory.stream import StreamCaches, can_stream
-from hwsim.memory.topology import Topology
 from hwsim.memory.warp import Progress, replay_warped
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import CacheSpec, DramSpec

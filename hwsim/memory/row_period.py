@@ -11,13 +11,13 @@ at the most, and a division tells in which.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, lcm
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwsim.data import dataclass
 from hwsim.jit import compiled, inlined
 from hwsim.memory.counters import DRAM_BYTES_READ, DRAM_BYTES_WRITTEN, DRAM_READS, DRAM_WRITES, ROW_CONFLICTS, ROW_HITS
 from hwsim.memory.dram import BANK, BURST, CHANNEL, COUNT, OPEN_PAGE, RANK, ROW, SHIFT, SHIFTS, WEIGHT, Dram

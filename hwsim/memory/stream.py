@@ -17,7 +17,6 @@ argument its fifth pass stands for all later ones; level l is steady from pass 2
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hwsim.data import dataclass, replace
 from hwsim.jit import called, compiled
 from hwsim.memory.counters import (
     BYTES_EVICTED,
@@ -37,11 +37,11 @@ from hwsim.memory.counters import (
     WRITEBACKS,
     WRITES,
     CacheCounters,
+    Topology,
 )
 from hwsim.memory.dram import Dram, drain
 from hwsim.memory.filter import EMPTY, INFINITE, OFFSET, POLICY, SETS, WAYS, Levels, pump, rehash, through
 from hwsim.memory.replacement import FIRST_HASH_SIZE, LRU, POLICIES
-from hwsim.memory.topology import Topology
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import MAX_ACCESSES, Access, Nest
 from hwsim.trace.walk import (

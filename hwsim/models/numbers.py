@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hwsim.data import dataclass
 from hwsim.numerics.datapath import find_datapath
 from hwsim.ops.model import ModelWorkload
 

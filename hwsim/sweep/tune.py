@@ -14,12 +14,12 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from time import monotonic, process_time
 
 from hwsim.api import prepare, run_all
+from hwsim.data import dataclass, field, replace
 from hwsim.engine.play import play
 from hwsim.errors import InputError
 from hwsim.program.build import build_kernel
@@ -68,6 +68,9 @@ class Budget:
 
     points: int | None = None
     seconds: float | None = None
+
+
+_USUAL = Budget()
 
 
 @dataclass
@@ -158,7 +161,7 @@ def tune(
     metric: str,
     store: ResultStore,
     *,
-    budget: Budget = Budget(),
+    budget: Budget = _USUAL,
     jobs: int | None = None,
     watch: Watcher = lambda doing, done, total: None,
     default_first: bool = False,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
+
+from hwsim.data import dataclass, replace
 
 Data = dict[str, Any]
 
