@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
@@ -107,6 +108,7 @@ class EnergyPrice:
         return f"{plain(self.picojoules)} pJ" + ("/bit" if self.per == "bit" else "")
 
 
+@lru_cache(maxsize=4096)
 def plain(amount: Fraction) -> str:
     """The shortest exact decimal where there is one; otherwise twelve digits."""
     if amount.denominator == 1:

@@ -36,6 +36,9 @@ class Counters:
     def __sub__(self, other: Self) -> Self:
         return type(self)(*map(sub, vars(self).values(), vars(other).values()))
 
+    def __mul__(self, times: int) -> Self:
+        return type(self)(*(times * count for count in vars(self).values()))
+
     def to_dict(self) -> dict[str, int]:
         return dict(vars(self))
 

@@ -41,6 +41,16 @@ class Traffic:
     skipped: int
     """Accesses that were not walked because their period repeated."""
 
+    def __mul__(self, times: int) -> Traffic:
+        """Of so many equal nests."""
+        return Traffic(
+            levels={name: counters * times for name, counters in self.levels.items()},
+            dram=self.dram * times,
+            misses={name: tuple(times * count for count in row) for name, row in self.misses.items()},
+            accesses=times * self.accesses,
+            skipped=times * self.skipped,
+        )
+
     def __add__(self, more: Traffic) -> Traffic:
         """Of two parts of one nest, both together."""
         return Traffic(

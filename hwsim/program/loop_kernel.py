@@ -236,7 +236,7 @@ class LoopKernel(TensorKernel):
         key = template_key(loop, ranges)
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = make_template(loop, ranges, self.fmt.name)
+            template = self._templates[key] = make_template(loop, ranges, self.fmt.name, sketch=self.sketch)
         return template.at(ranges, private)
 
     def _reference(self) -> Array:

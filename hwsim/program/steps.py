@@ -123,9 +123,9 @@ class Template:
         )
 
 
-def make_template(loop: Loop, ranges: Ranges, fmt: str) -> Template:
+def make_template(loop: Loop, ranges: Ranges, fmt: str, *, sketch: bool = False) -> Template:
     """Lower a loop over ranges."""
-    pieces = list(lower(loop.operation, loop.plan, ranges))
+    pieces = list(lower(loop.operation, loop.plan, ranges, sketch=sketch))
     work = count_work(
         pieces,
         loop.body,
