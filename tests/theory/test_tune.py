@@ -162,7 +162,7 @@ def test_a_sketch_counts_what_all_nests_together_count(schedule: dict[str, objec
     assert [step.work for step in some] == [step.work for step in every]
     for mine, theirs in zip(some, every, strict=True):
         assert sum(nest.repeats * nest.length for nest in mine.nests) == sum(nest.length for nest in theirs.nests)
-        assert len(mine.nests) <= min(64, len(theirs.nests))
+        assert len(mine.nests) < len(theirs.nests)
 
 
 def test_estimates_rank_schedules_with_edges_as_simulations_do() -> None:
