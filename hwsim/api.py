@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.catalog import load_machine, load_workload
-from hwsim.data import dataclass, replace
 from hwsim.engine.outcome import Outcome, Span
 from hwsim.engine.play import play
 from hwsim.engine.throttle import keep_within_limit

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import fsum
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import InputError
 from hwsim.spec.machine import EnergySpec, PriceSpec
 from hwsim.units import EnergyPrice

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import hypot, log
 from typing import Any
 
-from hwsim.data import dataclass
 from hwsim.record import Record
 from hwsim.text import joules, seconds, watts
 

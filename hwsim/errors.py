@@ -19,7 +19,7 @@ pickling (sweep workers) and re-raising (SimPy).
 
 from __future__ import annotations
 
-from hwsim.data import dataclass
+from dataclasses import dataclass
 
 
 class HwsimError(Exception):

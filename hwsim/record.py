@@ -5,11 +5,10 @@ from __future__ import annotations
 import collections.abc
 import types
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
-
-from hwsim.data import dataclass, fields, is_dataclass
 
 
 @dataclass(frozen=True)

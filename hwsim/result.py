@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import isclose
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from pydantic import ValidationError
 
-from hwsim.data import dataclass, field, fields
 from hwsim.engine.attribution import Attribution
 from hwsim.engine.outcome import TensorTraffic
 from hwsim.engine.throttle import Throttle

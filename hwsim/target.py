@@ -9,13 +9,13 @@ when a machine needs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from hwsim.catalog import find_workload, shipped_folder
-from hwsim.data import dataclass, field
 from hwsim.engine.outcome import Outcome
 from hwsim.engine.play import Crew
 from hwsim.errors import OverrideError

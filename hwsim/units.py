@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
-
-from hwsim.data import dataclass
 
 INFINITE_BYTES = 1 << 62
 """Stands for ``inf`` where a capacity is an integer number of bytes: larger than any address."""

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.console import bars, err, print_json, write_json
-from hwsim.data import dataclass
 from hwsim.errors import InputError, OutputError
 from hwsim.files import check_output_file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,6 @@ from typing import Annotated
 import typer
 
 from hwsim.cli.console import err, out, print_error, print_json
-from hwsim.data import asdict, dataclass
 from hwsim.errors import HwsimError, InputError, Problem, SpecError
 
 CHECK_EXAMPLE = "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]"

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,6 @@ import typer
 
 from hwsim.cli.arguments import Settings, check_output
 from hwsim.cli.console import bars, err, out, styled, titled_table
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 
 if TYPE_CHECKING:

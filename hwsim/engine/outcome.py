@@ -6,10 +6,10 @@ Time is an integer: femtoseconds between clock domains, cycles inside one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from hwsim.data import dataclass, field
 from hwsim.energy import Ledger
 from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.record import Record

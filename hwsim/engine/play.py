@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
-from hwsim.data import replace
 from hwsim.engine.floor import Floor
 from hwsim.engine.outcome import Outcome
 

@@ -7,9 +7,9 @@ Memory with a clock of its own keeps its pace: a run that waits for DRAM loses l
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 
-from hwsim.data import dataclass
 from hwsim.energy import dynamic_joules, static_watts
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.record import Record

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwsim.catalog import shown
-from hwsim.data import dataclass
 from hwsim.errors import InputError, SpecError
 from hwsim.files import note_input
 from hwsim.lessons.quantity import Quantity, measure, number_of

@@ -8,13 +8,13 @@ lesson.grade({"best_tile": "tile 16"}) # deterministic, and without a network
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwsim.api import run_all
 from hwsim.catalog import find_lesson, is_path, load_lesson_file
-from hwsim.data import dataclass, field
 from hwsim.errors import InputError
 from hwsim.lessons.quantity import SHARE, Quantity, measure, number_of, runs_best, write_number
 from hwsim.result import RunResult

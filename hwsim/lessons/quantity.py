@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.results.energy import energy_split
 from hwsim.results.metrics import METRICS, full_name, metrics_of, write

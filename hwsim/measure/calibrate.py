@@ -8,10 +8,10 @@ seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hwsim.data import dataclass, field
 from hwsim.measure.here import Computer, KnownCache
 from hwsim.measure.probes import Probes, Reading
 from hwsim.spec.machine import MachineSpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

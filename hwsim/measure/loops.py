@@ -14,11 +14,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import IO, Any
 
 from hwsim.api import resolve_machine, resolve_workload
-from hwsim.data import dataclass
 from hwsim.errors import HwsimError, InputError
 from hwsim.measure.source import loop_source
 from hwsim.program.loop_kernel import LoopKernel

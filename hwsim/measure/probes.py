@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
-
-from hwsim.data import dataclass
 
 REPEATS = 9
 PAGE_BYTES = 4096

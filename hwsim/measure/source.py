@@ -8,9 +8,9 @@ on values that do not matter.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.program.loops import Loop, Operand
 from hwsim.trace.nest import Instructions

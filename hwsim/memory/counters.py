@@ -8,13 +8,13 @@ below.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from operator import add, sub
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass, fields
 from hwsim.spec.memory import CacheSpec
 
 

@@ -7,10 +7,11 @@ row open) or conflicts (another row open); with closed pages every access opens 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.jit import called, inlined
 from hwsim.memory.counters import (
     DRAM_BYTES_READ,

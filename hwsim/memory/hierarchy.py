@@ -11,13 +11,13 @@ run compression and warping change no count and no state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.memory.counters import CacheCounters, DramCounters, Topology
 from hwsim.memory.coupled import CoupledCaches
 from hwsim.memory.dram import Dram

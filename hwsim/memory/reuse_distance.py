@@ -8,12 +8,12 @@ Distance zero is spatial locality: the neighbour on the same line.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.jit import compiled
 from hwsim.trace.nest import Nest
 

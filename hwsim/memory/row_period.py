@@ -11,12 +11,12 @@ at the most, and a division tells in which.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import gcd, lcm
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.jit import compiled, inlined
 from hwsim.memory.counters import (
     DRAM_BYTES_READ,

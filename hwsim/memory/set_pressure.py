@@ -12,12 +12,12 @@ cache of 64 sets and 8 ways then holds far less than 512 of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.jit import compiled
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.event import LINE_SHIFT

@@ -17,6 +17,7 @@ argument its fifth pass stands for all later ones; level l is steady from pass 2
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
@@ -24,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass, replace
 from hwsim.jit import called, compiled
 from hwsim.memory.counters import (
     BYTES_EVICTED,

@@ -15,6 +15,7 @@ caches are warped, that stream goes to DRAM, whose rows repeat after a round of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, gcd, lcm
@@ -22,7 +23,6 @@ from math import ceil, gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass, replace
 from hwsim.jit import compiled, inlined
 from hwsim.memory.dram import drain
 from hwsim.memory.filter import EMPTY, INFINITE, OFFSET, POLICY, SETS, WAYS, pump

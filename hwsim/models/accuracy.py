@@ -7,13 +7,13 @@ whole.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Any
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError, ShapeError
 from hwsim.models.count import macs, parameters
 from hwsim.models.evaluate import Exact, GivenWeights, ModelRounding, RandomWeights, evaluate, has_math

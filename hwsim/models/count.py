@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 
-from hwsim.data import dataclass
 from hwsim.models.graph import TOKENS, ModelGraph, ModelNode
 from hwsim.models.phase import Pass
 from hwsim.ops.model import (

@@ -7,13 +7,13 @@ float64, which is the reference. Products are summed wide, as accumulators do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.models.count import is_narrowed, weights_of
 from hwsim.models.graph import ModelGraph, ModelNode

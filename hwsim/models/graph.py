@@ -10,10 +10,10 @@ widths, experts and the vocabulary are divided among them, with the exchanges th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, Literal
 
-from hwsim.data import dataclass, field
 from hwsim.errors import InputError, ShapeError
 from hwsim.ops.model import (
     Attention,

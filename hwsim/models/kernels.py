@@ -12,9 +12,9 @@ serving   as compiled, with keys and values written to a cache, and all kernels 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hwsim.data import dataclass, field, replace
 from hwsim.models.count import expected_experts, is_narrowed
 from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
 from hwsim.models.numbers import Formats

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.files import read_file
 from hwsim.ops.model import ModelWorkload

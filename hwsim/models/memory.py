@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
-from hwsim.data import asdict, dataclass, replace
 from hwsim.models.count import is_narrowed, kept, weights_of
 from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
 from hwsim.models.kernels import EAGER, SERVING

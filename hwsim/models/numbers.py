@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwsim.data import dataclass
+from dataclasses import dataclass
+
 from hwsim.numerics.datapath import find_datapath
 from hwsim.ops.model import ModelWorkload
 

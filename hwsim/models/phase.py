@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from hwsim.data import dataclass
 from hwsim.models.graph import LAST, SOURCE, Flow, GraphBlock, ModelNode
 
 PREFILL: Final = "prefill"

@@ -13,11 +13,11 @@ have to exchange is in `graph.exchanges`, and is not part of the price. Threads 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
 from hwsim.api import run_all
-from hwsim.data import dataclass, field, replace
 from hwsim.energy import static_watts
 from hwsim.errors import CapacityError, HwsimError, InputError, ShapeError
 from hwsim.models.graph import ModelGraph

@@ -7,9 +7,9 @@ is the sum of the results of its kernels, each as often as it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import prod
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy
 from hwsim.models.evaluate import GivenWeights

@@ -8,10 +8,10 @@ vectors, a register tile, packed cache tiles, all cores.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from hwsim.data import dataclass
 from hwsim.errors import HwsimError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ there are gaps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hwsim.data import dataclass, field
 from hwsim.energy import static_watts
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.models.price import OperationCost, PassCost

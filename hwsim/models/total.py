@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from hwsim import __version__
-from hwsim.data import dataclass, fields
 from hwsim.engine.attribution import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters

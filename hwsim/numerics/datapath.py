@@ -13,11 +13,11 @@ one before it is multiplied.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array, BlockFormat, Format, find_format
 from hwsim.numerics.quantize import QuantizedArray, Scaling, quantize, scaled_bits

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import inf, isinf, log10
 
 import numpy as np
 
-from hwsim.data import dataclass, replace
 from hwsim.numerics.format import Array, BlockFormat, Format
 from hwsim.numerics.quantize import QuantizedArray, count_beyond, quantize
 

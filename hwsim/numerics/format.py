@@ -12,6 +12,7 @@ the block, over the largest power of two that the element format has (OCP Micros
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from typing import get_args
@@ -19,7 +20,6 @@ from typing import get_args
 import numpy as np
 from pydantic import ValidationError
 
-from hwsim.data import dataclass, field
 from hwsim.errors import InputError
 from hwsim.numerics.representation import Array, FloatFormat, FloatGrid, Format, make_float, make_integer
 from hwsim.spec.base import SHORT_NAME, FormatSpec, WeightOnly

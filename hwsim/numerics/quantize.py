@@ -12,12 +12,12 @@ matrix product keeps integers and scales apart instead (`QuantizedArray`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 
-from hwsim.data import dataclass, field, replace
 from hwsim.errors import InputError
 from hwsim.numerics.format import FORMATS, Array, BlockFormat, Format, block_maxima, spread_blocks
 from hwsim.numerics.representation import FloatFormat, IntFormat

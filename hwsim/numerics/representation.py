@@ -13,14 +13,13 @@ numbers stay in its binade.)
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from hwsim.data import dataclass, field
 
 Overflow = Literal["inf", "nan", "saturate"]
 Specials = Literal["ieee", "nan", "none"]

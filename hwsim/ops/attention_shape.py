@@ -6,10 +6,10 @@ Indices: b batch, g head of K and V, r query head among those that share it, i q
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil, inf, sqrt
 from typing import Literal
 
-from hwsim.data import dataclass
 from hwsim.errors import CapacityError, ShapeError
 from hwsim.numerics.format import Format
 from hwsim.program.operation import wide_format

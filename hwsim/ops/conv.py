@@ -10,12 +10,12 @@ follows is done in the registers where sums are finished, or in passes of its ow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from hwsim.data import replace
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, find_format
 from hwsim.numerics.quantize import with_scales

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from hwsim.data import replace
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.ops.conv_schedule import (

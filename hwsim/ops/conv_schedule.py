@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 from typing import Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from hwsim.data import dataclass
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.format import Format, find_format
 from hwsim.ops.pointwise import POINTWISE

@@ -15,13 +15,13 @@ given, as a library has them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, prod
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program.convolution import ConvShape

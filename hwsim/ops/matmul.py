@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from hwsim.data import replace
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.program.bind import statement_indices

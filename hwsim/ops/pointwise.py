@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from typing import Any, Literal, Self
@@ -14,7 +15,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array, Format
 from hwsim.program.count import flops_of

@@ -6,12 +6,12 @@ V. Strassen, Gaussian elimination is not optimal, Numerische Mathematik 13, 1969
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from hwsim.data import dataclass, replace
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.matmul import MatmulSizes, ProductSchedule, product_layout
 from hwsim.program.kernel import Formula, Setting

@@ -7,10 +7,10 @@ for, how far each index runs, the shape of every tensor, and the zeros around it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, pi
 
-from hwsim.data import dataclass, field, replace
 from hwsim.errors import InputError, ShapeError
 from hwsim.program.expression import (
     Affine,

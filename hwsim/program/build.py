@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from hwsim.data import replace
 from hwsim.errors import InputError
 from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.numerics.format import Array

@@ -7,10 +7,10 @@ sum move X along the same axis: a window. Strides, dilation, padding, window and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from hwsim.data import dataclass
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array
 from hwsim.program.bind import Program, statement_indices

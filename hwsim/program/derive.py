@@ -8,8 +8,8 @@ it. A matrix product gives two products, a convolution its transposed one, a sof
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from hwsim.data import replace
 from hwsim.errors import InputError
 from hwsim.program.bind import Program, reduced_indices, statement_indices
 from hwsim.program.expression import (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import product as combinations
 from math import prod
 
 import numpy as np
 
-from hwsim.data import replace
 from hwsim.errors import InputError
 from hwsim.numerics.datapath import Operand as Factor
 from hwsim.numerics.datapath import accumulate

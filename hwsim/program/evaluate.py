@@ -7,12 +7,12 @@ depend on an index. A sum of products of two tensors goes to BLAS, as the produc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from hwsim.data import dataclass, field
 from hwsim.errors import InputError
 from hwsim.numerics.datapath import Operand as Factor
 from hwsim.numerics.format import Array, find_format

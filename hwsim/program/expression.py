@@ -8,12 +8,12 @@ code, its instructions and its derivative stand in one row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hwsim.data import dataclass, field, replace
 from hwsim.numerics.format import FORMATS, Array
 from hwsim.trace.nest import Instructions
 

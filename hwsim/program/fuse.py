@@ -7,11 +7,11 @@ those of the head, with its indices exchanged for those that the head stores its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
-from hwsim.data import replace
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program.bind import Program, plus, reduced_indices, times

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, prod
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.program.loops import Gather, Loop, Operand, Ranges
 from hwsim.trace.nest import Instructions, Size
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from hwsim.data import dataclass, field
 from hwsim.errors import InputError
 from hwsim.program.expression import (
     FUNCTIONS,

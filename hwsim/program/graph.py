@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, pairwise
 from typing import Any
 
 import numpy as np
 
-from hwsim.data import dataclass, field, replace
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array
 from hwsim.program.chain_workload import ChainStep, ChainWorkload

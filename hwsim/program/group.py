@@ -7,10 +7,10 @@ finished in its register (`late`): the division of a mean, the bias behind a pro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from hwsim.data import dataclass
 from hwsim.program.bind import Program, is_recurrence, reduced_indices, statement_indices
 from hwsim.program.count import count_body, count_each
 from hwsim.program.expression import Element, Local, locals_of

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.numerics.datapath import Datapath, dot
 from hwsim.numerics.datapath import Operand as Factor

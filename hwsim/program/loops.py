@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import lcm, prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass, field, replace
 from hwsim.trace.nest import Instructions, Nest, Size
 
 if TYPE_CHECKING:

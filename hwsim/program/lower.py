@@ -18,10 +18,10 @@ fill a vector are single accesses after it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
-from hwsim.data import dataclass, field, replace
 from hwsim.errors import CapacityError
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand, Piece, Range, Stretch, is_resumed
 from hwsim.trace.nest import MAX_ACCESS_BYTES, MAX_ACCESSES, Access, Nest, OffsetTable, Size, make_access

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from inspect import signature
 from math import prod
@@ -25,8 +27,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, create_model, model_validator
 
-from hwsim.data import dataclass, field, replace
-from hwsim.data import fields as dataclass_fields
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hwsim.data import dataclass, field, replace
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.datapath import WEIGHT_ONLY, Datapath
 from hwsim.numerics.format import FORMATS, Array, Format, find_format

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from hwsim.data import replace
 from hwsim.numerics.format import Array
 from hwsim.program.chain_workload import ChainStep, Rewrite
 from hwsim.program.fuse import is_elementwise

@@ -8,11 +8,11 @@ wrong; one that is off by most of itself always is, whatever the format.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import hypot, prod, sqrt
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.numerics.format import BlockFormat, Format
 from hwsim.numerics.quantize import ScaledFormat
 from hwsim.program.loops import MOST_STEPS, LoopPlan

@@ -16,10 +16,10 @@ tile is its state.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.program.expression import (
     CASTS,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from hwsim.data import dataclass
 from hwsim.program.loops import Loop, Operand, Piece, Ranges, is_resumed
 from hwsim.program.lower import lower
 from hwsim.trace.nest import Chain, Instructions, Nest, Size, Work

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.numerics.quantize import QuantizedArray, ScaledFormat, quantize

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.program.expression import Affine, Apply, Element, Expr, IndexValue
 from hwsim.program.loops import Range, Ranges

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
-from hwsim.data import dataclass, field, replace
 from hwsim.numerics.format import Array
 from hwsim.program.bind import Program, plus, times
 from hwsim.program.expression import Affine

@@ -8,13 +8,13 @@ that everything counts that a low precision costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import ceil, fsum, prod
 
 import numpy as np
 
 from hwsim import __version__
-from hwsim.data import asdict, dataclass
 from hwsim.energy import Entry
 from hwsim.engine.attribution import in_cycles
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome

@@ -16,13 +16,13 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from math import exp, floor, hypot, log10, sqrt
 from pathlib import Path
 
 from hwsim.catalog import load_machine, shipped_folder
-from hwsim.data import dataclass, replace
 from hwsim.error_bar import CLASS, MACHINE, NEVER, NEVER_COMPARED, Bars, ErrorBar
 from hwsim.errors import HwsimError
 from hwsim.spec.machine import MachineSpec

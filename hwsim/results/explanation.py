@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 from importlib import import_module
 
-from hwsim.data import dataclass
 from hwsim.error_bar import NEVER_MARK, ErrorBar
 from hwsim.memory.counters import CacheCounters
 from hwsim.numerics.error import BEFORE, NumericError, NumericReport

@@ -11,9 +11,9 @@ be plotted or tuned for by its name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hwsim.data import dataclass
 from hwsim.text import data, digits, joule_seconds, joules, percent, rate, seconds, short, watts
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ Beyond the tile whose B alone fits its sets, a line of B is gone before the next
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.result import RunResult, machine_of
 from hwsim.spec.memory import CacheSpec
 

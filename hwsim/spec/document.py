@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError, Problem, SpecError
 from hwsim.files import note_input, read_file
 

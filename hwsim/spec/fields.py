@@ -16,6 +16,7 @@ import json
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
@@ -23,7 +24,6 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-from hwsim.data import dataclass
 from hwsim.errors import Problem
 from hwsim.spec.base import KNOWN_FORMATS
 from hwsim.spec.document import NodePath, YamlNode, scalar

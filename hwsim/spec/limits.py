@@ -7,13 +7,12 @@ A number beyond these is a slip of the hand, or would be simulated for longer th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
-
-from hwsim.data import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import Problem, SpecError
 from hwsim.spec.document import MOST_DIGITS, NodePath, Place, YamlNode, read_document
 from hwsim.spec.fields import (

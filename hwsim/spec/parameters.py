@@ -6,11 +6,11 @@ n=256 tile=32 order=ikj precision=fp64
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from hwsim.data import dataclass
 from hwsim.errors import OverrideError
 from hwsim.spec.choices import AUTO, NAMES, NUMBERS, is_choice, is_tile
 from hwsim.spec.document import Place, parse_value

@@ -8,13 +8,13 @@ logarithms of node and energy, and says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from math import exp, log
 from typing import Literal
 
 from pydantic import Field
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.fields import did_you_mean

@@ -13,12 +13,12 @@ Paths are those that messages use: ``l1.size``, ``core.simd.bits``, ``dram.timin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args, get_origin
 
 from pydantic import BaseModel
 
-from hwsim.data import dataclass
 from hwsim.errors import CatalogError, OverrideError, Problem
 from hwsim.spec.document import NodePath, Place, YamlNode, parse_value, read_document
 from hwsim.spec.fields import (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwsim.api import DEFAULT_MACHINE, DEFAULT_WORKLOAD
-from hwsim.data import dataclass
 from hwsim.result import RunResult
 from hwsim.results.explanation import explain
 from hwsim.results.metrics import metrics_of, shown, write

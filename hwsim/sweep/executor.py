@@ -14,11 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 from types import ModuleType, TracebackType
 from typing import Any
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 
 NAMES = ("auto", "inprocess", "processes", "dask")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import log, log1p, prod
@@ -30,7 +31,6 @@ from typing import Literal
 from pydantic import Field
 
 from hwsim.catalog import shown
-from hwsim.data import dataclass
 from hwsim.errors import InputError, Problem, SpecError
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.document import Place, YamlNode, parse_value, read_document, scalar

@@ -9,10 +9,10 @@ are steps that then differ in nothing. Rungs and machines that are not there are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hwsim.api import resolve_machine, resolve_workload, run_all
 from hwsim.catalog import machine_names, workload_names
-from hwsim.data import dataclass, field, replace
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult

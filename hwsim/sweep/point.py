@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
 from hwsim import __version__
 from hwsim.api import resolve_machine, resolve_workload, run_all
-from hwsim.data import dataclass
 from hwsim.errors import HwsimError, InputError, OverrideError, PassingError
 from hwsim.files import content_digest
 from hwsim.spec.fields import as_data

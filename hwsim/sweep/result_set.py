@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from math import inf
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.error_bar import within_bars
 from hwsim.errors import InputError
 from hwsim.result import RunResult

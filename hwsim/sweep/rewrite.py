@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hwsim.api import resolve_machine, resolve_workload, run_all
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.program.chain_workload import ChainWorkload
 from hwsim.program.rewrite import RULES

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from hwsim.api import DEFAULT_MACHINE, DEFAULT_WORKLOAD, resolve_workload
-from hwsim.data import dataclass, field
 from hwsim.errors import HwsimError, InputError
 from hwsim.program.operation import is_own
 from hwsim.sweep.executor import Backend, InProcess, Tls, make_backend, usable_cores

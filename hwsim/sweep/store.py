@@ -12,11 +12,11 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.files import note_input
 from hwsim.sweep.grid import SweepRequest

@@ -14,12 +14,12 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from time import monotonic, process_time
 
 from hwsim.api import prepare, run_all
-from hwsim.data import dataclass, field, replace
 from hwsim.engine.play import play
 from hwsim.errors import InputError
 from hwsim.program.build import build_kernel

@@ -15,8 +15,7 @@ algorithm is data, which is played on links for its time and on arrays for its a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-from hwsim.data import dataclass
+from dataclasses import dataclass
 
 SWITCH = -1
 """The rank of a switch that adds and copies by itself."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
-from hwsim.data import dataclass
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, Span

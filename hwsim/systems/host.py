@@ -6,9 +6,9 @@ it has room for two pieces: one is worked on while the next one comes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 
-from hwsim.data import dataclass
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, Span

@@ -8,10 +8,10 @@ layer before. So a step takes the longer of copying and computing, not their sum
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hwsim.catalog import load_machine
-from hwsim.data import asdict, dataclass, field
 from hwsim.energy import static_watts
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, Span

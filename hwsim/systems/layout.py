@@ -7,9 +7,9 @@ stages of a pipeline (pp), then whole copies (dp).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.models.graph import ModelGraph
 from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload

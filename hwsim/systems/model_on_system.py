@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from hwsim.data import asdict, dataclass
 from hwsim.errors import CapacityError, InputError
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model

@@ -9,10 +9,10 @@ earlier layers are still on their way back: only what is left at the end is expo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
 
-from hwsim.data import asdict, dataclass, field, replace
 from hwsim.energy import static_watts
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, Span

@@ -9,11 +9,11 @@ import csv
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError, Problem, SpecError
 from hwsim.files import note_input
 

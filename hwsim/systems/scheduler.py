@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from dataclasses import dataclass, field
 from math import ceil
 
-from hwsim.data import dataclass, field
 from hwsim.errors import CapacityError
 from hwsim.systems.engine_spec import EngineSpec
 from hwsim.systems.requests import Request

@@ -7,11 +7,11 @@ is asked of a price, so that the simulation knows nothing of models and machines
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 from typing import Any, Protocol
 
-from hwsim.data import dataclass, field
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.errors import InputError

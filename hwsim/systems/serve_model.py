@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from hwsim.catalog import expand
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.models.load import load_model
 from hwsim.ops.model import ModelWorkload

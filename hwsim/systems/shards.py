@@ -14,11 +14,11 @@ messages of collectives (`exchange`), as it does in time. The two answers differ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.systems.collective import build_schedule
 from hwsim.systems.exchange import exchange
 from hwsim.systems.layout import ParallelLayout

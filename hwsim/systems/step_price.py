@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hwsim.data import dataclass, field, replace
 from hwsim.energy import static_watts
 from hwsim.engine.outcome import FEMTOSECONDS
 from hwsim.errors import CapacityError, InputError

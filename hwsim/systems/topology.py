@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
-from hwsim.data import dataclass
 from hwsim.systems.spec import LinkSpec, SystemSpec, as_femtoseconds
 
 Path = tuple[str, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from hwsim.data import asdict, dataclass
 from hwsim.trace.nest import Nest
 from hwsim.trace.view import TensorView
 

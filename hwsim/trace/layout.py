@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import InputError, ShapeError
 from hwsim.spec.fields import did_you_mean
 from hwsim.trace.view import TensorView

@@ -20,6 +20,7 @@ four for 6. All accesses of a nest count in the same parts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import lcm, prod
@@ -28,8 +29,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from hwsim.data import dataclass, field, replace
 
 MAX_ACCESSES = 64
 """An event of the walk carries the number of its access in six bits."""

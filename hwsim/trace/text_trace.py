@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from string import hexdigits
 from typing import BinaryIO, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.errors import TraceError
 
 MAX_ACCESS_BYTES = 4096

@@ -13,10 +13,10 @@ An `AddressSpace` says where the tensors of a kernel lie in memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, prod
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Format
 from hwsim.trace.nest import Access, Size, make_access

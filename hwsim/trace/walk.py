@@ -9,6 +9,7 @@ hits, and only counted. That is exact when the lines of the body cannot drive ea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, prod
@@ -16,7 +17,6 @@ from math import ceil, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass, replace
 from hwsim.jit import called, compiled, inlined
 from hwsim.trace.event import (
     BYTES_MASK,

@@ -11,10 +11,10 @@ the sizes of a row, `a, b, c` the byte addresses of its arrays, `lda, ldb, ldc` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from hwsim.data import dataclass
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Access, Nest

@@ -6,9 +6,9 @@ reported, whatever table is given.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from hwsim.data import dataclass
 from hwsim.systems.bars import COLLECTIVE
 from hwsim.systems.communicate import communicate
 from hwsim.systems.find import load_system

@@ -14,6 +14,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
@@ -23,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.catalog import load_machine
-from hwsim.data import dataclass
 from hwsim.engine.outcome import FEMTOSECONDS
 from hwsim.engine.play import play
 from hwsim.errors import Problem, SpecError

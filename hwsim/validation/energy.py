@@ -7,6 +7,7 @@ is one of the first two, whichever columns it has; nothing is fitted to it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import fsum
@@ -17,7 +18,6 @@ from typing import Annotated
 from pydantic import Field
 
 from hwsim.catalog import load_machine
-from hwsim.data import dataclass
 from hwsim.errors import Problem, SpecError
 from hwsim.program.convolution import ConvShape
 from hwsim.results.bar_table import ENERGY, POWER, TIME

@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from hwsim.data import asdict, dataclass, field
 from hwsim.errors import InputError
 from hwsim.program.kernel import Kernel
 from hwsim.spec.choices import ThreadSchedule

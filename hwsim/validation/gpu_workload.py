@@ -9,10 +9,10 @@ has the rules in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
-from hwsim.data import dataclass, field, replace
 from hwsim.engine.play import play
 from hwsim.numerics.datapath import find_datapath
 from hwsim.ops.attention_shape import AttentionShape

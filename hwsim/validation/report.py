@@ -6,12 +6,12 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, cast
 
-from hwsim.data import asdict, dataclass, field
 from hwsim.errors import InputError
 from hwsim.validation.residual import Residual
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from math import isfinite, log
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.results.bar_table import COLUMNS, COVERAGE, LEVELS, TIME, BarGroup, BarTable, decade_of
 from hwsim.validation.split import FIT, INTERVAL, JUDGE, Purpose
 

@@ -10,10 +10,10 @@ MIXED_LENGTHS.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import CapacityError
 from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN
 from hwsim.systems.requests import Stream, closed_loop

@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from io import StringIO
 from pathlib import Path
 from statistics import mean, median
 
-from hwsim.data import dataclass, fields
 from hwsim.results.bar_table import BarTable
 from hwsim.validation.report import ComparisonRow, Report
 from hwsim.validation.residual import Coverage, Residual, coverage_of, makers_and_judges

@@ -7,6 +7,7 @@ for each fold. DRAM traffic and stalls come from another buffer model there, and
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -14,7 +15,6 @@ from typing import Literal, cast, get_args
 
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.data import dataclass
 from hwsim.engine.outcome import Outcome
 from hwsim.program.build import build_kernel
 from hwsim.program.gemm import GemmShape, footprint

@@ -8,12 +8,12 @@ its operations need, inputs have 16 bits and pass at half the speed. Inputs come
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.data import dataclass
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.numerics.format import find_format
 from hwsim.program.build import build_kernel

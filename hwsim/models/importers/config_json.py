@@ -7,9 +7,9 @@ with the file. What changes no shape (dropout, initialisation, token ids) is lef
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from hwsim.data import dataclass, field
 from hwsim.errors import InputError
 from hwsim.models.importers.layers import (
     Data,

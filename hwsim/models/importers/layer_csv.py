@@ -10,9 +10,9 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from io import StringIO
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.models.importers.layers import Data, op
 from hwsim.spec.limits import LARGEST_SIZE

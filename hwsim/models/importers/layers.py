@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
-
-from hwsim.data import dataclass, replace
 
 Data = dict[str, Any]
 

@@ -12,11 +12,11 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.models.importers.layers import Data
 from hwsim.models.importers.traced import Shape, Traced, plain

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from hwsim.data import dataclass
 from hwsim.engine.outcome import Span
 from hwsim.result import RunResult
 from hwsim.results.html.page import Column, Page, PageRow, html_bars, html_table, run_sections, run_words

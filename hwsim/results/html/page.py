@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from typing import Any
 
-from hwsim.data import dataclass, field
 from hwsim.engine.attribution import BUSY, summed
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.error_bar import ErrorBar

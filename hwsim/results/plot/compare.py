@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import floor, log2, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hwsim.data import dataclass, replace
 from hwsim.result import RunResult, bytes_moved
 from hwsim.results.energy import energy_split
 from hwsim.results.explanation import bar_of, explain

@@ -7,11 +7,11 @@ and `as_text` for a terminal.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwsim.data import dataclass
 from hwsim.result import RunResult, bytes_moved
 from hwsim.results.plot.style import FAINT, LOOKS, canvas
 from hwsim.spec.machine import MachineSpec, UnitSpec

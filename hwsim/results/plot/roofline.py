@@ -7,11 +7,11 @@ has its own intensity at every level: operations over the bytes that the level r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwsim.data import dataclass
 from hwsim.result import RunResult
 from hwsim.results.explanation import explain
 from hwsim.results.plot.style import FAINT, TEXT, canvas, log_title, look_of, series_looks, spread

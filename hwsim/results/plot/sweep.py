@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hwsim.data import dataclass, field, replace
 from hwsim.results.metrics import about, write
 from hwsim.results.plot.style import BAR, FAINT, TEXT, Series, canvas, log_title, series_looks, spread
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwsim.data import dataclass
 from hwsim.energy import dynamic_joules, static_watts
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome, Span
 from hwsim.errors import InputError

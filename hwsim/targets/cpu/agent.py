@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from time import perf_counter
 from typing import Any
 
-from hwsim.data import dataclass, field, replace
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import cycles_to_fs

@@ -16,6 +16,7 @@ has been forwarded to the load: this is why short rows of C are slow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -24,7 +25,6 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.spec.memory import CacheSpec
 from hwsim.trace.nest import Access, Nest
 

@@ -7,10 +7,10 @@ which cache a tile is meant for does not change the loops, only whether it fits.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pydantic import BaseModel
 
-from hwsim.data import replace
 from hwsim.errors import OverrideError
 from hwsim.program.kernel import Kernel
 from hwsim.spec.machine import MachineSpec

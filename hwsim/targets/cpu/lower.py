@@ -11,8 +11,8 @@ and stored again each time that it changes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.format import FORMATS, BlockFormat, Format
 from hwsim.numerics.representation import FloatFormat, IntFormat

@@ -10,11 +10,11 @@ Which parts run at the same time is the machine's `overlap`; the engine adds the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, lcm, prod, sqrt
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import InputError
 from hwsim.memory.footprint import estimate_page_misses
 from hwsim.memory.hierarchy import Traffic

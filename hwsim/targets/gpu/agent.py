@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import groupby
 
-from hwsim.data import dataclass, field, replace
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS

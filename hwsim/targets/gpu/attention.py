@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import InputError
 from hwsim.targets.gpu.agent import BlockGrid, Portion, play_kernel, queue_grid
 from hwsim.targets.gpu.device import (

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from hwsim.data import dataclass
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.datapath import SumRule, sums_in
 from hwsim.spec.machine import MachineSpec

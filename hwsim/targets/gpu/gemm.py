@@ -7,12 +7,12 @@ library picks one; its tiles are then replayed through the L2, and its blocks pl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import InputError
 from hwsim.program.gemm import GemmShape
 from hwsim.targets.gpu.agent import BlockGrid, play_kernel, reduce_grid, wave_grid

@@ -15,12 +15,12 @@ blocks on the same SM hide that wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.spec.choices import ThreadSchedule
 from hwsim.targets.gpu.agent import play_kernel, wave_grid

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
-from hwsim.data import asdict, dataclass, field, replace
 from hwsim.errors import CapacityError, InputError
 from hwsim.program.count import count_body
 from hwsim.program.fuse import FusedOperator

@@ -16,10 +16,10 @@ from the L2 where the rows that are under way fit there, from DRAM otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import InputError
 from hwsim.program.gemm import GemmShape
 from hwsim.spec.machine import MachineSpec

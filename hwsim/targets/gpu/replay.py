@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.jit import compiled
 from hwsim.spec.memory import ScratchpadSpec
 from hwsim.targets.gpu.device import Device

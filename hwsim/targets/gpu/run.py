@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, groupby
 from math import ceil
 from time import perf_counter
 
-from hwsim.data import dataclass
 from hwsim.energy import ARITHMETIC, Ledger
 from hwsim.engine.floor import Floor, Wait
 from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, Outcome, StageOutcome, TensorTraffic

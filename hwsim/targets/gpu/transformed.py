@@ -9,10 +9,10 @@ WINOGRAD_NONFUSED and FFT_TILING.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import log2, prod
 from typing import TYPE_CHECKING
 
-from hwsim.data import replace
 from hwsim.ops.conv_transform import BACK, BETWEEN, FILTERS, IMAGES, PRODUCTS, Fourier, Transform, Winograd
 from hwsim.program.gemm import GemmShape
 from hwsim.program.loops import Item, Loop, all_loops

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
-from hwsim.data import dataclass
 from hwsim.engine.attribution import Watch
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.outcome import cycles_to_fs

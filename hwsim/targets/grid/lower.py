@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NoReturn
 
 import numpy as np
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import CapacityError, InputError
 from hwsim.program.bind import reduced_indices
 from hwsim.program.convolution import ConvShape, ConvView

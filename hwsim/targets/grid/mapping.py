@@ -15,10 +15,10 @@ interleaves, `t` output and `r` input channels (of those) in sets of their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from hwsim.data import dataclass
 from hwsim.errors import InputError
 from hwsim.program.convolution import ConvShape
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import groupby, islice, product
@@ -19,7 +20,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from hwsim.data import dataclass
 from hwsim.energy import ARITHMETIC, MEMORY, OPERANDS, Ledger
 from hwsim.engine.outcome import seconds_to_fs
 from hwsim.errors import InputError

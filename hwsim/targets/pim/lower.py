@@ -8,9 +8,9 @@ operand once more: nothing is reused but by the lanes. Element-wise loops find a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import InputError
 from hwsim.program.gemm import GemmView, footprint, gemm_view
 from hwsim.program.kernel import Kernel

@@ -8,10 +8,10 @@ banks, one opens a row while another is read. Refreshes stop them all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from hwsim.data import dataclass
 from hwsim.errors import CapacityError, InputError
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.memory import DramSpec, ScratchpadSpec

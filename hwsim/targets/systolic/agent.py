@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from hwsim.data import dataclass, replace
 from hwsim.engine.floor import Event, Floor, Wait
 from hwsim.engine.link import Link
 from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, cycles_to_fs, seconds_to_fs

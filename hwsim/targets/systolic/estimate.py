@@ -7,6 +7,7 @@ before the next piece can come; before it the first tile comes, after it the las
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.data import dataclass
 from hwsim.program.gemm import GemmShape
 from hwsim.targets.systolic.model import ACCESSES, ALONG, ROLES, Role
 from hwsim.targets.systolic.tiling import (

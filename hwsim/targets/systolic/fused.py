@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
-from hwsim.data import dataclass, field, replace
 from hwsim.errors import CapacityError
 from hwsim.numerics.format import find_format
 from hwsim.program.gemm import GemmView, footprint, gemm_view

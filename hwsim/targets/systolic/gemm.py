@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import ceil, inf, isqrt, prod
@@ -17,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from hwsim.data import dataclass, replace
 from hwsim.errors import CapacityError
 from hwsim.numerics.format import find_format
 from hwsim.program.gemm import Box, GemmShape, GemmView, footprint, neighbours, slides

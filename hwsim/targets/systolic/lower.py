@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hwsim.data import dataclass
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.datapath import find_datapath
 from hwsim.ops.attention import shape_of

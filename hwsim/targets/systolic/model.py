@@ -15,12 +15,12 @@ the formulas from it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, inf
 from typing import Any, Literal
 
-from hwsim.data import dataclass, field
 from hwsim.errors import InputError
 from hwsim.program.gemm import GemmShape, gemm_view
 from hwsim.program.kernel import Kernel

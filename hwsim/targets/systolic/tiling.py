@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 from math import prod
 
-from hwsim.data import dataclass, field, replace
 from hwsim.program.gemm import GemmShape
 from hwsim.program.loops import Range
 from hwsim.targets.systolic.model import Allocation, Chip, Role

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hwsim.data import dataclass
 from hwsim.engine.outcome import Outcome
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
