@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
@@ -106,6 +107,7 @@ class EnergyPrice:
         return f"{plain(self.picojoules)} pJ" + ("/bit" if self.per == "bit" else "")
 
 
+@lru_cache(maxsize=4096)
 def plain(amount: Fraction) -> str:
     """The shortest exact decimal where there is one; otherwise twelve digits."""
     if amount.denominator == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -26,8 +25,6 @@ from hwsim.text import HIDDEN, visible
 INTERRUPTED = 130
 _MOST_SAID = 200
 """Letters of an error that was not foreseen."""
-_SELDOM = (300_000, 20, 20)
-"""How often the memory of a process of its own is searched for circles: imports alone leave 100,000 objects."""
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
 # A thread of NumPy's BLAS that has nothing to do sleeps after 2**18 cycles; after 2**28, a short run would pay for it.
 _COMPLETION = "_HWSIM_COMPLETE"
@@ -122,17 +119,8 @@ def _start(
         print_welcome()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str]) -> int:
     """Run one command line; gives its exit code: 0 fine, 1 a run or a check failed, 2 the input is wrong."""
-    if arguments is not None:
-        return _run(arguments)
-    gc.set_threshold(*_SELDOM)
-    code = _run(sys.argv[1:])
-    gc.freeze()  # the process ends: nobody needs to look for circles among all modules once more
-    return code
-
-
-def _run(given: Sequence[str]) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it reads the metadata of all installed packages
     debug = "--debug" in given or os.environ.get("HWSIM_DEBUG", "") not in ("", "0")
     words = with_plot_name([word for word in given if word != "--debug"])
@@ -226,10 +214,6 @@ def _silence_stdout() -> None:
     """Whoever read our output has gone: Python must not complain about it at exit either."""
     with suppress(io.UnsupportedOperation):  # a stream in memory has no reader that could go
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 FIRST_COMMANDS = (

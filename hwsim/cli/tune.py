@@ -112,7 +112,7 @@ def _follow(
     """A bar on a terminal; elsewhere a line at once, and one every few seconds."""
     from time import monotonic
 
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from hwsim.sweep.store import ResultStore
     from hwsim.sweep.tune import tune
@@ -122,7 +122,7 @@ def _follow(
     names = ", ".join(axis.name for axis in request.swept) or "nothing"
     told = f"{request.count:,} combinations of {names} on {request.machines[0]}"
     console.print(told, style="dim", soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=bars(), transient=True) as bar:
         task = bar.add_task("checking", total=None)
         last = monotonic()

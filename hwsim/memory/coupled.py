@@ -33,6 +33,7 @@ from hwsim.memory.counters import (
     WRITE_MISSES,
     WRITES,
     CacheCounters,
+    Topology,
 )
 from hwsim.memory.coupled_state import (
     ADDRESS,
@@ -90,7 +91,6 @@ from hwsim.memory.replacement import (
     note_use,
     victim,
 )
-from hwsim.memory.topology import Topology
 from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import (
     ACCESS_MASK,

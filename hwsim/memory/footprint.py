@@ -12,19 +12,22 @@ and not a count: the exact walk is `Hierarchy`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.memory.counters import CacheCounters, DramCounters
+from hwsim.memory.counters import CacheCounters, DramCounters, Topology
 from hwsim.memory.dram import Dram
 from hwsim.memory.hierarchy import Traffic
-from hwsim.memory.topology import Topology
 from hwsim.spec.machine import CacheSpec, DramSpec
 from hwsim.trace.nest import Access, Nest
 
 SAMPLES = 3
 """At how many places of the outer loops a footprint is looked at."""
+
+_MANY = 1 << 12
+"""Addresses from which it pays to leave out equal ones between two loops."""
 
 MOST_LINES = 1 << 21
 """A loop that touches more is taken as one that fits nowhere."""
@@ -36,7 +39,7 @@ def estimate_misses(nest: Nest, caches: Sequence[CacheSpec]) -> list[list[float]
 
     def misses(cache: CacheSpec) -> list[float]:
         if cache.infinite:
-            return [float(n) for n in touches.lines(0, cache.line)[1]]
+            return [float(n) for n in touches.counts(0, cache.line)]
         return _misses(nest, cache.line, touches, lambda loop: _fitting(nest, loop, cache, touches))
 
     return [misses(cache) for cache in caches]
@@ -51,17 +54,17 @@ def estimate_page_misses(nest: Nest, entries: int, page_bytes: int) -> float:
     touches = _Touches(nest)
 
     def fitting(loop: int) -> float:
-        pages = touches.lines(loop, page_bytes)[0]
+        pages = touches.lines(loop, page_bytes)
         return 0.0 if pages is None else min(1.0, max(0.0, 3 - 2 * len(pages) / entries))
 
     return sum(_misses(nest, page_bytes, touches, fitting))
 
 
 def _misses(nest: Nest, line: int, touches: _Touches, fitting_in: Callable[[int], float]) -> list[float]:
-    misses = np.minimum(1.0, touches.lines(nest.depth, line)[1])
+    misses = np.minimum(1.0, touches.counts(nest.depth, line))
     for loop in range(nest.depth - 1, -1, -1):
         fitting = fitting_in(loop + 1)
-        distinct = touches.lines(loop, line)[1]
+        distinct = touches.counts(loop, line)
         inside = np.array([access.depth > loop for access in nest.accesses])
         again = np.maximum(nest.trips[loop] * misses, distinct)
         misses = np.where(inside, fitting * distinct + (1 - fitting) * again, distinct)
@@ -72,7 +75,7 @@ def _fitting(nest: Nest, loop: int, cache: CacheSpec, touches: _Touches) -> floa
     """The share of the lines of one iteration that find room in their sets."""
     found = []
     for counters in touches.places(loop):
-        lines = touches.lines(loop, cache.line, counters)[0]
+        lines = touches.lines(loop, cache.line, counters)
         if lines is None or len(lines) > 2 * cache.set_count * cache.way_count:
             return 0.0
         if not len(lines):
@@ -95,62 +98,105 @@ class _Touches:
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
-        self._known: dict[object, tuple[NDArray[np.int64] | None, NDArray[np.float64]]] = {}
+        self._known: dict[object, tuple[NDArray[np.int64] | None, list[NDArray[np.int64]]]] = {}
+        self._counts: dict[object, NDArray[np.float64]] = {}
+        self._shapes: dict[object, NDArray[np.int64] | None] = {}
 
     def places(self, loop: int) -> list[tuple[int, ...]]:
         """Some iterations of the loops around `loop`: the first, and others taken at random, the same every time."""
-        random = np.random.default_rng(loop)
-        others = [tuple(int(random.integers(trip)) for trip in self.nest.trips[:loop]) for _ in range(SAMPLES - 1)]
-        return list(dict.fromkeys([(0,) * loop, *others]))
+        trips = self.nest.trips[:loop]
+        return list(dict.fromkeys([(0,) * loop, *_some_places(trips)]))
 
-    def lines(
-        self, loop: int, line: int, counters: tuple[int, ...] | None = None
-    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
-        """The lines of the loops from `loop` on, each once, and how many of them each access is the first to touch."""
-        key = (loop, line, counters or (0,) * loop)
-        if key not in self._known:
-            self._known[key] = self._find(*key)
-        return self._known[key]
+    def lines(self, loop: int, line: int, counters: tuple[int, ...] | None = None) -> NDArray[np.int64] | None:
+        """The lines of the loops from `loop` on, each once; None where there are too many to look at."""
+        return self._find(loop, line, counters or (0,) * loop)[0]
+
+    def counts(self, loop: int, line: int) -> NDArray[np.float64]:
+        """How many of the lines of the loops from `loop` on each access is the first to touch."""
+        key = loop, line
+        if key not in self._counts:
+            self._counts[key] = self._count(loop, line)
+        return self._counts[key]
+
+    def _count(self, loop: int, line: int) -> NDArray[np.float64]:
+        distinct, pieces = self._find(loop, line, (0,) * loop)
+        if distinct is None:
+            return np.array([float(np.prod(self.nest.trips[loop : a.depth])) for a in self.nest.accesses])
+        counts = np.zeros(len(pieces))
+        seen = np.zeros(len(distinct), np.bool_)
+        for number, piece in enumerate(pieces):
+            places = np.searchsorted(distinct, piece)
+            counts[number] = len(piece) - np.count_nonzero(seen[places])
+            seen[places] = True
+        return counts
 
     def _find(
         self, loop: int, line: int, counters: tuple[int, ...]
-    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float64]]:
-        nest = self.nest
-        pieces: list[NDArray[np.int64]] = []
-        for access in nest.accesses:
-            touched = _touched(nest, access, loop, line, counters)
-            if touched is None:
-                return None, np.array([float(np.prod(nest.trips[loop : a.depth])) for a in nest.accesses])
-            pieces.append(touched)
-        every = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
-        distinct, first = np.unique(every, return_index=True)
-        ends = np.cumsum([len(piece) for piece in pieces])
-        owners = np.searchsorted(ends, first, side="right")
-        return distinct, np.bincount(owners, minlength=len(pieces)).astype(np.float64)
+    ) -> tuple[NDArray[np.int64] | None, list[NDArray[np.int64]]]:
+        key = loop, line, counters
+        if key not in self._known:
+            pieces = [self._touched(access, loop, line, counters) for access in self.nest.accesses]
+            found = [piece for piece in pieces if piece is not None]
+            whole = _distinct(np.concatenate(found or [_NONE])) if len(found) == len(pieces) else None
+            self._known[key] = whole, found
+        return self._known[key]
+
+    def _touched(self, access: Access, loop: int, line: int, counters: Sequence[int]) -> NDArray[np.int64] | None:
+        """Lines of one access; of those that step alike from the same place of a line, one is looked at."""
+        if access.depth < loop:
+            return _NONE
+        base = access.base + sum(c * s for c, s in zip(counters, access.strides, strict=False))
+        if access.table is not None:
+            return None if len(access.table.offsets) > MOST_LINES else np.unique((base + access.table.offsets) // line)
+        first, inside = divmod(base, line)
+        key = line, inside, access.nbytes, access.strides[loop:], loop
+        if key not in self._shapes:
+            self._shapes[key] = _stepped(self.nest.trips[loop:], access.strides[loop:], access.nbytes, line, inside)
+        shape = self._shapes[key]
+        return None if shape is None else shape + first
 
 
-def _touched(nest: Nest, access: Access, loop: int, line: int, counters: Sequence[int]) -> NDArray[np.int64] | None:
-    """Lines of one access in the loops from `loop` on; None where there are too many to look at."""
-    if access.depth < loop:
-        return np.zeros(0, np.int64)
-    base = access.base + sum(c * s for c, s in zip(counters, access.strides, strict=False))
-    addresses = np.array([base], np.int64)
-    if access.table is not None:
-        return None if len(access.table.offsets) > MOST_LINES else np.unique((base + access.table.offsets) // line)
-    for trip, stride in sorted(
-        zip(nest.trips[loop:], access.strides[loop:], strict=False), key=lambda pair: -abs(pair[1])
-    ):
+_NONE = np.zeros(0, np.int64)
+
+
+@lru_cache(maxsize=1024)
+def _some_places(trips: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    random = np.random.default_rng(len(trips))
+    return tuple(tuple(int(random.integers(trip)) for trip in trips) for _ in range(SAMPLES - 1))
+
+
+def _stepped(
+    trips: Sequence[int], strides: Sequence[int], nbytes: int, line: int, inside: int
+) -> NDArray[np.int64] | None:
+    """Lines, counted from the first one, of an access that begins `inside` it; None where there are too many."""
+    addresses = np.array([inside], np.int64)
+    for trip, stride in sorted(zip(trips, strides, strict=False), key=lambda pair: -abs(pair[1])):
         if stride == 0 or trip == 1:
             continue
         steps = np.arange(trip, dtype=np.int64) * stride
         if abs(stride) < line:
-            steps = np.unique(np.append(steps[:: max(1, line // abs(stride))], steps[-1]))
+            some = steps[:: max(1, line // abs(stride))]
+            steps = some if some[-1] == steps[-1] else np.append(some, steps[-1])
         if len(addresses) * len(steps) > MOST_LINES:
             return None
-        addresses = np.unique((addresses[:, None] + steps[None, :]).ravel())
+        addresses = (addresses[:, None] + steps[None, :]).ravel()
+        if len(addresses) > _MANY:
+            addresses = np.unique(addresses)
     touched = addresses // line
-    last = (addresses + access.nbytes - 1) // line
-    return np.unique(np.concatenate((touched, last))) if (last != touched).any() else np.unique(touched)
+    last = (addresses + nbytes - 1) // line
+    return _distinct(np.concatenate((touched, last)) if (last != touched).any() else touched)
+
+
+def _distinct(lines: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each once, in order; where they lie close together, by marking them."""
+    if not len(lines):
+        return lines
+    low, high = int(lines.min()), int(lines.max())
+    if high - low > 64 * len(lines):
+        return np.unique(lines)
+    marked = np.zeros(high - low + 1, np.bool_)
+    marked[lines - low] = True
+    return np.flatnonzero(marked) + low
 
 
 class FootprintHierarchy:
@@ -170,11 +216,12 @@ class FootprintHierarchy:
         return dict(self._levels)
 
     def replay(self, nest: Nest, core: int = 0) -> Traffic:
-        """What a nest would move; of nests of the same shape, the first stands for all."""
+        """What a nest, and those that it stands for, would move; of the same shape, the first stands for all."""
         key = (nest.trips, tuple((a.tensor, a.strides, a.nbytes, a.write) for a in nest.accesses))
         traffic = self._known.get(key)
         if traffic is None:
             traffic = self._known[key] = self._estimate(nest)
+        traffic = traffic if nest.repeats == 1 else traffic * nest.repeats
         for name, counts in traffic.levels.items():
             self._levels[name] += counts
         self.dram.counts[:] += np.array(list(traffic.dram.to_dict().values()), self.dram.counts.dtype)

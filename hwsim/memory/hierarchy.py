@@ -18,11 +18,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.memory.counters import CacheCounters, DramCounters
+from hwsim.memory.counters import CacheCounters, DramCounters, Topology
 from hwsim.memory.coupled import CoupledCaches
 from hwsim.memory.dram import Dram
 from hwsim.memory.stream import StreamCaches, can_stream
-from hwsim.memory.topology import Topology
 from hwsim.memory.warp import Progress, replay_warped
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 from hwsim.trace.nest import Nest, numbered, split_accesses
@@ -39,6 +38,16 @@ class Traffic:
     accesses: int
     skipped: int
     """Accesses that were not walked because their period repeated."""
+
+    def __mul__(self, times: int) -> Traffic:
+        """Of so many equal nests."""
+        return Traffic(
+            levels={name: counters * times for name, counters in self.levels.items()},
+            dram=self.dram * times,
+            misses={name: tuple(times * count for count in row) for name, row in self.misses.items()},
+            accesses=times * self.accesses,
+            skipped=times * self.skipped,
+        )
 
     def __add__(self, more: Traffic) -> Traffic:
         """Of two parts of one nest, both together."""

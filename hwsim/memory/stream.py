@@ -37,11 +37,11 @@ from hwsim.memory.counters import (
     WRITEBACKS,
     WRITES,
     CacheCounters,
+    Topology,
 )
 from hwsim.memory.dram import Dram, drain
 from hwsim.memory.filter import EMPTY, INFINITE, OFFSET, POLICY, SETS, WAYS, Levels, pump, rehash, through
 from hwsim.memory.replacement import FIRST_HASH_SIZE, LRU, POLICIES
-from hwsim.memory.topology import Topology
 from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import MAX_ACCESSES, Access, Nest
 from hwsim.trace.walk import (

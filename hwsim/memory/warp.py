@@ -330,18 +330,11 @@ def _send_behind(
     rounds: RowRounds | None,
     pieces: slice,
 ) -> None:
-    """What the periods `start` … `last` send on: counted where their rounds are known, replayed before and after."""
+    """What the periods `start` … `last` send on: counted where their rounds are known, otherwise replayed."""
     if rounds is None:
         _replay_behind(caches, tap, chain, period, start, last)
-        return
-    if start < rounds.first:
-        _replay_behind(caches, tap, chain, period, start, min(last, rounds.first - 1))
-    known = max(start, rounds.first), min(last, rounds.last)
-    if known[0] <= known[1]:
-        rounds.count(caches.dram, *known, pieces, caches.grain)
-        rounds.leave(caches.dram)
-    if last > rounds.last:
-        _replay_behind(caches, tap, chain, period, max(start, rounds.last + 1), last)
+    else:
+        rounds.count(caches.dram, start, last, pieces, caches.grain)
 
 
 def _replay_behind(

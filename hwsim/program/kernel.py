@@ -219,6 +219,8 @@ class Kernel(ABC):
         self.tensors = {}
         self.arrays: dict[str, Array] = {}
         self._elements = 0
+        self.sketch = False
+        """Whether its nests are for an estimate, and one may stand for many."""
 
     def take(self, elements: int) -> None:
         """To be called before values of so many elements are made."""

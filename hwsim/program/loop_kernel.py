@@ -209,7 +209,7 @@ class LoopKernel(TensorKernel):
         key = template_key(loop, ranges)
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = make_template(loop, ranges, self.fmt.name)
+            template = self._templates[key] = make_template(loop, ranges, self.fmt.name, sketch=self.sketch)
         return template.at(ranges, private)
 
     def _reference(self) -> Array:
@@ -343,11 +343,11 @@ class Template:
         )
 
 
-def make_template(loop: Loop, ranges: Ranges, fmt: str) -> Template:
+def make_template(loop: Loop, ranges: Ranges, fmt: str, *, sketch: bool = False) -> Template:
     """Lower a loop over ranges."""
     from hwsim.program.lower import lower  # only where accesses are walked
 
-    pieces = list(lower(loop.operation, loop.plan, ranges))
+    pieces = list(lower(loop.operation, loop.plan, ranges, sketch=sketch))
     work = count_work(
         pieces,
         loop.body,

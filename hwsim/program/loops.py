@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import lcm, prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,6 +177,12 @@ class Piece:
     """Stores of the output alone."""
     operands: tuple[Operand, ...] = ()
     """The operand behind each access of the nest."""
+
+    def repeated(self, times: int) -> Piece:
+        """One that stands for so many like it."""
+        counts = ("body_runs", "iterations", "starts", "gathered", "sums", "loads", "stores", "results")
+        more: dict[str, Any] = {name: times * getattr(self, name) for name in counts}
+        return replace(self, nest=replace(self.nest, repeats=times * self.nest.repeats), **more)
 
 
 FEWEST_STEPS, MOST_STEPS = 8, 64

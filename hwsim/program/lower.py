@@ -39,6 +39,8 @@ class Lowering:
     """Where each index begins."""
     resumed: bool = False
     """Whether a loop over tiles around all of these has already added to the output."""
+    sketch: bool = False
+    """Whether, of the iterations of a loop that are nests by themselves, the second stands for all further ones."""
     known: dict[object, tuple[Mapping[str, int], Piece]] = field(default_factory=dict, compare=False)
     """Pieces that stand for all that differ only in where they begin, and where that is for them."""
 
@@ -321,14 +323,16 @@ INNER, TILE, OUTER = 0, 1, 2
 """Rings of loops: over what is in registers, over tiles, over the tiles of the cache behind."""
 
 
-def lower(operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range]) -> Iterator[Piece]:
-    """The Nests of an operation over a range of each index, in program order."""
+def lower(
+    operation: LoopOperation, plan: LoopPlan, ranges: Mapping[str, Range], *, sketch: bool = False
+) -> Iterator[Piece]:
+    """The Nests of an operation over a range of each index, in program order; in a sketch, some stand for many."""
     levels = [(index, OUTER) for index in plan.order if index in plan.outer]
     levels += [(index, TILE) for index in plan.order if index in plan.tile]
     levels += [(index, INNER) for index in plan.order]
     start = {index: ranges[index][0] for index in plan.order}
     extent = {index: ranges[index][1] for index in plan.order}
-    lowering = Lowering(operation, plan, tuple(levels), start, is_resumed(operation, ranges))
+    lowering = Lowering(operation, plan, tuple(levels), start, is_resumed(operation, ranges), sketch)
     yield from _walk(lowering, 0, (), start, extent, {})
 
 
@@ -354,9 +358,10 @@ def _walk(
             inner_start = {**start, index: position}
             yield from _walk(lowering, level + 1, longer, inner_start, inner_extent, inner_copies)
         else:
-            for i in range(trips):
+            for i in range(min(trips, 2) if lowering.sketch else trips):
                 inner_start = {**start, index: position + i * size}
-                yield from _walk(lowering, level + 1, loops, inner_start, inner_extent, inner_copies)
+                pieces = _walk(lowering, level + 1, loops, inner_start, inner_extent, inner_copies)
+                yield from (piece.repeated(trips - 1) for piece in pieces) if lowering.sketch and i else pieces
         position += trips * size
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -61,7 +62,10 @@ class InProcess(Backend):
 
 
 class Processes(Backend):
-    """Worker processes on this computer. They start afresh, import hwsim and nothing of the user's program."""
+    """Worker processes on this computer. They know hwsim and nothing of the user's program.
+
+    On Linux they are copies of one process that has imported what this one has, and so begin at once.
+    """
 
     name = "processes"
     died = (BrokenExecutor,)
@@ -71,7 +75,9 @@ class Processes(Backend):
         self.workers = workers
 
     def open(self) -> Executor:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        if isinstance(context, ForkServerContext):
+            context.set_forkserver_preload([name for name in sys.modules if _is_model(name)])
         return ProcessPoolExecutor(self.workers, context, initializer=_start_worker)
 
     def submit(self, executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -147,6 +153,10 @@ class _Settled(AbstractContextManager[None]):
             return False
         self.future.set_exception(error)
         return True
+
+
+def _is_model(module: str) -> bool:
+    return module.startswith(("hwsim.", "llvmlite.")) and not module.startswith("hwsim.cli")
 
 
 @contextmanager

@@ -70,6 +70,9 @@ class Budget:
     seconds: float | None = None
 
 
+_USUAL = Budget()
+
+
 @dataclass
 class SearchOutcome:
     """What a search did, and what it found."""
@@ -158,7 +161,7 @@ def tune(
     metric: str,
     store: ResultStore,
     *,
-    budget: Budget = Budget(),
+    budget: Budget = _USUAL,
     jobs: int | None = None,
     watch: Watcher = lambda doing, done, total: None,
     default_first: bool = False,

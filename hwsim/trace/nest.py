@@ -195,6 +195,8 @@ class Nest:
 
     trips: tuple[int, ...]
     accesses: tuple[Access, ...] = field(repr=False)
+    repeats: int = field(default=1, repr=False)
+    """In a sketch: how many nests this one stands for, which differ from it only in where they begin."""
 
     def __post_init__(self) -> None:
         if any(trip < 1 for trip in self.trips):
@@ -232,7 +234,7 @@ class Nest:
         """The same with each access so many bytes further on."""
         accesses = tuple(access.moved(shift) for access, shift in zip(self.accesses, shifts, strict=True))
         if any(access.per_byte != self.per_byte for access in accesses):
-            return Nest(self.trips, accesses)
+            return Nest(self.trips, accesses, self.repeats)
         made = object.__new__(Nest)  # what was checked here holds there, and what was counted is the same
         made.__dict__.update(self.__dict__, packed=self.packed, accesses=accesses)
         return made

@@ -35,7 +35,7 @@ def watch(frame, event, argument):
 sys.argv = ["hwsim", "run", "course_cpu", "matmul_tiled", "n=64"]
 sys.setprofile(watch)
 try:
-    main()
+    main(sys.argv[1:])
 finally:
     sys.setprofile(None)
     print(*sorted(seen), sep="\\n", file=sys.stderr)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hwsim.memory.counters import CacheCounters
+from hwsim.memory.counters import CacheCounters, Topology
 from hwsim.memory.coupled import CoupledCaches
 from hwsim.memory.dram import Dram
 from hwsim.memory.hierarchy import Caches
 from hwsim.memory.replacement import POLICIES
 from hwsim.memory.stream import STREAM_POLICIES, StreamCaches
-from hwsim.memory.topology import Topology
 from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import split_accesses
 

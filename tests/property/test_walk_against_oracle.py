@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hwsim.memory.counters import Topology
 from hwsim.memory.coupled import CoupledCaches
 from hwsim.memory.dram import Dram
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.memory.topology import Topology
 from tests.oracle import Oracle
 from tests.property.strategies import general_hierarchies, nests, plain_hierarchies
 

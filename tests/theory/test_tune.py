@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 
-from hwsim.api import resolve_machine, resolve_workload
+from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
 from hwsim.memory.footprint import estimate_misses
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.memory.reuse_distance import measure_reuse
@@ -135,6 +138,44 @@ def test_estimates_of_padded_tiles_agree_to_the_line() -> None:
     machine = resolve_machine("course_cpu")
     guess = estimate(machine, resolve_workload("matmul_tiled", {"n": 256, "tile": 32, "ld": 272}))
     assert guess is not None and guess["l1.fills"] == 69632
+
+
+EDGES = [
+    {"v1": 3, "tile": 8},
+    {"v1": 4, "tile": 10, "vector": True},
+    {"tile": 7},
+    {"order": "kij", "tile": 12, "v1": 5},
+]
+
+
+@pytest.mark.parametrize("schedule", EDGES)
+def test_a_sketch_counts_what_all_nests_together_count(schedule: dict[str, object]) -> None:
+    """Tiles that the register tile does not divide: many nests, of which few differ in more than their place."""
+    machine = resolve_machine("course_cpu")
+    work = resolve_workload("matmul_tiled", {"n": 30, **schedule})
+    steps = []
+    for sketch in (False, True):
+        kernel = prepare(machine, work, math=False)
+        kernel.sketch = sketch
+        steps.append([step for block in kernel.blocks() for step in block.steps()])
+    every, some = steps
+    assert [step.work for step in some] == [step.work for step in every]
+    for mine, theirs in zip(some, every, strict=True):
+        assert sum(nest.repeats * nest.length for nest in mine.nests) == sum(nest.length for nest in theirs.nests)
+        assert len(mine.nests) < len(theirs.nests)
+
+
+def test_estimates_rank_schedules_with_edges_as_simulations_do() -> None:
+    machine = resolve_machine("course_cpu")
+    guessed, simulated = [], []
+    for order, v1, tile in product(("ijk", "ikj"), (1, 3, 4), (6, 16, 40)):
+        work = resolve_workload("matmul_tiled", {"n": 40, "order": order, "v1": v1, "tile": tile})
+        guess = estimate(machine, work)
+        assert guess is not None and isinstance(guess["time_s"], float)
+        guessed.append(guess["time_s"])
+        simulated.append(float(simulate(machine, prepare(machine, work, math=False), work).elapsed_fs))
+    ranks = [np.argsort(np.argsort(np.round(times, 12))) for times in (guessed, simulated)]
+    assert np.corrcoef(*ranks)[0, 1] > 0.9
 
 
 def test_reuse_distances_tell_the_hits_of_every_fully_associative_cache() -> None:

@@ -61,7 +61,7 @@ class Cutter:
 
 def cut(nests: Sequence[Nest], parts: int, replay: Replay) -> Iterator[Chunk]:
     """The chunks of a step, each replayed when it is asked for. Short nests are put together, long ones cut."""
-    executions = sum(nest.length for nest in nests)
+    executions = sum(nest.repeats * nest.length for nest in nests)
     if not executions:
         yield Chunk.whole((), ())
         return

@@ -31,7 +31,7 @@ from hwsim.trace.nest import Access, Nest
 MOST_EXECUTIONS = 4096
 """Executions of one access that are looked at; no window holds as many."""
 HINDERED = 1.5
-"""Fills of several sets at the same time take so many times as long as those of one, if no prefetcher spaces them: a line
+"""Fills of several sets at a time take so many times as long as those of one, if no prefetcher spaces them: a line
 costs 10.4 cycles in one set, 8.1 in two, 3.6 in four on a Zen 4, and 5 to 7.5 in two on a Zen 3."""
 
 

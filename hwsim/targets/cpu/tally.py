@@ -43,7 +43,7 @@ class CoreTally:
         """What a nest loads and stores."""
         for access in nest.accesses:
             width = self._element_bytes.get(access.tensor, access.size)
-            elements = int(nest.count(access) * access.size // width)
+            elements = nest.repeats * int(nest.count(access) * access.size // width)
             (self._stores if access.write else self._loads)[access.tensor] += elements
 
     def add_traffic(self, nest: Nest, traffic: Traffic) -> None:

@@ -246,6 +246,7 @@ class CpuTarget:
     def estimate(self, kernel: Kernel, work: WorkloadSpec) -> Crew:
         """The same cores, with footprints in place of the exact caches."""
         machine = self.machine
+        kernel.sketch = True
         hierarchy = FootprintHierarchy(
             machine.caches,
             machine.dram,

@@ -154,9 +154,7 @@ def own_bytes(shape: AttentionShape, precision: str) -> float:
     return all_bytes(shape, precision) - keys_bytes(shape, precision)
 
 
-def _closed_bytes(
-    device: Device, shape: AttentionShape, precision: str, tiles: int, sharing: int, slots: int
-) -> float:
+def _closed_bytes(device: Device, shape: AttentionShape, precision: str, tiles: int, sharing: int, slots: int) -> float:
     """Keys once, or once for every tile of queries where those that are used at once exceed the L2."""
     keys = keys_bytes(shape, precision)
     at_once = max(1.0, slots / tiles) * keys / (shape.kv_heads * shape.batch)

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
+from hwsim.memory.counters import Topology
 from hwsim.memory.coupled import CoupledCaches
 from hwsim.memory.dram import Dram
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.memory.topology import Topology
 from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwsim.memory.topology import Topology
+from hwsim.memory.counters import Topology
 from hwsim.spec.machine import CacheSpec
 
 
