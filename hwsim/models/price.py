@@ -22,8 +22,7 @@ from hwsim.energy import static_watts
 from hwsim.errors import CapacityError, HwsimError, InputError, ShapeError
 from hwsim.models.graph import ModelGraph
 from hwsim.models.kernels import EAGER, SERVING, KernelCall, KernelLowering
-from hwsim.models.numbers import Formats
-from hwsim.models.phase import Pass, decode, forward, prefill, train
+from hwsim.models.phase import Formats, Pass, decode, forward, prefill, train
 from hwsim.models.slices import Slice, cut
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec

@@ -23,7 +23,7 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.models.count import kept_per_token
 from hwsim.models.graph import LAST, Exchange, ModelGraph
 from hwsim.models.memory import capacity, weight_bytes
-from hwsim.models.numbers import Formats, stored_bits
+from hwsim.models.phase import Formats, stored_bits
 from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec

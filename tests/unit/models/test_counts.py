@@ -11,8 +11,7 @@ from hwsim.models.count import active_parameters, expected_experts, kept, kept_p
 from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.load import load_model
 from hwsim.models.memory import KeptTensors, Segments, memory_use, weight_bytes
-from hwsim.models.numbers import Formats
-from hwsim.models.phase import decode, forward, prefill, train
+from hwsim.models.phase import Formats, decode, forward, prefill, train
 
 PARAMETERS = {
     # KerasHub's presets, "params" of llama_7b_en, qwen3_32b_en, mixtral_8_7b_en, gpt2_*_en, bert_*_en_uncased and
