@@ -20,7 +20,8 @@ from hwsim.models.graph import ModelGraph
 from hwsim.models.kernels import COMPILED, EAGER, SERVING
 from hwsim.models.memory import MemoryFit, MemoryUse, find_fit, memory_use
 from hwsim.models.phase import FORMATS, Formats, Pass, decode, forward, prefill, train
-from hwsim.models.price import OperationCost, PassCost, StepPrice, simulated_on
+from hwsim.models.price import OperationCost, PassCost, StepPrice
+from hwsim.models.simulate import simulated_on
 from hwsim.models.total import total_result
 from hwsim.models.why import explain as explain_model
 from hwsim.ops.model import ModelWorkload

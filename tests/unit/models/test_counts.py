@@ -137,7 +137,7 @@ def test_latent_attention_keeps_one_vector_and_one_turned_key() -> None:
 
 
 MASKS = 1024 * 1024 * 4
-"""OpenAI's GPT-2 files hold a causal mask in fp32 beside the weights of each layer."""
+"""Published GPT-2 files hold a causal mask in fp32 beside the weights of each layer."""
 PUBLISHED_BYTES = {
     # "total_size" of model.safetensors.index.json: meta-llama/Meta-Llama-3-8B, Meta-Llama-3-70B, Qwen/Qwen3-32B,
     # mistralai/Mixtral-8x7B-v0.1
@@ -145,9 +145,9 @@ PUBLISHED_BYTES = {
     "llama3_70b": ("bf16", 141_107_412_992, 0),
     "qwen3_32b": ("bf16", 65_524_246_528, 0),
     "mixtral_8x7b": ("bf16", 93_405_585_408, 0),
-    # size of model.safetensors of openai/whisper-small; 55 kB of it are the names of its tensors
+    # size of model.safetensors of whisper-small on Hugging Face; 55 kB of it are the names of its tensors
     "whisper_small": ("fp32", 966_995_080, 0),
-    # sizes that Hugging Face shows of model.safetensors of openai-community/gpt2, gpt2-large and gpt2-xl
+    # sizes that Hugging Face shows of model.safetensors of gpt2, gpt2-large and gpt2-xl
     "gpt2": ("fp32", 548e6, 12 * MASKS),
     "gpt2_large": ("fp32", 3.25e9, 36 * MASKS),
     "gpt2_xl": ("fp32", 6.43e9, 48 * MASKS),
