@@ -37,8 +37,7 @@ def import_command(
 ) -> None:
     """Turn a config.json, ONNX, torch.export or a table of layers into a model file that can be changed."""
     from hwsim.catalog import expand
-    from hwsim.models.load import import_file, plain_name
-    from hwsim.models.write import model_yaml
+    from hwsim.models.load import import_file, model_yaml, plain_name
 
     told = check_output(json_file, None, (file,), output=output)
     called = name or (plain_name(output) if output is not None else None)

@@ -66,9 +66,9 @@ def model_command(
         _print_models()
         return
     from hwsim.api import resolve_machine
+    from hwsim.models.accuracy import read_weights
     from hwsim.models.load import load_model
     from hwsim.models.run import run_phases, summed
-    from hwsim.models.weights import read_weights
     from hwsim.ops.model import ModelWorkload
     from hwsim.spec.parameters import with_parameters
     from hwsim.systems.spec import is_system
@@ -118,7 +118,7 @@ def _check_lengths(model: ModelWorkload, parameters: Mapping[str, str]) -> None:
 
 
 def _write_timeline(path: Path, found: ModelRun) -> None:
-    from hwsim.models.timeline import model_timeline
+    from hwsim.models.run import model_timeline
     from hwsim.results.plot.style import is_plot_file
     from hwsim.results.plot.timeline import plot_timeline, timeline_json
 

@@ -88,8 +88,7 @@ def _titled(page: Page, title: str) -> Page:
 def spans_of(result: RunResult) -> tuple[Span, ...]:
     """The timeline of a stored run: simulated once more, without its math."""
     from hwsim.api import run_all
-    from hwsim.models.run import run_phases
-    from hwsim.models.timeline import model_timeline
+    from hwsim.models.run import model_timeline, run_phases
     from hwsim.ops.model import ModelWorkload
     from hwsim.result import machine_of, workload_of
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from hwsim.models.count import expected_experts, is_narrowed
 from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
-from hwsim.models.numbers import Formats
-from hwsim.models.phase import DECODE, TRAIN, Pass
+from hwsim.models.phase import DECODE, TRAIN, Formats, Pass
 from hwsim.ops.model import (
     Attention,
     ConvLayer,

@@ -10,8 +10,7 @@ from typing import Any
 from hwsim.models.count import is_narrowed, kept, weights_of
 from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
 from hwsim.models.kernels import EAGER, SERVING, dropped_after
-from hwsim.models.numbers import Formats, stored_bits
-from hwsim.models.phase import Pass
+from hwsim.models.phase import Formats, Pass, stored_bits
 from hwsim.ops.model import Attention, ViewLayer
 from hwsim.spec.machine import DramSpec, MachineSpec
 

@@ -8,44 +8,37 @@
 Each distinct kernel (operation, sizes, format) is simulated once, on the way that `hwsim run` goes and without math,
 and kept: eighty layers cost as much to simulate as one. `Graph.of(model, tp=4)` prices one of four devices; what they
 have to exchange is in `graph.exchanges`, and is not part of the price. Threads may share a StepPrice.
+
+A step of training has a backward pass and an update of weights. Every product has two in its backward pass: one for the
+gradient of what came in, one for that of the weights. A pass over elements has as many as it had operands, a softmax
+and a norm one and a half. Under `recompute` the forward pass of a block that repeats runs once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from pydantic import ValidationError
-
-from hwsim.api import run_all
 from hwsim.energy import static_watts
-from hwsim.errors import CapacityError, HwsimError, InputError, ShapeError
-from hwsim.models.graph import ModelGraph
-from hwsim.models.kernels import EAGER, SERVING, KernelCall, KernelLowering
-from hwsim.models.numbers import Formats
-from hwsim.models.phase import Pass, decode, forward, prefill, train
-from hwsim.models.slices import Slice, cut
-from hwsim.result import RunResult
+from hwsim.errors import InputError
+from hwsim.models.count import parameters, parameters_of
+from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
+from hwsim.models.kernels import EAGER, SERVING, KernelCall, KernelLowering, touch
+from hwsim.models.memory import KeptTensors, Segments, weight_bytes
+from hwsim.models.phase import Formats, Pass, decode, forward, prefill, train
+from hwsim.models.simulate import KernelPrice, RefusedError, simulated_on
+from hwsim.ops.model import (
+    Attention,
+    ConvLayer,
+    Embedding,
+    Experts,
+    LatentAttention,
+    Linear,
+    Norm,
+    Positions,
+    ProductLayer,
+)
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import find_target
-
-
-@dataclass(frozen=True)
-class KernelPrice:
-    """One kernel on one machine."""
-
-    seconds: float
-    """At work, without being started."""
-    joules: float | None
-    starts: int
-    """Kernels that it takes; none where work needs no start."""
-    each_s: float
-    host_s: float
-    """What one start takes inside a graph, and from the host."""
-    result: RunResult
-    scale: float
-    """Of the simulated slice to the whole; 1 where all of it was simulated."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +80,6 @@ HOST = "the host"
 PYTHON_S = 24e-6
 """Seconds of the host for a kernel that Python starts: BERT base takes 6 ms for 8 sequences of 8 tokens as of 32, and
 starts about 250 kernels (Hugging Face Transformers, docs/benchmarks, PyTorch 1.4 on TITAN RTX)."""
-
-
-class RefusedError(Exception):
-    """The machine does not compute a kernel."""
 
 
 @dataclass
@@ -145,8 +134,6 @@ class StepPrice:
             if priced:
                 operations.append(self._operation(block.name, node.name, node.word, block.repeat, priced))
         if phase.name == "train":
-            from hwsim.models.train import backward_calls, update_calls
-
             for block, node, calls in backward_calls(low, self.graph, self.recompute):
                 priced = self._calls(calls, node.word, notes)
                 if priced:
@@ -195,8 +182,6 @@ class StepPrice:
 
     def _asked(self, phase: Pass, notes: dict[str, None]) -> float:
         """Seconds that the driver takes to give out the memory that a forward pass keeps."""
-        from hwsim.models.memory import KeptTensors, Segments, weight_bytes
-
         found = Segments.of(self.graph, KeptTensors(self.numbers, phase, self.kernels, self.dropout))
         given_s, wiped_s = found.seconds(self.machine, 2 * weight_bytes(self.graph, self.numbers))
         if wiped_s:
@@ -245,67 +230,82 @@ def _listed(calls: Iterable[KernelCall]) -> str:
     return ", ".join(dict.fromkeys(call.op if call.op != "pointwise" else "passes" for call in calls))
 
 
-class Simulated:
-    """Kernels that were simulated on one machine in this process."""
-
-    def __init__(self, machine: MachineSpec) -> None:
-        self.machine = machine
-        self.target = find_target(machine)
-        self.prices: dict[object, KernelPrice | RefusedError] = {}
-
-    def price(self, call: KernelCall) -> KernelPrice:
-        key = call.key
-        if key not in self.prices:
-            try:
-                self.prices[key] = self._simulate(call)
-            except RefusedError as refusal:
-                self.prices[key] = refusal
-        found = self.prices[key]
-        if isinstance(found, RefusedError):
-            raise found
-        return found
-
-    def multiplies(self, precision: str) -> bool:
-        """Whether the machine has products of a format."""
-        try:
-            self.price(KernelCall("matmul", precision, (("m", 64), ("n", 64), ("k", 64)), product=True))
-        except RefusedError:
-            return False
-        return True
-
-    def _simulate(self, call: KernelCall) -> KernelPrice:
-        part: Slice = cut(self.target, call)
-        try:
-            work = WorkloadSpec.model_validate(part.data)
-            result = run_all(self.machine, work, math=False).result
-        except ValidationError as error:
-            raise RefusedError(str(error.errors(include_url=False)[0]["msg"])) from error
-        except (InputError, CapacityError, ShapeError) as error:
-            raise RefusedError(_short(error)) from error
-        starts = self.target.starts(result)
-        seconds = max(0.0, result.time_s - starts.seconds)
-        joules = result.energy_j
-        if joules is not None and self.machine.energy is not None:
-            saved = starts.seconds - starts.kernels * starts.each_s
-            joules = max(0.0, joules - saved * static_watts(self.machine.energy)) * part.scale
-        return KernelPrice(
-            seconds * part.scale, joules, starts.kernels, starts.each_s, starts.host_s, result, part.scale
-        )
+BACK_OF_ATTENTION = 2.5
+"""A fused backward pass over a fused forward one: five products against two, scores made again."""
+BACK_OF_NORM = 1.5
+"""Reads what came in and its gradient, writes a gradient; sums for the weights come on top."""
 
 
-def _short(error: HwsimError) -> str:
-    return str(error).split("\n")[0]
+def backward_calls(
+    low: KernelLowering, graph: ModelGraph, recompute: bool
+) -> Iterator[tuple[GraphBlock, ModelNode, list[KernelCall]]]:
+    """Kernels of the backward pass, from the last operation to the first."""
+    for block, node, calls in reversed(list(low.calls(graph))):
+        found = _backward(low, node, calls)
+        if recompute and block.repeat > 1:
+            found = [*calls, *found]
+        if found:
+            yield block, node, found
 
 
-def simulated_on(machine: MachineSpec) -> Simulated:
-    """What was simulated on a machine that is described by the same text."""
-    text = machine.model_dump_json()
-    if text not in _SIMULATED:
-        while len(_SIMULATED) >= MOST_MACHINES:
-            _SIMULATED.pop(next(iter(_SIMULATED)))
-        _SIMULATED[text] = Simulated(machine)
-    return _SIMULATED[text]
+def _backward(low: KernelLowering, node: ModelNode, calls: list[KernelCall]) -> list[KernelCall]:
+    match node.op:
+        case Linear(bias=bias):
+            rows, n, k = low.phase.rows(node.out), node.size("out"), node.flow.width
+            found = [*low.matmul(rows, k, n, weights=False), *low.matmul(k, n, rows, weights=False)]
+            if bias:  # its gradient is a sum over rows
+                found.append(low.touch(low.phase.elements(node.out) / 2))
+            return [*found, *_gathered(low, node)]
+        case Embedding() | Positions():
+            return [low.touch(low.phase.elements(node.out) * 1.5), *_gathered(low, node)]
+        case Norm():
+            return [call.times(BACK_OF_NORM) for call in calls] + _gathered(low, node)
+        case Attention() | LatentAttention():
+            return [_back_of_attention(call) for call in reversed(calls)]
+        case ConvLayer() | ProductLayer() | Experts():
+            products = [call.times(2) if call.product else call.times(1.5) for call in calls]
+            return [*products, *_gathered(low, node)]
+    if node.word in BACKWARD_STEPS and not low.fused:
+        return [low.touch(low.phase.elements(node.out), stage) for stage in BACKWARD_STEPS[node.word]]
+    return [call.times(1.5 if _binary(call) else 1.0) for call in calls]
 
 
-MOST_MACHINES = 32
-_SIMULATED: dict[str, Simulated] = {}
+BACKWARD_STEPS = {
+    "gelu_new": ("mul", "mul", "copy", "mul", "copy", "copy", "copy", "copy", "mul", "add", "add"),
+}
+"""0.5 x (1 + tanh(c (x + 0.044715 x³))) backwards, step by step: two factors, tanh, a cube in three steps, and the
+gradients of three uses of x added up."""
+
+
+def _binary(call: KernelCall) -> bool:
+    return any(isinstance(stage, dict) for stage in dict(call.more).get("stages", ()))
+
+
+def _back_of_attention(call: KernelCall) -> KernelCall:
+    if call.op == "attention":
+        return call.times(BACK_OF_ATTENTION)
+    if call.product:
+        return call.times(2)
+    return call.times(BACK_OF_NORM) if call.op == "softmax" else call
+
+
+def _gathered(low: KernelLowering, node: ModelNode) -> list[KernelCall]:
+    """The new gradient of the weights added to what is there: two read, one written."""
+    count = parameters_of(node)
+    return [touch(count, low.numbers.activations, "add")] if count and not low.fused else []
+
+
+def update_calls(low: KernelLowering, graph: ModelGraph, optimizer: str) -> list[KernelCall]:
+    """New weights from gradients: Adam reads four tensors and writes three, plain descent reads two and writes one."""
+    count = parameters(graph)
+    if optimizer == "none" or not count:
+        return []
+    pieces = max(1, -(-count // MOST_ELEMENTS))
+    each = -(-count // pieces)
+    if optimizer == "adam":
+        return [KernelCall("adam", "fp32", (("n", each),), count=pieces)]
+    return [touch(each, low.numbers.activations, "add").times(pieces)]
+
+
+MOST_ELEMENTS = 1 << 28
+"""Weights that one kernel of an optimizer updates."""

@@ -16,7 +16,8 @@ from hwsim import __version__
 from hwsim.engine.outcome import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
-from hwsim.models.price import HOST, KernelPrice, OperationCost, PassCost
+from hwsim.models.price import HOST, OperationCost, PassCost
+from hwsim.models.simulate import KernelPrice
 from hwsim.numerics.quantize import NumericError
 from hwsim.result import (
     Counts,

@@ -23,8 +23,7 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.models.graph import ModelGraph
 from hwsim.models.kernels import SERVING
 from hwsim.models.memory import MemoryUse, capacity, memory_use, weight_bytes
-from hwsim.models.numbers import Formats, stored_bits
-from hwsim.models.phase import Pass
+from hwsim.models.phase import Formats, Pass, stored_bits
 from hwsim.models.price import PassCost, StepPrice
 from hwsim.models.run import choose_kernels, computed_numbers, phases_of
 from hwsim.ops.model import ModelWorkload

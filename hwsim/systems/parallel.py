@@ -27,8 +27,7 @@ from hwsim.models.count import parameters_of
 from hwsim.models.graph import LAST, ModelGraph
 from hwsim.models.kernels import SERVING
 from hwsim.models.memory import MemoryUse, capacity, memory_use
-from hwsim.models.numbers import Formats, stored_bits
-from hwsim.models.phase import Pass
+from hwsim.models.phase import Formats, Pass, stored_bits
 from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec

@@ -27,7 +27,7 @@ from hwsim.models.count import kept_per_token
 from hwsim.models.graph import LAST, Exchange, ModelGraph
 from hwsim.models.load import load_model
 from hwsim.models.memory import capacity, weight_bytes
-from hwsim.models.numbers import Formats, stored_bits
+from hwsim.models.phase import Formats, stored_bits
 from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
 from hwsim.spec.fields import did_you_mean

@@ -1,6 +1,7 @@
 """`hwsim validate models`: whole models against times measured in PyTorch, and against a serving engine.
 
-Every row goes through what `hwsim model` runs. Nothing was fitted to any of these rows. The rows of PyTorch are forward
+Every row goes through what `hwsim model` runs. Nothing was fitted to any of these rows, but for two constants of memory
+that was given back, which were fitted to steps of training of one half (split.py). The rows of PyTorch are forward
 passes (`inf`) and steps of training (`train`, forward and backward, with dropout and without an optimizer) in fp32,
 operation by operation, compiled (`fusion`), or on several devices (`dp4`, `tp4`, `pp4_1`). The serving rows are the
 time for each token under continuous batching: a step of generating, and the prompts of other sequences that are read
@@ -29,9 +30,10 @@ from hwsim.systems.parallel import make_layout
 from hwsim.systems.spec import load_system
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual
-from hwsim.validation.split import unfitted_half
+from hwsim.validation.split import FIT, purpose_of, unfitted_half
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error, tables
 
+TRAINING = "gpu_model_training"
 WHAT = "seconds of whole models, against PyTorch on real GPUs and a serving engine"
 COLUMNS = ("machine", "model", "mode", "seq", "batch", "variant", "e2e_ms", "pred_roofline_ms", "pred_neusight_ms")
 SERVING_COLUMNS = ("machine", "model", "isl", "osl", "batch", "tpot_ms")
@@ -45,9 +47,13 @@ NAMES = {
 OTHERS = {"pred_neusight_ms": "NeuSight", "pred_roofline_ms": "a roofline"}
 """Other predictors of the same rows."""
 
-STOCK = {"bert_large": "bert_large", "gpt2_large": "gpt2_large", "opt_13": "opt_1_3b"}
+STOCK = {
+    "bert": "bert_base", "bert_large": "bert_large", "gpt2_med": "gpt2_medium", "gpt2_large": "gpt2_large",
+    "gpt2_xl": "gpt2_xl", "opt_13": "opt_1_3b",
+}  # fmt: skip
 OWN = {"gpt3_xl": "gpt3_xl", "switchxl4": "switchxl4"}
-"""Models that only these measurements have: files beside the table."""
+"""Models that only these measurements have: files beside the table. Of others a folder `configs` beside the table may
+hold the config.json, by the name that the table has for them."""
 TRAINED = {"bert_large": "bert_large_words"}
 """What is trained has another head."""
 DROPOUT = {"opt_13": "layers"}
@@ -64,7 +70,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     left_out: dict[str, int] = defaultdict(int)
     kept = []
     for record in records:
-        if reason := _reason(record):
+        if reason := _reason(path, record):
             left_out[reason] += 1
         else:
             kept.append(record)
@@ -79,7 +85,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     for record in kept:
         measured = number(path, record, "e2e_ms")
         found = 1e3 * pytorch_seconds(path, record)
-        family = f"gpu_model_{'training' if record['mode'] == 'train' else 'inference'}"
+        family = TRAINING if record["mode"] == "train" else "gpu_model_inference"
         group = f"{record['mode']} {record['machine']}"
         rows.append(_compared(record, group, _name(record), found, measured, family))
         errors["several" if SEVERAL.fullmatch(record["variant"]) else record["mode"]].append(rows[-1].error)
@@ -94,12 +100,17 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         rows.append(_compared(record, f"serving {record['machine']}", name, found, measured, "gpu_model_served"))
         errors["serving"].append(rows[-1].error)
         yield rows[-1]
-    yield report("models", WHAT, rows, _bars(errors), [*_notes(errors, others), *_left_out(left_out)])
+    unseen = [
+        row.error for row in rows if row.residual and row.residual.family == TRAINING and row.residual.purpose != FIT
+    ]
+    half = [f"training, steps of the half that nothing was fitted to: mean error {mean(unseen):.1%}"] if unseen else []
+    yield report("models", WHAT, rows, _bars(errors), [*_notes(errors, others), *half, *_left_out(left_out)])
 
 
 def _compared(record: Record, group: str, name: str, found: float, measured: float, family: str) -> ComparisonRow:
     detail = f"{found:.4g} ms simulated, {measured:.4g} ms measured"
-    residual = Residual(family, record["machine"], found * 1e-3, measured * 1e-3, unfitted_half("model", name))
+    half = purpose_of if family == TRAINING else unfitted_half
+    residual = Residual(family, record["machine"], found * 1e-3, measured * 1e-3, half("model", name))
     return ComparisonRow(name, group, relative_error(found, measured), detail, residual)
 
 
@@ -108,11 +119,11 @@ def _name(record: Record) -> str:
     return f"{record['model']} seq {record['seq']} batch {record['batch']}{variant}"
 
 
-def _reason(record: Record) -> str:
+def _reason(path: Path, record: Record) -> str:
     """Why a row is left out; nothing where it is compared."""
     if record["machine"] not in machine_names():
         return f"there is no machine {record['machine']}"
-    if record["model"] not in STOCK | OWN:
+    if record["model"] not in STOCK | OWN and not _config(path, record["model"]).is_file():
         return f"the numbers of {record['model']} are not known"
     if record["variant"] not in ONE_DEVICE and not SEVERAL.fullmatch(record["variant"]):
         return f"the variant {record['variant']} is not known"
@@ -122,7 +133,7 @@ def _reason(record: Record) -> str:
 def pytorch_seconds(path: Path, record: Record) -> float:
     """A row as it was measured: token ids in, scores for all tokens out; or a step of training without an update."""
     train = record["mode"] == "train"
-    model = _model(record["model"], train)
+    model = _model(path, record["model"], train)
     seq = integer(path, record, "seq")
     parameters: dict[str, object] = {
         "precision": "fp32", "phase": "train" if train else "forward", "prompt": seq, "source": seq,
@@ -153,7 +164,7 @@ def _seconds_of_several(
 def served_seconds(path: Path, record: Record) -> float:
     """Time for each token: a step at the mean length, and its share of the prompts that other sequences begin with."""
     isl, osl, users = (integer(path, record, name) for name in ("isl", "osl", "batch"))
-    model = _model(record["model"], False)
+    model = _model(path, record["model"], False)
     step = _seconds(path, record, model, {"phase": "decode", "prompt": isl + osl // 2, "batch": users})
     prompt = _seconds(path, record, model, {"phase": "prefill", "prompt": isl, "batch": 1, "generate": 0})
     return step + (users - 1) / osl * prompt
@@ -173,11 +184,18 @@ def _machine(name: str) -> MachineSpec:
     return load_machine(name).spec
 
 
+def _config(path: Path, name: str) -> Path:
+    """Where the config.json of a model lies beside a table; names of tables lead nowhere else."""
+    return path.parent / "configs" / f"{re.sub('[^A-Za-z0-9_.-]', '_', name)}.json"
+
+
 @cache
-def _model(name: str, train: bool) -> ModelWorkload:
-    own = TRAINED.get(name) if train else None
-    own = own or OWN.get(name)
-    return load_model(shipped(f"models/{own}.yaml") if own else STOCK.get(name, name)).model
+def _model(path: Path, name: str, train: bool) -> ModelWorkload:
+    own = (TRAINED.get(name) if train else None) or OWN.get(name)
+    if own:
+        return load_model(shipped(f"models/{own}.yaml")).model
+    config = _config(path, name)
+    return load_model(config if name not in STOCK and config.is_file() else STOCK.get(name, name)).model
 
 
 def _bars(errors: dict[str, list[float]]) -> list[Bar]:

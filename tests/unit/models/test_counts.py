@@ -11,8 +11,7 @@ from hwsim.models.count import active_parameters, expected_experts, kept, kept_p
 from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.load import load_model
 from hwsim.models.memory import KeptTensors, Segments, memory_use, weight_bytes
-from hwsim.models.numbers import Formats
-from hwsim.models.phase import decode, forward, prefill, train
+from hwsim.models.phase import Formats, decode, forward, prefill, train
 
 PARAMETERS = {
     # KerasHub's presets, "params" of llama_7b_en, qwen3_32b_en, mixtral_8_7b_en, gpt2_*_en, bert_*_en_uncased and
@@ -138,7 +137,7 @@ def test_latent_attention_keeps_one_vector_and_one_turned_key() -> None:
 
 
 MASKS = 1024 * 1024 * 4
-"""OpenAI's GPT-2 files hold a causal mask in fp32 beside the weights of each layer."""
+"""Published GPT-2 files hold a causal mask in fp32 beside the weights of each layer."""
 PUBLISHED_BYTES = {
     # "total_size" of model.safetensors.index.json: meta-llama/Meta-Llama-3-8B, Meta-Llama-3-70B, Qwen/Qwen3-32B,
     # mistralai/Mixtral-8x7B-v0.1
@@ -146,9 +145,9 @@ PUBLISHED_BYTES = {
     "llama3_70b": ("bf16", 141_107_412_992, 0),
     "qwen3_32b": ("bf16", 65_524_246_528, 0),
     "mixtral_8x7b": ("bf16", 93_405_585_408, 0),
-    # size of model.safetensors of openai/whisper-small; 55 kB of it are the names of its tensors
+    # size of model.safetensors of whisper-small on Hugging Face; 55 kB of it are the names of its tensors
     "whisper_small": ("fp32", 966_995_080, 0),
-    # sizes that Hugging Face shows of model.safetensors of openai-community/gpt2, gpt2-large and gpt2-xl
+    # sizes that Hugging Face shows of model.safetensors of gpt2, gpt2-large and gpt2-xl
     "gpt2": ("fp32", 548e6, 12 * MASKS),
     "gpt2_large": ("fp32", 3.25e9, 36 * MASKS),
     "gpt2_xl": ("fp32", 6.43e9, 48 * MASKS),

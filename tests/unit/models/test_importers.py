@@ -13,9 +13,8 @@ from hwsim.errors import InputError
 from hwsim.models.count import kept_per_token, macs, parameters
 from hwsim.models.graph import ModelGraph
 from hwsim.models.importers.config_json import FAMILIES, read_config
-from hwsim.models.load import import_file, load_model, model_from_data
+from hwsim.models.load import import_file, load_model, model_from_data, model_yaml
 from hwsim.models.phase import forward
-from hwsim.models.write import model_yaml
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.models.accuracy import measure_accuracy
+from hwsim.models.accuracy import measure_accuracy, read_weights
 from hwsim.models.evaluate import Exact, GivenWeights, RandomWeights, evaluate, tensor_names
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model, model_from_data
-from hwsim.models.numbers import Formats
-from hwsim.models.weights import read_weights
+from hwsim.models.phase import Formats
 from tests.unit.models.test_importers import LLAMA
 from tests.unit.models.test_price import small
 

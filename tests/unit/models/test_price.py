@@ -11,11 +11,9 @@ from hwsim.errors import InputError
 from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.kernels import SERVING, Heads, KernelLowering, _passes
 from hwsim.models.load import load_model, model_from_data
-from hwsim.models.numbers import Formats
-from hwsim.models.phase import decode, forward
+from hwsim.models.phase import Formats, decode, forward
 from hwsim.models.price import StepPrice
-from hwsim.models.run import run_phases
-from hwsim.models.timeline import model_timeline
+from hwsim.models.run import model_timeline, run_phases
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
 from hwsim.results.plot.timeline import assign_lanes

@@ -18,7 +18,7 @@ from hwsim.errors import InputError
 from hwsim.models.count import macs, parameters
 from hwsim.models.graph import ModelGraph
 from hwsim.models.importers import torch_export
-from hwsim.models.importers.repeats import find_blocks
+from hwsim.models.importers.traced import find_blocks
 from hwsim.models.load import LoadedModel, import_file, load_model
 from hwsim.models.phase import forward
 

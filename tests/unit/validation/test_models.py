@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,23 @@ def test_rows_of_several_devices_are_what_a_system_takes(tmp_path: Path) -> None
     assert one / 4.4 < dp < one / 2
     assert one / 4.4 < tp < one / 1.5
     assert {bar.name for bar in compared(path).bars} == {"inference, mean error", "on several devices, mean error"}
+
+
+def test_models_that_are_not_stock_come_from_a_config_beside_the_table(tmp_path: Path) -> None:
+    """The same numbers as the stock model of that config; a name that would lead elsewhere is not followed."""
+    (tmp_path / "configs").mkdir()
+    about = {
+        "model_type": "gpt2",
+        "n_layer": 36,
+        "n_embd": 1280,
+        "n_head": 20,
+        "vocab_size": 50257,
+        "n_positions": 1024,
+    }
+    (tmp_path / "configs" / "mine.json").write_text(json.dumps(about))
+    rows = (f"h100,{name},inf,1024,4,,100,,\n" for name in ("mine", "gpt2_large", "../configs/mine"))
+    path = tmp_path / "rows.csv"
+    path.write_text(HEAD + "".join(rows))
+    mine, stock, _ = read_table(path, COLUMNS)
+    assert pytorch_seconds(path, mine) == pytest.approx(pytorch_seconds(path, stock), rel=1e-9)
+    assert any("../configs/mine are not known" in note for note in compared(path).notes)

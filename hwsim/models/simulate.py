@@ -1,23 +1,28 @@
-"""Where a machine's run replays every access, a kernel of a model is too large: a slice of it stands for the whole.
+"""One kernel of a model on one machine, simulated once and kept: whole, or a slice of it that stands for the whole.
 
-A slice has the same inner sizes as far as they matter (rows of a tile, a stretch of the sum) and fewer of what repeats:
-rows, columns, heads. It starts with cold caches, as the whole does, so that weights come from memory once. Its time and
-energy are scaled by the multiply-adds, or the elements, of the whole. Schedules are what a good library does on cores:
-vectors, a register tile, packed cache tiles, all cores.
+Where a machine's run replays every access, a kernel of a model is too large. A slice has the same inner sizes as far as
+they matter (rows of a tile, a stretch of the sum) and fewer of what repeats: rows, columns, heads. It starts with cold
+caches, as the whole does, so that weights come from memory once. Its time and energy are scaled by the multiply-adds,
+or the elements, of the whole. Schedules are what a good library does on cores: vectors, a register tile, packed cache
+tiles, all cores.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hwsim.errors import HwsimError
-from hwsim.spec.machine import RegistersSpec
+from pydantic import ValidationError
 
-if TYPE_CHECKING:
-    from hwsim.models.kernels import KernelCall
-    from hwsim.target import Target
+from hwsim.api import run_all
+from hwsim.energy import static_watts
+from hwsim.errors import CapacityError, HwsimError, InputError, ShapeError
+from hwsim.models.kernels import KernelCall
+from hwsim.result import RunResult
+from hwsim.spec.machine import MachineSpec, RegistersSpec
+from hwsim.spec.workload import WorkloadSpec
+from hwsim.target import Target, find_target
 
 FEW_ROWS = 8
 """Products with fewer rows read weights once: they are shared out by columns."""
@@ -67,8 +72,6 @@ def walks(target: Target) -> bool:
     """Whether a run on this machine goes through the accesses of a kernel one by one."""
     found: bool | None = target.__dict__.get("_walks")
     if found is None:
-        from hwsim.spec.workload import WorkloadSpec
-
         about = {"format": 1, "name": "small", "description": "", "op": "copy", "sizes": {"n": 16}}
         work = WorkloadSpec.model_validate(about)
         try:
@@ -132,3 +135,91 @@ def _rows(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
     m, n = sizes["m"], sizes["n"]
     rows = max(1, min(m, MOST_ELEMENTS // n))
     return Slice({**data, "sizes": {"m": rows, "n": n}, "schedule": {"vector": True, "parallel": "rows"}}, m / rows)
+
+
+@dataclass(frozen=True)
+class KernelPrice:
+    """One kernel on one machine."""
+
+    seconds: float
+    """At work, without being started."""
+    joules: float | None
+    starts: int
+    """Kernels that it takes; none where work needs no start."""
+    each_s: float
+    host_s: float
+    """What one start takes inside a graph, and from the host."""
+    result: RunResult
+    scale: float
+    """Of the simulated slice to the whole; 1 where all of it was simulated."""
+
+
+class RefusedError(Exception):
+    """The machine does not compute a kernel."""
+
+
+class Simulated:
+    """Kernels that were simulated on one machine in this process."""
+
+    def __init__(self, machine: MachineSpec) -> None:
+        self.machine = machine
+        self.target = find_target(machine)
+        self.prices: dict[object, KernelPrice | RefusedError] = {}
+
+    def price(self, call: KernelCall) -> KernelPrice:
+        key = call.key
+        if key not in self.prices:
+            try:
+                self.prices[key] = self._simulate(call)
+            except RefusedError as refusal:
+                self.prices[key] = refusal
+        found = self.prices[key]
+        if isinstance(found, RefusedError):
+            raise found
+        return found
+
+    def multiplies(self, precision: str) -> bool:
+        """Whether the machine has products of a format."""
+        try:
+            self.price(KernelCall("matmul", precision, (("m", 64), ("n", 64), ("k", 64)), product=True))
+        except RefusedError:
+            return False
+        return True
+
+    def _simulate(self, call: KernelCall) -> KernelPrice:
+        part: Slice = cut(self.target, call)
+        try:
+            work = WorkloadSpec.model_validate(part.data)
+            result = run_all(self.machine, work, math=False).result
+        except ValidationError as error:
+            raise RefusedError(str(error.errors(include_url=False)[0]["msg"])) from error
+        except (InputError, CapacityError, ShapeError) as error:
+            raise RefusedError(_short(error)) from error
+        starts = self.target.starts(result)
+        seconds = max(0.0, result.time_s - starts.seconds)
+        joules = result.energy_j
+        if joules is not None and self.machine.energy is not None:
+            saved = starts.seconds - starts.kernels * starts.each_s
+            joules = max(0.0, joules - saved * static_watts(self.machine.energy)) * part.scale
+        return KernelPrice(
+            seconds * part.scale, joules, starts.kernels, starts.each_s, starts.host_s, result, part.scale
+        )
+
+
+def _short(error: HwsimError) -> str:
+    return str(error).split("\n")[0]
+
+
+def simulated_on(machine: MachineSpec) -> Simulated:
+    """What was simulated on a machine that is described by the same text."""
+    text = machine.model_dump_json()
+    if text not in _SIMULATED:
+        while len(_SIMULATED) >= MOST_MACHINES:
+            _SIMULATED.pop(next(iter(_SIMULATED)))
+        _SIMULATED[text] = Simulated(machine)
+    return _SIMULATED[text]
+
+
+MOST_MACHINES = 32
+
+_SIMULATED: dict[str, Simulated] = {}
