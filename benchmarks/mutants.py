@@ -143,6 +143,13 @@ def changed(node: Any, how: str) -> Any:
     return node
 
 
+def is_compiled(tree: ast.AST) -> bool:
+    """Whether a module has functions that Numba translates: they cannot call a switch."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    words = (re.findall(r"\w+", ast.dump(each)) for node in functions for each in node.decorator_list)
+    return any(COMPILED & set(each) for each in words)
+
+
 def choose(count: int, seed: int, again: list[Mutation]) -> list[Mutation]:
     """Files in proportion to their places, each place once; or those of an earlier try, where they are now."""
     everywhere = []
@@ -150,16 +157,12 @@ def choose(count: int, seed: int, again: list[Mutation]) -> list[Mutation]:
         if file.relative_to(ROOT / "hwsim").as_posix() in LEFT_OUT:
             continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        is_compiled = any(
-            isinstance(node, ast.FunctionDef)
-            and any(COMPILED & set(re.findall(r"\w+", ast.dump(each))) for each in node.decorator_list)
-            for node in ast.walk(tree)
-        )
+        machine_code = is_compiled(tree)
         for number, (node, how, live) in enumerate(places(tree)):
             before, after = (ast.unparse(each).splitlines()[0] for each in (node, changed(node, how)))
             line = getattr(node, "lineno", 0)
             name = file.relative_to(ROOT).as_posix()
-            everywhere.append(Mutation(name, number, line, f"{before}  →  {after}", live and not is_compiled))
+            everywhere.append(Mutation(name, number, line, f"{before}  →  {after}", live and not machine_code))
     if not again:
         return random.Random(seed).sample(everywhere, min(count, len(everywhere)))
     for old in again:
@@ -226,7 +229,7 @@ def prepare(tree: Path, mutations: list[Mutation]) -> None:
         here = {number: each for number, each in enumerate(mutations) if each.file == name}
         live = {each.place: number for number, each in here.items() if each.live and each.verdict != "gone"}
         source = (tree / name).read_text(encoding="utf-8")
-        if any(mark in source for mark in ("import compiled", "njit")):
+        if is_compiled(ast.parse(source)):
             continue
         noted = {number for number, each in here.items() if not each.live}
         (tree / name).write_text(with_switches(source, live, noted), encoding="utf-8")
@@ -303,7 +306,7 @@ def reach(tree: Path, known: Tests, save: Any) -> None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if any(f"/{each}" in name for each in SLOW) or known.get(name, {}).get("digest") == digest:
             continue
-        recorded, ended = in_a_fork([name], -1, tree, SECONDS)
+        recorded, ended = in_a_fork([name], -1, tree, SECONDS // 2)
         passed = {test: what for test, what in recorded.tests.items() if test not in recorded.failed}
         known[name] = {"digest": digest, "tests": passed}
         spent = sum(seconds for seconds, _ in known[name]["tests"].values())
@@ -311,15 +314,27 @@ def reach(tree: Path, known: Tests, save: Any) -> None:
         save()
 
 
+def _quickest(tests: dict[str, tuple[float, list[int]]]) -> list[tuple[float, str]]:
+    return [(seconds, test) for test, (seconds, _) in tests.items()]
+
+
 def witnesses(number: int, mutation: Mutation, known: Tests) -> list[str]:
-    """Tests that reach a mutation, a quick one of each file first; then what else their files hold, within the time."""
+    """Tests that reach a mutation, a quick one of each file first; then what else their files hold, within the time.
+
+    Nothing notes that compiled code is reached: for it, tests that name its module or one that imports it.
+    """
     near = Path(mutation.file).stem.strip("_")
+    module = mutation.file.removesuffix(".py").replace("/", ".")
+    users = [path for path in (ROOT / "hwsim").rglob("*.py") if f"from {module} import" in path.read_text("utf-8")]
+    named = "|".join([module, *(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in users)])
     ranked: list[tuple[int, float, str]] = []
     others: list[tuple[int, float, str]] = []
     for name, file in known.items():
         hits = sorted((seconds, test) for test, (seconds, reached) in file["tests"].items() if number in reached)
         ranked += [(rank if near not in name else 0, seconds, test) for rank, (seconds, test) in enumerate(hits)]
-        if hits or near in name:
+        if not mutation.live and not hits and re.search(rf"\b({named})\b", (ROOT / name).read_text("utf-8")):
+            ranked += [(rank, seconds, test) for rank, (seconds, test) in enumerate(sorted(_quickest(file["tests"])))]
+        elif hits or near in name:
             rest = sorted(
                 (seconds, test) for test, (seconds, reached) in file["tests"].items() if number not in reached
             )
@@ -391,6 +406,7 @@ def main() -> int:
     parser.add_argument(
         "--json", type=Path, default=Path("mutants.json"), help="Where verdicts are kept while it runs."
     )
+    parser.add_argument("--known", action="store_true", help="Only tests whose reach is known from an earlier try.")
     asked = parser.parse_args()
     kept = asked.json.resolve()
     before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"mutations": [], "tests": {}}
@@ -410,7 +426,8 @@ def main() -> int:
         tree = Path(folder) / "tree"
         prepare(tree, mutations)
         at_import = imported(tree)
-        reach(tree, known, save)
+        if not asked.known:
+            reach(tree, known, save)
         for number, each in enumerate(mutations):
             if not each.verdict:
                 judge(tree, number, each, known, at_import)

@@ -68,7 +68,10 @@ COMMANDS = {
 }
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""
 
-_HOMES = {"ladder": "compare", "schema": "check", "import": "import_"}
+_HOMES = {
+    "ladder": "compare", "schema": "check", "import": "model", "calibrate": "measure", "trace": "view",
+    "fit": "validate", "gradient": "graph", "rewrite": "graph",
+}  # fmt: skip
 """Commands that share the module of another one; the others have one of their own name."""
 
 

@@ -1,4 +1,4 @@
-"""`hwsim validate`: the one door to every comparison with the outside world."""
+"""`hwsim validate`: how far off hwsim is; `hwsim fit`: constants of a GPU from one half of measured kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from hwsim.cli.console import bars, err, make_table, out, screen, styled
 from hwsim.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hwsim.results.bar_table import BarTable
+    from hwsim.validation.fit import Fit
     from hwsim.validation.report import Progress, Report, Statistics
     from hwsim.validation.standing import FamilyStanding, Standing
 
@@ -279,3 +282,75 @@ def _print_report(report: Report, found: Sequence[FamilyStanding], *, own: bool)
 def _cells(statistics: Statistics) -> tuple[str, ...]:
     errors = (f"{number:.2%}" for number in (statistics.mape, statistics.median))
     return (str(statistics.rows), str(statistics.matched), *errors)
+
+
+FIT_EXAMPLE = "Example: [cyan]hwsim fit h100 measured.csv -o my_h100.yaml[/cyan]"
+
+
+def fit_command(
+    machine: Annotated[str, typer.Argument(help="A GPU: the name or the file of a machine.")],
+    measured: Annotated[Path, typer.Argument(help="Measured kernels, in the columns of `hwsim validate gpu`.")],
+    output_file: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a machine file with what was found.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=5, help="Rows of each family to search on, and to report.")] = 40,
+    seed: Annotated[int, typer.Option(help="Which rows are drawn.")] = 0,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write JSON; - is stdout.")] = None,
+) -> None:
+    """Fit a GPU's few constants to one half of a table of measured kernels, and report the other half."""
+    from hwsim.catalog import find, load_machine, machine_names
+    from hwsim.files import check_output_file, note_input, write_text
+    from hwsim.validation.fit import as_variant, fit
+
+    spec = load_machine(machine).spec
+    source = find("machine", machine)
+    output = check_output(json_file, None, (measured,))
+    if output_file is not None:
+        note_input(source)
+        check_output_file(output_file, (measured, source), "-o")
+    found = _follow_fit(fit(spec, measured, rows, seed))
+    if output_file is not None:
+        base = machine if machine in machine_names() else str(source.resolve())
+        write_text(output_file, as_variant(found, base, output_file.stem))
+    output.show(found.to_dict, lambda: _print(found, output_file))
+
+
+def _follow_fit(progress: Iterator[str | Fit]) -> Fit:
+    """Run the search with a line that tells how far it is."""
+    from rich.status import Status
+
+    console = err()
+    status = Status("reading the table", console=console)
+    if console.is_terminal:
+        status.start()
+    try:
+        for message in progress:
+            if not isinstance(message, str):
+                return message
+            status.update(message)
+    finally:
+        status.stop()
+    raise AssertionError("a fit ends with what it found")
+
+
+def _print(found: Fit, output_file: Path | None) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"fit of {found.machine} to {found.table}: mean error on rows that were held out",
+        title_justify="left",
+        title_style="bold",
+    )
+    for name in ("family", "rows fitted on", "rows held out", "before", "after"):
+        table.add_column(name, justify="left" if name == "family" else "right")
+    for family, error in found.after.items():
+        counts = str(found.fitted_rows.get(family, 0)), str(found.held_out_rows[family])
+        table.add_row(family, *counts, f"{found.before[family]:.1%}", f"{error:.1%}")
+    console = out()
+    console.print(table)
+    for path, text in found.constants.items():
+        console.print(f"  {found.unit}.{path}: {text}")
+    if output_file is not None:
+        console.print(f"wrote {output_file}")

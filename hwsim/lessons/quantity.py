@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from hwsim.result import RunResult
     from hwsim.spec.lesson import QuantitySpec
 
-INSTRUCTIONS, SHARE = "instructions", "share."
-"""Beside metrics: all instructions, loop control left out; the share of a part in the energy that is not static."""
+INSTRUCTIONS, SHARE, OVER_LONGEST = "instructions", "share.", "time over longest part"
+"""Beside metrics: all instructions, loop control left out; the share of a part in the energy that is not static; the
+time over what its longest part would take alone."""
 _LOOP = "other"
 
 
@@ -61,6 +62,8 @@ def write_number(name: str, value: float | None) -> str:
         return "–"
     if name.startswith(SHARE):
         return percent(value, 1)
+    if name == OVER_LONGEST:
+        return ratio(value)
     if name.startswith("bounds."):
         return seconds(value)
     if float(value).is_integer() and name not in METRICS and not name.startswith("energy") and ".bytes" not in name:
@@ -77,6 +80,8 @@ def _look_up(result: RunResult, name: str) -> Any:
     row = metrics_of(result)
     if name in row:
         return row[name]
+    if name == OVER_LONGEST:
+        return result.time_s / result.bounds.lower_s if result.bounds.lower_s else None
     if name == INSTRUCTIONS:
         return sum(count for kind, count in result.work.instructions.items() if kind != _LOOP)
     if name.startswith(SHARE):
