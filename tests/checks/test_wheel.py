@@ -43,7 +43,7 @@ def test_the_licence_and_nothing_of_the_tests_is_inside(unpacked: Path) -> None:
 
 def test_the_installed_program_finds_its_machines_from_any_folder(unpacked: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(unpacked)}
-    command = [sys.executable, "-m", "hwsim.cli.app", "list", "--json"]
+    command = [sys.executable, "-m", "hwsim", "list", "--json"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True
     )
