@@ -283,7 +283,9 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
         made = _work("matmul", row.precision, sizes)
     product = KernelPiece(made, Conditions(warm, {"C": output}))
     if row.record["impl"].startswith(QUANTIZES):
-        turns = m * ROW_SECONDS.get(row.machine, ROW_SECONDS_OF_OTHERS) if row.record["impl"].startswith(ONE_SCALE) else 0.0
+        turns = (
+            m * ROW_SECONDS.get(row.machine, ROW_SECONDS_OF_OTHERS) if row.record["impl"].startswith(ONE_SCALE) else 0.0
+        )
         found = Conditions(frozenset("X") if touched["A"] + 2 * m * k < device.kept_bytes else frozenset())
         return [KernelPiece(_quantize(m, k, row.precision), found, turns_seconds=turns), product]
     return [product]
