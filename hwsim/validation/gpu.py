@@ -27,6 +27,8 @@ from hwsim.validation.gpu_workload import (
     PIECES,
     PLUGIN,
     PLUGIN_US,
+    QUEUED_GAP_US,
+    QUEUED_US,
     SERVING_LAUNCHES,
     TIMING,
     MeasuredKernel,
@@ -140,6 +142,9 @@ def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) 
         return played.seconds + CONV_US * 1e-6
     if timing == "wall_clock":
         return played.seconds + HOST_US.get(row.record["op"], HOST_US["gemm"]) * 1e-6
+    queued = QUEUED_US.get((row.machine, row.record["dtype"]))
+    if queued is not None and row.record["op"] == "gemm":
+        return max(queued, played.seconds * 1e6 + QUEUED_GAP_US) * 1e-6
     following = target.device.launch_seconds("following")
     whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * following
     scale = BACKWARD[row.record["op"]] if row.record["pass"] == "fwd_bwd" else 1.0

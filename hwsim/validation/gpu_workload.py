@@ -56,6 +56,9 @@ CONV_TIMED, CONV_US = "cudnn8.9:", 150.0
 convolutions on V100 and A100 PCIe)."""
 PLUGIN, PLUGIN_US = "PLUGIN_V2_WeightOnly", 8.5
 """The same for its products with weights of fewer bits, which are extensions (fitted on the shortest of them)."""
+QUEUED_US, QUEUED_GAP_US = {("arc_b60", "bf16"): 32.0, ("arc_b60", "fp8"): 22.0}, 8.0
+"""Where a recorded graph is sent kernel by kernel, the host takes so long for each product, by its format, while the
+GPU works on the one before; and what lies between two (fitted on products on Arc B60)."""
 FLASH_FLOOR_US = 300.0
 """Published times of attention below this are those of the host; with a backward pass three times as many calls."""
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 1000.0

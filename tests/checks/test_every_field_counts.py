@@ -22,7 +22,7 @@ from hwsim.targets.cpu.spec import CpuSpec
 from tests.perturb import KernelAlone, Leaf, MeasuredAttention, OnUnit, Runs, Subject, Trial, descriptive
 
 EACH_CLASS = ("course_cpu", "a100_40", "tpu_v3", "eyeriss", "gddr6_aim")
-LISTS = ("tensor_tiles", "lane_tiles", "attention", "split_k")
+LISTS = ("tensor_tiles", "byte_tiles", "lane_tiles", "attention", "split_k")
 """Lists of library kernels, of which the default part takes the first and the last."""
 
 UNREAD: dict[str, dict[str, str]] = {
@@ -91,6 +91,12 @@ def gpu_trials(machine: MachineSpec, leaf: Leaf) -> Iterator[Runs]:
     yield trial("matmul", m=64, n=64, k=8192, precision=halves)
     yield trial("matmul", n=8192, precision=halves)
     yield trial("matmul", m=2048, n=4096, k=1280, precision=halves)
+    if "byte_latency" in words:
+        yield trial("matmul", m=64, n=64, k=8192, precision="int8")
+    if "seen_batch" in words:
+        yield trial("matmul_batched", batch=64, m=256, n=256, k=256, precision="fp32")
+    if "channel_bytes" in words or "channels" in words:
+        yield trial("matmul", m=256, n=32768, k=256, precision="fp32")
     if "launch" in words:
         yield trial("gpt2", prompt=32)
     if leaf.shown.startswith("l1."):
@@ -105,10 +111,10 @@ GRIDS = ((1, 1, 256), (12, 9, 512), (9, 12, 512), (24, 18, 256), (1, 1, 4096))
 def _kernel_trials(machine: MachineSpec, leaf: Leaf) -> Iterator[Runs]:
     """For the kernels of a library: shapes that are made for one of them, then the kernel by itself."""
     unit: Any = machine.compute[0]
-    if "tensor_tiles" in leaf.path or "lane_tiles" in leaf.path:
+    if set(leaf.path) & {"tensor_tiles", "byte_tiles", "lane_tiles"}:
         name, number = str(leaf.path[3]), int(leaf.path[4])
         tile = getattr(unit.library, name)[number]
-        precision = "fp32" if name == "lane_tiles" else "int8" if tile.bits == 8 else "fp16"
+        precision = {"lane_tiles": "fp32", "byte_tiles": "int8"}.get(name, "fp16")
         for rows, columns, depth in GRIDS:
             yield trial("matmul", m=tile.m * rows, n=tile.n * columns, k=depth, precision=precision)
         yield alone(name, number, precision)

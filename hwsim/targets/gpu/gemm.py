@@ -54,6 +54,9 @@ CONVERTED_PARTS = 2
 ZEROS, ZEROS_SHARE = 0.65, 0.97
 """What a product of zeros takes of the clock, of one that is none, and the share of the lanes' peak that tiles of many
 zeros reach (fitted on fp32 batches on A100)."""
+QUEUED = 0.25
+"""Share of the bandwidth that is left where rows of an operand begin in one channel of memory (fitted on fp32 products
+of 32768 and 65536 columns on MI100 and MI210)."""
 LEAST_STEPS = 2
 """Steps of the main loop that a part of a split sum has at least."""
 
@@ -113,11 +116,21 @@ def gemm(
     unit = unit or device.unit_for(precision)
     size = element_bytes(precision)
     data = data or GemmBytes(size, size, size if size >= 2 else 2)
+    device = _one_channel(device, shape.n * data.b)
     seen = replace(shape, batch=min(shape.batch, device.sm.library.seen_batch or shape.batch))
     kernel = best_kernel(device, list(kernels(device, seen, precision, unit, data, tile, split)))
     if seen != shape:
         kernel = _kernel(device, shape, precision, unit, data, kernel.tile, kernel.split, kernel.held)
     return _cost(device, shape, precision, unit, data, kernel)
+
+
+def _one_channel(device: Device, row_bytes: float) -> Device:
+    """The device as it is for an operand whose rows all begin in one channel: a step's loads queue there."""
+    library = device.sm.library
+    if library.channel_bytes is None or row_bytes % (library.channel_bytes * device.dram.channels):
+        return device
+    rates = {name: getattr(library, name) * QUEUED for name in ("l2_bandwidth", "tile_bandwidth")}
+    return replace(device, sm=device.sm.model_copy(update={"library": library.model_copy(update=rates)}))
 
 
 def best_kernel(device: Device, options: list[GemmKernel]) -> GemmKernel:
@@ -219,10 +232,11 @@ def _kernel(
     a_step, b_step = tile.k * min(tile.m, shape.m) * data.a, tile.k * min(tile.n, shape.n) * data.b
     shared = max(a_step if columns > 1 else 0.0, b_step if rows > 1 else 0.0) * (1 - 1 / library.multicast)
     output = shape.batch * shape.m * shape.n
+    latency = library.byte_latency if tile in library.byte_tiles else None
     block = BlockCost(
         steps=steps,
         step_math=_step_math(device, precision, unit, data, tile, shape),
-        step_latency=library.step_latency,
+        step_latency=library.step_latency if latency is None else latency,
         l2_bytes=steps * (a_step + b_step - shared),
         dram_bytes=_dram_read_bytes(device, shape, data, tile, held.blocks, parts) / count,
         write_bytes=output * (parts * SUM_BYTES if parts > 1 else data.out + data.late) / count,

@@ -103,6 +103,11 @@ class LibrarySpec(Spec):
     seen_batch: KernelTile | None = Field(
         None, description="Products of a batch at most that the library looks at when it chooses a kernel; all if none."
     )
+    channel_bytes: Bytes | None = Field(
+        None,
+        description="Bytes after which addresses pass to the next channel of DRAM, so that rows a whole number of "
+        "rounds apart begin in one channel; none where addresses are spread by a hash.",
+    )
     multicast: PerCycle = Field(
         1, ge=1, description="Blocks on neighbouring SMs that one load of an operand from the L2 serves."
     )
@@ -117,6 +122,9 @@ class LibrarySpec(Spec):
         0,
         ge=0,
         description="Cycles of one step of the main loop beyond its products, where a block is alone on its SM.",
+    )
+    byte_latency: Cycles | None = Field(
+        None, ge=0, description="The same in the kernels of `byte_tiles`; as `step_latency` if not given."
     )
     block_start: Cycles = Field(
         0, ge=0, description="Cycles from a block's start to its first product, and from its last one to its end."
