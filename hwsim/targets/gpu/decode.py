@@ -59,7 +59,7 @@ def decode(
     split: bool = True,
     warm: bool = False,
 ) -> KernelCost:
-    """The library's kernel, and where it splits the keys the one that joins the parts; `warm` keys lie in the L2."""
+    """The library's kernel, and where it splits the keys what joins the parts; `warm` keys lie in the L2."""
     each_head = ceil(shape.queries * shape.heads // shape.kv_heads / spec.queries)
     tiles = shape.batch * shape.kv_heads * each_head
     steps = ceil(shape.keys / spec.keys)
@@ -79,13 +79,15 @@ def decode(
     )
     cycles = each * step_cycles(device, spec, shape.d, precision)
     far = 0.0 if warm else missed.total
-    grids = [_grid(device, shape, precision, spec, blocks, cycles, far)]
+    joining = parts * spec.join_wait if parts > 1 else 0.0
+    search = shape.batch * spec.sequence_wait + (joining if spec.joins_itself else 0.0)
+    grids = [_grid(device, shape, precision, spec, blocks, cycles, search, far)]
     moved = own_bytes(shape, precision) if warm else all_bytes(shape, precision)
-    alone = ceil(blocks / device.count) * cycles + block_start(device, spec) + shape.batch * spec.sequence_wait
+    alone = ceil(blocks / device.count) * cycles + block_start(device, spec) + search
     seconds = max(alone, moved / device.tile_rate) / device.clock_hz
     if parts > 1 and not spec.joins_itself:
         joined = 2 * parts * shape.batch * shape.heads * shape.queries * shape.d * SUM_BYTES
-        waits = block_start(device, spec) + parts * spec.join_wait
+        waits = block_start(device, spec) + joining
         grids.append(reduce_grid(device, waits, joined, 0.0, 0.0))
         seconds += (waits + joined / device.l2_rate) / device.clock_hz
     scores = tiles * steps * spec.queries * spec.keys
@@ -95,15 +97,15 @@ def decode(
 
 def _grid(
     device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, blocks: int, cycles: float,
-    far_bytes: float,
+    search: float, far_bytes: float,
 ) -> BlockGrid:  # fmt: skip
-    """Equal blocks, SM by SM one after the other: of a block's start, those beside it hide all but their share.
+    """Equal blocks, SM by SM one after the other: of a block's start, those beside it hide all but their share. What
+    they search for and join at their ends, `search` cycles, is seen once.
 
     Pages of a cache of keys come from all over memory, as tiles do.
     """
     resident = min(spec.resident, ceil(blocks / device.count))
     start = block_start(device, spec)
-    search = shape.batch * spec.sequence_wait
     tile_bytes = spec.keys * shape.d * 2 * element_bytes(precision)
     first = min(blocks, device.count)
     counts = [first, blocks - first] if blocks > first else [first]

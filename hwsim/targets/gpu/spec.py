@@ -83,7 +83,7 @@ class AttentionKernelSpec(Spec):
         0, ge=0, description="Cycles for each sequence of a batch that a block passes in search of its work."
     )
     join_wait: Cycles = Field(
-        0, ge=0, description="Cycles that the kernel which joins the parts of split keys waits for each of them."
+        0, ge=0, description="Cycles that the kernel or block which joins the parts of split keys waits for each."
     )
 
 
