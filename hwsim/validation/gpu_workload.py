@@ -65,8 +65,8 @@ BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
 """Forward and backward of attention over forward alone: seven matrix products against two, where a fused kernel makes
 scores again; six against two, and eleven passes over the scores against four, where they are kept."""
 SERVING_LAUNCHES = {
-    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "vllm_flashinfer_trtllmprefill": 2,
-    "vllm_flashinfer_trtllmdecode": 2,
+    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "vllm_flashinfer_trtllmprefill": 3,
+    "vllm_flashinfer_trtllmdecode": 3,
     "FlashInferCuteDslNvFp4LinearKernel": 1, "FlashInferCutlassNvFp4LinearKernel": 1,
 }  # fmt: skip
 """Kernels without work of their own that the framework starts: beside attention to plan its blocks, beside products of
@@ -335,7 +335,7 @@ def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 
 
 def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    """A serving framework also writes keys and values into its cache, from which they are read; one query is decoded."""
+    """A serving framework first writes keys and values into its cache; one query is decoded."""
     z = _attention_shape(row)
     kernel = DECODE_KERNEL if z.queries == 1 else row.named("impl", SERVING_KERNELS)
     warm = _is_warm(device, row, written=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from hwsim.targets.gpu.agent import BlockGrid, Portion, queue_grid, reduce_grid
+from hwsim.targets.gpu.agent import BlockGrid, Portion, queue_grid
 from hwsim.targets.gpu.attention import (
     all_bytes,
     block_start,
+    join_parts,
     keys_bytes,
     own_bytes,
+    parts_of_keys,
     play_attention,
     replay_heads,
     step_cycles,
@@ -25,30 +27,6 @@ from hwsim.targets.gpu.spec import AttentionKernelSpec
 
 if TYPE_CHECKING:
     from hwsim.ops.attention_shape import AttentionShape
-
-FULL = 0.8
-"""Share of the slots that tiles fill from which on keys are not split (FlashAttention-2, num_splits_heuristic)."""
-GOOD = 0.85
-"""Of the best use of the slots that any number of parts gives: the smallest number that reaches it is taken (there)."""
-MOST_PARTS = 128
-SUM_BYTES = 4
-"""Parts are exchanged in 32 bits."""
-
-
-def parts_of_keys(tiles: int, slots: int, steps: int) -> int:
-    """Into how many parts the library cuts the keys: the fewest that use its slots nearly as well as any number does.
-
-    Numbers that leave the longest part as long as one part less would are not looked at.
-    """
-    if tiles >= FULL * slots:
-        return 1
-    use = {}
-    for parts in range(1, min(MOST_PARTS, slots, steps) + 1):
-        if parts == 1 or ceil(steps / parts) != ceil(steps / (parts - 1)):
-            rounds = tiles * parts / slots
-            use[parts] = rounds / ceil(rounds)
-    limit = GOOD * max(use.values())
-    return min(parts for parts, share in use.items() if share >= limit)
 
 
 def decode(
@@ -86,10 +64,9 @@ def decode(
     alone = ceil(blocks / device.count) * cycles + block_start(device, spec) + search
     seconds = max(alone, moved / device.tile_rate) / device.clock_hz
     if parts > 1 and not spec.joins_itself:
-        joined = 2 * parts * shape.batch * shape.heads * shape.queries * shape.d * SUM_BYTES
-        waits = block_start(device, spec) + joining
-        grids.append(reduce_grid(device, waits, joined, 0.0, 0.0))
-        seconds += (waits + joined / device.l2_rate) / device.clock_hz
+        grid, cycles = join_parts(device, shape, spec, parts)
+        grids.append(grid)
+        seconds += cycles / device.clock_hz
     scores = tiles * steps * spec.queries * spec.keys
     closed = ClosedForm(seconds, moved)
     return play_attention(device, shape, precision, spec, tuple(grids), scores, closed, blocks, missed.walked)
