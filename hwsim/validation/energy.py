@@ -6,6 +6,7 @@ is one of the first two, whichever columns it has; nothing is fitted to it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,12 +20,13 @@ from pydantic import Field
 
 from hwsim.catalog import load_machine
 from hwsim.errors import Problem, SpecError
-from hwsim.program.contraction import ConvShape
+from hwsim.program.contraction import ConvShape, GemmShape
 from hwsim.results.bar_table import ENERGY, POWER, TIME
 from hwsim.spec.base import Name, Spec
 from hwsim.spec.load import load_spec_file
 from hwsim.spec.machine import MachineSpec
 from hwsim.targets.gpu.device import Device
+from hwsim.targets.gpu.model import GpuModel
 from hwsim.targets.grid.agent import play_mapping
 from hwsim.targets.grid.lower import find_mapping
 from hwsim.targets.grid.mapping import (
@@ -169,6 +171,8 @@ ANY_TIME = 1.0
 """Measured power is that of long runs: it has one size class."""
 POWER_COLUMNS = ("gpu", "workload", "dtype", "dram_GBs", "GFLOPs", "power_w")
 SWEEP = "fma_stream"
+PRODUCT = re.compile(r"gemm_m(\d+)_n(\d+)_k(\d+)")
+"""Matrix products, whose power is that of a run."""
 MACHINES = {
     "A100-SXM4-40GB": "a100_40", "A100-SXM4-80GB": "a100_80", "A40": "a40", "A6000": "a6000", "H100": "h100",
     "H100-SXM5-80GB": "h100", "H200": "h200", "H200-SXM-141GB": "h200", "T4": "t4", "V100": "v100",
@@ -205,14 +209,11 @@ def read_samples(path: Path) -> tuple[list[Sample], int]:
 def _samples(path: Path, records: list[Record]) -> Iterator[Sample]:
     for record in records:
         sweep = record["workload"].startswith(SWEEP)
-        machine = _machine(path, record)
-        watts = modelled_watts(
-            machine,
-            record["dtype"].partition("(")[0],
-            number(path, record, "dram_GBs") * 1e9,
-            number(path, record, "GFLOPs") * 1e9,
-            tensor=not sweep and record["dtype"] != "fp32",
-        )
+        machine, fmt, tensor = _machine(path, record), record["dtype"].partition("(")[0], record["dtype"] != "fp32"
+        moved, done = number(path, record, "dram_GBs") * 1e9, number(path, record, "GFLOPs") * 1e9
+        watts = modelled_watts(machine, fmt, moved, done, tensor=not sweep and tensor)
+        if watts is not None and (product := PRODUCT.fullmatch(record["workload"])):
+            watts = GpuModel(machine).gemm(GemmShape(*map(int, product.groups())), fmt).power.watts
         if watts is None:
             known = ", ".join(sorted(machine.energy.actions)) if machine.energy else "none"
             raise table_error(

@@ -68,9 +68,9 @@ BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
 """Forward and backward of attention over forward alone: seven matrix products against two, where a fused kernel makes
 scores again; six against two, and eleven passes over the scores against four, where they are kept."""
 SERVING_LAUNCHES = {
-    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "vllm_flashinfer_trtllmprefill": 2,
-    "FlashInferCuteDslNvFp4LinearKernel": 2,
-    "FlashInferCutlassNvFp4LinearKernel": 2, "CutlassFP8ScaledMMLinearKernel": 1,
+    "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "vllm_flashinfer_trtllmprefill": 3,
+    "vllm_flashinfer_trtllmdecode": 3, "FlashInferCuteDslNvFp4LinearKernel": 2, "FlashInferCutlassNvFp4LinearKernel": 2,
+    "CutlassFP8ScaledMMLinearKernel": 1,
 }  # fmt: skip
 """Kernels without work of their own that the framework starts: beside attention to plan its blocks, beside products of
 4 bits to bring scales into the order that tensor cores take, beside those of 8 bits to find one scale for all rows."""
@@ -349,7 +349,7 @@ def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 
 
 def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    """A serving framework also writes keys and values into its cache, from which they are read; one query is decoded."""
+    """A serving framework first writes keys and values into its cache; one query is decoded."""
     z = _attention_shape(row)
     kernel = DECODE_KERNEL if z.queries == 1 else row.named("impl", SERVING_KERNELS)
     warm = _is_warm(device, row, written=True)
@@ -372,14 +372,14 @@ def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     Where heads of several groups in a batch change places with queries, queries and results are copied as well.
     """
     z = _attention_shape(row)
-    warm = KEYS if _is_warm(device, row, written=False) else frozenset()
+    warm = _is_warm(device, row, written=False)
     swaps, shared = row.record["impl"] in SWAPPING and row.machine not in INTEL, z.heads > z.kv_heads
-    conditions = Conditions(warm, attention=DECODE_KERNEL, split_keys=shared or not swaps)
+    conditions = Conditions(KEYS if warm else frozenset(), attention=DECODE_KERNEL, split_keys=shared or not swaps)
     fused = KernelPiece(_attention(row, "fused"), conditions)
     if row.record["impl"] not in SWAPPING:
         return [fused]
     copies = (3 if z.kv_heads > 1 and z.batch > 1 else 1) if swaps and shared else int(not swaps)
-    return [_cache(device, row, z.batch), fused, *[_copy(row, z.batch * z.heads, z.d)] * copies]
+    return [_cache(device, row, z.batch, warm), fused, *[_copy(row, z.batch * z.heads, z.d, warm)] * copies]
 
 
 def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:

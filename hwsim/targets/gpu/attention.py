@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from hwsim.errors import InputError
-from hwsim.targets.gpu.agent import BlockGrid, Portion, play_kernel, queue_grid
+from hwsim.targets.gpu.agent import BlockGrid, Portion, play_kernel, queue_grid, reduce_grid
 from hwsim.targets.gpu.device import (
     MATH,
     SPECIAL,
@@ -74,6 +74,13 @@ VECTOR_OPERATIONS = 4
 """Operations on the lanes for each score: scale and shift, maximum, sum, conversion."""
 MOST_LENGTHS = 96
 """Different lengths of blocks that are played one by one."""
+FULL = 0.8
+"""Share of the slots that tiles fill from which on keys are not split (FlashAttention-2, num_splits_heuristic)."""
+GOOD = 0.85
+"""Of the best use of the slots that any number of parts gives: the smallest number that reaches it is taken (there)."""
+MOST_PARTS = 128
+SUM_BYTES = 4
+"""Parts are exchanged in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,31 @@ def find_kernel(device: Device, name: str, head_dim: int) -> AttentionKernelSpec
     return min(fitting, key=lambda kernel: kernel.head_dim)
 
 
+def parts_of_keys(tiles: int, slots: int, steps: int) -> int:
+    """Into how many parts the library cuts the keys: the fewest that use its slots nearly as well as any number does.
+
+    Numbers that leave the longest part as long as one part less would are not looked at.
+    """
+    if tiles >= FULL * slots:
+        return 1
+    use = {}
+    for parts in range(1, min(MOST_PARTS, slots, steps) + 1):
+        if parts == 1 or ceil(steps / parts) != ceil(steps / (parts - 1)):
+            rounds = tiles * parts / slots
+            use[parts] = rounds / ceil(rounds)
+    limit = GOOD * max(use.values())
+    return min(parts for parts, share in use.items() if share >= limit)
+
+
+def join_parts(
+    device: Device, shape: AttentionShape, kernel: AttentionKernelSpec, parts: int
+) -> tuple[BlockGrid, float]:
+    """The kernel that joins what blocks found in parts of the keys, and its cycles by closed form."""
+    joined = 2 * parts * shape.batch * shape.heads * shape.queries * shape.d * SUM_BYTES
+    waits = block_start(device, kernel) + parts * kernel.join_wait
+    return reduce_grid(device, waits, joined, 0.0, 0.0), waits + joined / device.l2_rate
+
+
 def fused(
     device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, warm: bool = False
 ) -> KernelCost:
@@ -119,7 +151,11 @@ def fused(
     visible = [_visible(shape, spec.queries / packed, tile) for tile in reversed(range(tiles))]
     counts = [ceil(keys / spec.keys) for keys in visible]
     streams = shape.batch * shape.heads // packed
-    blocks = [(streams, sum(counts))] if spec.whole_heads else _handed_out(counts, streams, device.count, spec)
+    parts = 1
+    if spec.splits_prompts and counts[0] >= spec.split_steps:
+        parts = parts_of_keys(streams * tiles, device.count * spec.resident, counts[0])
+    split = [ceil(count / parts) for count in counts]
+    blocks = [(streams, sum(counts))] if spec.whole_heads else _handed_out(split, streams * parts, device.count, spec)
     work = _Work(_merged(blocks), step, spec.queries, spec.keys)
     missed = replay_heads(
         [keys / shape.keys for keys in visible],
@@ -135,7 +171,7 @@ def fused(
     closed = _closed_bytes(device, shape, precision, tiles, shape.repeat // packed, device.count * spec.resident)
     if warm:
         missed, closed = Missed((0.0,)), own_bytes(shape, precision)
-    return _cost(device, shape, precision, spec, work, missed, closed)
+    return _cost(device, shape, precision, spec, work, missed, closed, parts)
 
 
 def all_bytes(shape: AttentionShape, precision: str) -> float:
@@ -189,7 +225,9 @@ def _handed_out(
     if kernel.longest_first or counts[0] == counts[-1]:
         return [(streams, count) for count in counts]
     together = min(streams, ceil(slots / len(counts)))
-    last = [(together, count) for _ in range(min(2, streams // together)) for count in reversed(counts)]
+    last: list[tuple[int, float]] = [
+        (together, count) for _ in range(min(2, streams // together)) for count in reversed(counts)
+    ]
     earlier = streams * len(counts) - sum(each for each, _ in last)
     return [(earlier, sum(counts) / len(counts)), *last] if earlier else last
 
@@ -272,12 +310,17 @@ def _cost(
     work: _Work,
     missed: Missed,
     closed_bytes: float,
+    parts: int,
 ) -> KernelCost:
-    grid = _grid(device, shape, precision, kernel, work, missed)
+    grids = [_grid(device, shape, precision, kernel, work, missed)]
     cycles = _closed(device, shape, precision, kernel, work, closed_bytes)
+    if parts > 1:
+        grid, more = join_parts(device, shape, kernel, parts)
+        grids.append(grid)
+        cycles += more
     closed = ClosedForm(cycles / device.clock_hz, closed_bytes)
     scores = work.steps * work.rows * work.keys
-    return play_attention(device, shape, precision, kernel, (grid,), scores, closed, work.blocks, missed.walked)
+    return play_attention(device, shape, precision, kernel, tuple(grids), scores, closed, work.blocks, missed.walked)
 
 
 def play_attention(

@@ -9,12 +9,14 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from hwsim.targets.gpu.agent import BlockGrid, Portion, queue_grid, reduce_grid
+from hwsim.targets.gpu.agent import BlockGrid, Portion, queue_grid
 from hwsim.targets.gpu.attention import (
     all_bytes,
     block_start,
+    join_parts,
     keys_bytes,
     own_bytes,
+    parts_of_keys,
     play_attention,
     replay_heads,
     step_cycles,
@@ -26,30 +28,6 @@ from hwsim.targets.gpu.spec import AttentionKernelSpec
 if TYPE_CHECKING:
     from hwsim.ops.attention_shape import AttentionShape
 
-FULL = 0.8
-"""Share of the slots that tiles fill from which on keys are not split (FlashAttention-2, num_splits_heuristic)."""
-GOOD = 0.85
-"""Of the best use of the slots that any number of parts gives: the smallest number that reaches it is taken (there)."""
-MOST_PARTS = 128
-SUM_BYTES = 4
-"""Parts are exchanged in 32 bits."""
-
-
-def parts_of_keys(tiles: int, slots: int, steps: int) -> int:
-    """Into how many parts the library cuts the keys: the fewest that use its slots nearly as well as any number does.
-
-    Numbers that leave the longest part as long as one part less would are not looked at.
-    """
-    if tiles >= FULL * slots:
-        return 1
-    use = {}
-    for parts in range(1, min(MOST_PARTS, slots, steps) + 1):
-        if parts == 1 or ceil(steps / parts) != ceil(steps / (parts - 1)):
-            rounds = tiles * parts / slots
-            use[parts] = rounds / ceil(rounds)
-    limit = GOOD * max(use.values())
-    return min(parts for parts, share in use.items() if share >= limit)
-
 
 def decode(
     device: Device,
@@ -59,7 +37,7 @@ def decode(
     split: bool = True,
     warm: bool = False,
 ) -> KernelCost:
-    """The library's kernel, and where it splits the keys the one that joins the parts; `warm` keys lie in the L2."""
+    """The library's kernel, and where it splits the keys what joins the parts; `warm` keys lie in the L2."""
     each_head = ceil(shape.queries * shape.heads // shape.kv_heads / spec.queries)
     tiles = shape.batch * shape.kv_heads * each_head
     steps = ceil(shape.keys / spec.keys)
@@ -79,15 +57,16 @@ def decode(
     )
     cycles = each * step_cycles(device, spec, shape.d, precision)
     far = 0.0 if warm else missed.total
-    grids = [_grid(device, shape, precision, spec, blocks, cycles, far)]
+    joining = parts * spec.join_wait if parts > 1 else 0.0
+    search = shape.batch * spec.sequence_wait + (joining if spec.joins_itself else 0.0)
+    grids = [_grid(device, shape, precision, spec, blocks, cycles, search, far)]
     moved = own_bytes(shape, precision) if warm else all_bytes(shape, precision)
-    alone = ceil(blocks / device.count) * cycles + block_start(device, spec) + shape.batch * spec.sequence_wait
+    alone = ceil(blocks / device.count) * cycles + block_start(device, spec) + search
     seconds = max(alone, moved / device.tile_rate) / device.clock_hz
     if parts > 1 and not spec.joins_itself:
-        joined = 2 * parts * shape.batch * shape.heads * shape.queries * shape.d * SUM_BYTES
-        waits = block_start(device, spec) + parts * spec.join_wait
-        grids.append(reduce_grid(device, waits, joined, 0.0, 0.0))
-        seconds += (waits + joined / device.l2_rate) / device.clock_hz
+        grid, cycles = join_parts(device, shape, spec, parts)
+        grids.append(grid)
+        seconds += cycles / device.clock_hz
     scores = tiles * steps * spec.queries * spec.keys
     closed = ClosedForm(seconds, moved)
     return play_attention(device, shape, precision, spec, tuple(grids), scores, closed, blocks, missed.walked)
@@ -95,15 +74,15 @@ def decode(
 
 def _grid(
     device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, blocks: int, cycles: float,
-    far_bytes: float,
+    search: float, far_bytes: float,
 ) -> BlockGrid:  # fmt: skip
-    """Equal blocks, SM by SM one after the other: of a block's start, those beside it hide all but their share.
+    """Equal blocks, SM by SM one after the other: of a block's start, those beside it hide all but their share. What
+    they search for and join at their ends, `search` cycles, is seen once.
 
     Pages of a cache of keys come from all over memory, as tiles do.
     """
     resident = min(spec.resident, ceil(blocks / device.count))
     start = block_start(device, spec)
-    search = shape.batch * spec.sequence_wait
     tile_bytes = spec.keys * shape.d * 2 * element_bytes(precision)
     first = min(blocks, device.count)
     counts = [first, blocks - first] if blocks > first else [first]

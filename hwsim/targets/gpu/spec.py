@@ -71,6 +71,9 @@ class AttentionKernelSpec(Spec):
     )
     step_latency: Cycles = Field(0, ge=0, description="Cycles of one step beyond its products and its softmax.")
     block_start: Cycles = Field(0, ge=0, description="Cycles of a block before its first and after its last step.")
+    splits_prompts: bool = Field(
+        False, description="Keys are split among blocks where many queries are too few as well."
+    )
     split_steps: KernelTile = Field(2, description="Steps over the keys from which on they are split among blocks.")
     joins_itself: bool = Field(
         False, description="The last block of a tile joins the parts of split keys; if not, a second kernel does."
@@ -79,7 +82,7 @@ class AttentionKernelSpec(Spec):
         0, ge=0, description="Cycles for each sequence of a batch that a block passes in search of its work."
     )
     join_wait: Cycles = Field(
-        0, ge=0, description="Cycles that the kernel which joins the parts of split keys waits for each of them."
+        0, ge=0, description="Cycles that the kernel or block which joins the parts of split keys waits for each."
     )
 
 
