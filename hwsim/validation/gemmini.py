@@ -33,8 +33,8 @@ INPUT_ROW, SUM_ROW = 16, 64
 BUFFERS = 2
 """The table has the rows that a tile may take. There are twice as many: nests whose tiles fill all of the rows, such as
 that of 128 x 768 x 3072 with 16,384, take no longer than the arithmetic, so the next tile comes meanwhile."""
-AIM = 0.15
-"""Of the mean error of given nests."""
+AIM, SLOWER = 0.15, 0.05
+"""Of the mean error of given nests; and by how much the mapper's choice may take longer than Gemmini's own."""
 _FACTOR = re.compile(r"([PQNKCRS])(\d+)X?")
 _LAYER = ("c", "k", "p", "q", "r", "s", "stride")
 _COLUMNS = (*_LAYER, "scratchpad_rows", "accumulator_rows", "mapping", "rtl_cycles", "rtl_auto_cycles", "source")
@@ -50,7 +50,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     slower = left_out = 0
     for record in records:
         own = simulate_layer(path, record, {}).cycles
-        slower += own > (1 + AIM) * number(path, record, "rtl_auto_cycles")
+        slower += own > (1 + SLOWER) * number(path, record, "rtl_auto_cycles")
         try:
             played = simulate_layer(path, record, nest_choices(path, record))
         except CapacityError:  # the library keeps a halo of the input only once
@@ -64,7 +64,7 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         residual = Residual("array_products", MACHINE, seconds, seconds * measured / found, purpose_of(MACHINE, name))
         rows.append(ComparisonRow(name, kind, relative_error(found, measured), words, residual))
         yield rows[-1]
-    words = f"layers where the mapper's choice is more than {AIM:.0%} slower than Gemmini's own"
+    words = f"layers where the mapper's choice is more than {SLOWER:.0%} slower than Gemmini's own"
     best = Bar(words, "0", str(slower), slower == 0)
     notes = [_given(mean(row.error for row in rows))] if rows else []
     notes += [f"{left_out} nests need more scratchpad here than there: left out"] if left_out else []

@@ -74,8 +74,8 @@ def make_table(residuals: Iterable[Residual]) -> BarTable:
     for each in usable(residuals):
         groups[each.quantity, each.family, each.machine, each.decade, each.purpose].append(each.log_ratio)
     return BarTable(
-        BarGroup(*name, len(values), tuple(float(point) for point in np.quantile(values, LEVELS)), half)
-        for (*name, half), values in sorted(groups.items())
+        BarGroup(*name[:4], len(values), tuple(float(point) for point in np.quantile(values, LEVELS)), name[4])
+        for name, values in sorted(groups.items())
     )
 
 

@@ -47,6 +47,7 @@ from hwsim.targets.systolic.tiling import (
     fetch,
     fold_tile,
     nested,
+    patches,
     work_of,
 )
 from hwsim.trace.nest import Size
@@ -56,8 +57,8 @@ MOST_BUFFERS, PROMOTED = 16, 8
 BATCH_STEPS = 8
 """Products that each fit in one tile are taken together, but at least so many steps are left to overlap."""
 MOST_PLAYED, LONGEST, SURE, LONG = 600, 4096, 0.93, 0.85
-"""Choices are played as long as they have so few steps together, and the one that promises most if it has so few by
-itself; not those whose estimate is so much longer than what another one took, since estimates are nearer to the truth
+"""Choices are played as long as they have so few steps together, and of those with so few each the one that promises
+most; not those whose estimate is so much longer than what another one took, since estimates are nearer to the truth
 than that. One that is too long to be played has to promise more."""
 PAGE = 4096
 """Bytes whose addresses are translated together."""
@@ -248,7 +249,9 @@ class TilingSearch:
         along_rows, along_columns, _ = ALONG[self.chip.array.dataflow]
         array = self.chip.array
         side = {along_rows: array.rows, along_columns: array.columns}.get(name, max(array.rows, array.columns))
-        return [cut_to(extents, asked)] if asked is not None else cuts(extents, side)
+        if asked is not None:
+            return [cut_to(extents, asked)]
+        return cuts(extents, side) + (patches(extents, side) if name == "m" and self.slides else [])
 
     def bytes_of(self, role: Role, first: Cut, second: Cut) -> int:
         """A piece of an operand in its scratchpad; sums lie there in the accumulator's format."""
@@ -354,8 +357,9 @@ def _played(search: TilingSearch, choices: Sequence[Tiling]) -> Tiling:
     """The choice that is over first when it is played alone; of those that are equal, the one of the best rank."""
     played: list[tuple[int, Tiling]] = []
     shortest, left = inf, MOST_PLAYED
+    promising = next((each for each in choices if each.steps * search.batches <= LONGEST), None)
     for choice in sorted(choices, key=lambda each: not each.sure):
-        first = choice is choices[0]
+        first = choice is promising
         least = max(0.0 if choice.sure else SURE * choice.estimate, choice.floor * (1 + EQUAL))
         most = LONGEST if first else MOST_PLAYED if choice.sure else left
         if choice.steps * search.batches > most or (least >= shortest and not first):

@@ -25,7 +25,6 @@ from hwsim.targets.systolic.agent import play_alone
 from hwsim.targets.systolic.estimate import Goal
 from hwsim.targets.systolic.fused import map_fused, weave
 from hwsim.targets.systolic.gemm import map_product
-from hwsim.targets.systolic.knobs import is_fused_attention
 from hwsim.targets.systolic.model import Allocation, Chip, build_chip, find_places, room
 from hwsim.targets.systolic.tiling import (
     NEVER,
@@ -230,6 +229,12 @@ def with_tiles(machine: MachineSpec, work: WorkloadSpec) -> WorkloadSpec:
     expected = {number: cycles for number, each in enumerate(tried) if (cycles := _expected(chip, each)) is not None}
     best = [tried[number] for number in sorted(expected, key=expected.__getitem__)[:TILES_PLAYED]]
     return min(best, key=lambda each: _played(chip, each)) if len(best) > 1 else (*best, tried[0])[0]
+
+
+def is_fused_attention(work: WorkloadSpec) -> bool:
+    """Whether it is attention tile by tile."""
+    schedule = getattr(work, "schedule", None)
+    return work.op == "attention" and schedule is not None and schedule.variant == "fused"
 
 
 def _chain_with_tiles(machine: MachineSpec, work: ChainWorkload) -> WorkloadSpec:

@@ -108,6 +108,16 @@ def cuts(extents: Mapping[str, int], side: int, most: int = MOST_CUTS) -> list[C
     return list(found.values())
 
 
+def patches(extents: Mapping[str, int], side: int) -> list[Cut]:
+    """Parts of a few rows of an image that is much wider than the array: they share more of what windows overlap than
+    whole rows of as many positions do."""
+    if len(extents) < 2:
+        return []
+    *_, high, wide = extents
+    rows = [rows for rows in (4, 8, 16) if rows < extents[high] and extents[wide] > 4 * side]
+    return [Cut(extents, {**dict.fromkeys(extents, 1), high: count, wide: 2 * side}) for count in rows]
+
+
 def _doublings(limit: int) -> list[int]:
     found = [2]
     while found[-1] * 2 < limit:

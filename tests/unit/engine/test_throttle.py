@@ -62,8 +62,8 @@ def test_a_limit_below_the_static_power_is_refused() -> None:
 @pytest.mark.parametrize(
     ("machine", "workload", "limit", "slower"),
     [
-        # 44 W at the full clock, of which 28 W are static: half a watt less may cost no more than 1 - 15.5 / 16
-        ("tpu_v1", {"workload": "matmul", "n": 1024}, "43.5 W", 1.05),
+        # 43.2 W at the full clock, of which 28 W are static: a fifth of a watt less may cost no more than a few percent
+        ("tpu_v1", {"workload": "matmul", "n": 1024}, "43 W", 1.05),
         # bound by DRAM: the clock falls far before power does, and the run still takes only a little longer
         ("course_cpu", {"workload": "add", "n": 262144}, "17.4 W", 1.1),
     ],
