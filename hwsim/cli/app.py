@@ -71,7 +71,7 @@ COMMANDS = {
 }
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""
 
-_HOMES = {"ladder": "compare", "schema": "check", "import": "import_"}
+_HOMES = {"calibrate": "measure", "ladder": "compare", "schema": "check", "import": "import_"}
 """Commands that share the module of another one; the others have one of their own name."""
 
 

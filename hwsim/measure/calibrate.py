@@ -22,8 +22,8 @@ NOISY = 0.25
 FAR_BYTES = 192 << 20
 """Memory far beyond any cache."""
 FAR_STEPS, FAR_SAMPLES = 20_000, 20
-"""Dependent loads of memory in one sample, a few milliseconds; samples at each of three moments far apart, since what other
-programs do to memory comes in bursts."""
+"""Dependent loads of memory in one sample, a few milliseconds; samples at each of three moments far apart, since what
+other programs do to memory comes in bursts."""
 CLAIMED_L3 = 2 << 20
 """Of a shared cache at most so much is gone through: others use it too."""
 
@@ -133,7 +133,8 @@ class Calibrator:
         if not self._clear(f"{name}.latency", reading):
             return _noise(reading)
         if reading.value > self.probes.cycles(self._far.sample(1)).value / 2:
-            self.result.left_out.append(f"{name}.latency: most of {nbytes >> 10} KiB came from memory; others use {name}")
+            text = f"most of {nbytes >> 10} KiB came from memory, since others use {name}; left to {self.nearest.name}"
+            self.result.left_out.append(f"{name}.latency: {text}")
             return f"not seen: {reading.value:.0f} cycles are nearly those of memory"
         self._set(name, "latency", f"{max(1, round(reading.value))} cycles", source(reading, nbytes))
         return f"{reading.value:.1f} cycles, spread {reading.spread:.0%}"
