@@ -106,35 +106,46 @@ def _tensors(job: dict[str, Any]) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _compiled(source: str, name: str, *, fast: bool) -> Callable[..., None]:
-    """The function of a source; sums may be reordered where the loop is a vector loop."""
+def _compiled(job: dict[str, Any]) -> Callable[..., float]:
+    """A function that runs loops one after the other, as a table says: calling each from Python would take longer than
+    short ones do. Sums may be reordered where a loop is a vector loop."""
     room: dict[str, Any] = {"U": np.uint64, "exp": math.exp}
-    exec(compile(source, f"<{name}>", "exec"), room)
-    function: Callable[..., None] = numba.njit(nogil=True, fastmath=fast, error_model="numpy")(room[name])
-    return function
+    tensors = list(job["tensors"])
+    lines = [f"def drive({', '.join([f't{n}' for n in range(len(tensors))])}, numbers, bounds):", "    total = 0.0"]
+    lines.append("    for c in range(len(numbers)):")
+    for number, function in enumerate(job["functions"]):
+        name, text = function["name"], function["text"]
+        exec(compile(text, f"<{name}>", "exec"), room)
+        room[name] = numba.njit(nogil=True, fastmath=function["vector"], error_model="numpy")(room[name])
+        taken = [f"t{tensors.index(tensor)}" for tensor in function["tensors"]]
+        taken += [f"bounds[c, {place}]" for place in range(text.split(":", 1)[0].count("first") * 2)]
+        total = "total += " if "return " in text else ""
+        lines += [f"        if numbers[c] == {number}:", f"            {total}{name}({', '.join(taken)})"]
+    exec(compile("\n".join([*lines, "    return total"]), "<drive>", "exec"), room)
+    drive: Callable[..., float] = numba.njit(nogil=True)(room["drive"])
+    return drive
+
+
+def _table(share: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """The loops of a share, by number, and their bounds in rows of the same length."""
+    most = max((len(bounds) for _, bounds in share), default=0)
+    rows = [[*bounds, *([0] * (most - len(bounds)))] for _, bounds in share]
+    return np.array([number for number, _ in share], np.int64), np.array(rows, np.uint64).reshape(len(share), most)
 
 
 def run_job(job: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each repeat: stage after stage, the CPU time of the thread that needs most; and counts."""
-    arrays = _tensors(job)
-    functions = [_compiled(f["text"], f["name"], fast=f["vector"]) for f in job["functions"]]
+    arrays = list(_tensors(job).values())
+    drive = _compiled(job)
     flush = np.zeros(job["flush_bytes"] // 8, np.int64)
-
-    def bound(call: Sequence[Any]) -> Callable[[], None]:
-        number, bounds = call
-        taken = [arrays[name] for name in job["functions"][number]["tensors"]]
-        limits = [np.uint64(value) for value in bounds]
-        return lambda: functions[number](*taken, *limits)
-
-    stages = [[[bound(call) for call in share] for share in stage] for stage in job["stages"]]
+    stages = [[_table(share) for share in stage] for stage in job["stages"]]
     threads = max(len(stage) for stage in stages)
     counters = Counters()
     pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
-    def work(share: list[Callable[[], None]]) -> float:
+    def work(share: tuple[NDArray[np.int64], NDArray[np.uint64]]) -> float:
         began = time.thread_time()
-        for call in share:
-            call()
+        drive(*arrays, *share)
         return time.thread_time() - began
 
     def once() -> float:
