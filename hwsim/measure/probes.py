@@ -2,14 +2,17 @@
 bandwidth, lines in one set and in many pages for what misses cost. Compiled with Numba; no compiler, no rights needed.
 
 Every probe is repeated and timed by the CPU time of its thread. Other programs can only make it slower, so the median
-of the faster half counts; the spread is the distance from the fastest to that.
+of the faster half counts; the spread is the distance from the fastest to that. A chain goes on where the repeat before
+ended: gone through again and again, its first lines would lie in a cache. Memory is asked for in huge pages.
 """
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -120,8 +123,7 @@ def _eight_fused(count, factor, step):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True)
-def _chase(next_place, count):  # type: ignore[no-untyped-def]
-    place = ZERO
+def _chase(next_place, count, place):  # type: ignore[no-untyped-def]
     for _ in range(count):
         place = next_place[place]
     return place
@@ -177,10 +179,36 @@ def _strided(values, count, stride, rounds):  # type: ignore[no-untyped-def]
 
 
 def _room(nbytes: int, kind: type = np.uint64) -> NDArray[Any]:
-    """Memory that begins with a huge page."""
-    raw = np.zeros(nbytes + HUGE_PAGE, np.uint8)
+    """Memory that begins with a huge page, and consists of such where the system has any."""
+    area = mmap.mmap(-1, nbytes + HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            area.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(area, np.uint8)
+    raw[::PAGE_BYTES] = 0  # so that every page is there
     shift = -raw.ctypes.data % HUGE_PAGE
     return raw[shift : shift + nbytes].view(kind)
+
+
+class Chase:
+    """Dependent loads through a ring of places; every sample goes on where the one before ended.
+
+    Places are written in the order in which they are read: of a long ring, the first ones have left all caches again.
+    """
+
+    def __init__(self, places: NDArray[np.uint64], nbytes: int, steps: int) -> None:
+        self._ring, self._steps = _room(nbytes), steps
+        self._ring[places] = np.roll(places, -1)
+        self._place = np.uint64(_chase(self._ring, steps, places[0]))
+        self._samples: list[float] = []
+
+    def sample(self, count: int = REPEATS) -> Reading:
+        """Seconds of a load, from all samples until now."""
+        for _ in range(count):
+            began = time.thread_time()
+            self._place = np.uint64(_chase(self._ring, self._steps, self._place))
+            self._samples.append((time.thread_time() - began) / self._steps)
+        return _reading(self._samples)
 
 
 class Probes:
@@ -206,11 +234,13 @@ class Probes:
         each = self.cycles(timed(_eight_fused, 500_000, np.float32(0.5), np.float32(1.0), per=8 * 500_000))
         return each.inverse(1.0)
 
-    def latency(self, nbytes: int, line: int, steps: int = 200_000) -> Reading:
-        """Seconds of a dependent load somewhere in so many bytes."""
-        return timed(_chase, self.chain(nbytes, line), steps, per=steps)
+    def latency(self, nbytes: int, line: int) -> Reading:
+        """Seconds of a dependent load somewhere in so many bytes: short samples, some of which nobody disturbs."""
+        chase = self.chain(nbytes, line, 20_000)
+        chase.sample(REPEATS)
+        return chase.sample(9 * REPEATS)
 
-    def chain(self, nbytes: int, line: int) -> NDArray[np.uint64]:
+    def chain(self, nbytes: int, line: int, steps: int) -> Chase:
         """A ring through all lines. While all pages are known at once, in any order; of more pages, some lines of each
         at a time, so that the caches are measured and not the TLB, and too few for a prefetcher to see the page."""
         random = np.random.default_rng(1)
@@ -223,13 +253,13 @@ class Probes:
             )
             visits = own.reshape(-1, min(VISITED, per_page))
             lines = visits[random.permutation(len(visits))].reshape(-1)
-        return _linked(lines.astype(np.uint64) * np.uint64(line // 8), nbytes)
+        return Chase(lines.astype(np.uint64) * np.uint64(line // 8), nbytes, steps)
 
     def page_latency(self, pages: int, line: int) -> Reading:
         """Seconds of a dependent load, each in another page and another set."""
         step = PAGE_BYTES + line
         places = np.random.default_rng(2).permutation(pages).astype(np.uint64) * np.uint64(step // 8)
-        return timed(_chase, _linked(places, pages * step + PAGE_BYTES), 100_000, per=100_000)
+        return Chase(places, pages * step + PAGE_BYTES, 100_000).sample()
 
     def set_refill(self, way_bytes: int, lines: int = 64) -> Reading:
         """Cycles of an independent load whose line falls into the same set as all others, of more than it has ways."""
@@ -250,21 +280,14 @@ class Probes:
         return timed(_fill, values, rounds, per=rounds * nbytes).inverse(1.0)
 
     def all_cores_bandwidth(self, cores: int, nbytes: int) -> Reading:
-        """Bytes per second that all cores read together from memory, from start to end."""
-        shares = [_room(nbytes) for _ in range(cores)]
-        for share in shares:
+        """Bytes per second that all cores read at the same time from memory: what each got while it ran, together."""
+
+        def seconds(share: NDArray[Any]) -> float:
+            began = time.thread_time()
             _sum(share, 1)
-        found = []
+            return time.thread_time() - began
+
+        shares = [_room(nbytes) for _ in range(cores)]
         with ThreadPoolExecutor(cores) as pool:
-            for _ in range(REPEATS):
-                began = time.perf_counter()
-                list(pool.map(lambda share: _sum(share, 1), shares))
-                found.append((time.perf_counter() - began) / (cores * nbytes))
-        return _reading(found).inverse(1.0)
-
-
-def _linked(places: NDArray[np.uint64], nbytes: int) -> NDArray[np.uint64]:
-    """A ring through places, one of which is 0, where a walk begins: each holds the next one."""
-    values = _room(nbytes)
-    values[places] = np.roll(places, -1)
-    return values
+            rounds = [list(pool.map(seconds, shares)) for _ in range(1 + REPEATS)][1:]
+        return _reading([1 / sum(nbytes / took for took in each) for each in rounds]).inverse(1.0)

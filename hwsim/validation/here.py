@@ -1,19 +1,17 @@
 """`hwsim validate cpu --here`: time of loops on a machine file against the computer at hand, measured now.
 
-Products in several orders and tiles, transposes, sums, fused and unfused vectors, a convolution, and threads. Each is
-compiled with Numba and run with cold caches, the fastest of some repeats. Loops that Numba cannot make into vector code
-are compared as scalar ones.
+Products in several orders and tiles, transposes, sums, fused and unfused vectors, convolutions, softmax and norms,
+attention, and threads. Each is compiled with Numba and run with cold caches, the fastest of some repeats. Loops that
+Numba cannot make into vector code are compared as scalar ones.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from statistics import median
-from typing import Any, cast
 
-from hwsim.api import resolve_workload, run
 from hwsim.measure.here import this_computer
-from hwsim.measure.loops import Bench
+from hwsim.measure.loops import Bench, simulate
 from hwsim.validation.cpu import spearman
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 
@@ -37,7 +35,13 @@ CASES = (
     *(_case("sum", name, m=m, n=m) for name in ("sum_rows", "sum_columns") for m in (512, 2048)),
     *(_case("vectors", name, n=n) for name in ("fused", "unfused", "triad") for n in (65536, 2097152)),
     *(_case("register tile", "matmul_register", n=256, v1=v, v2=v) for v in (1, 2, 4)),
-    _case("convolution", "conv2d_3x3", vector=False),
+    *(_case("convolution", name, vector=False) for name in ("conv2d_1x1", "conv2d_3x3", "conv2d_5x5", "conv2d_im2col")),
+    *(_case("softmax", name, vector=False) for name in ("softmax", "softmax_online", "rmsnorm", "layernorm")),
+    *(
+        _case("attention", name, n=n, vector=False)
+        for name in ("attention_naive", "attention_fused")
+        for n in (128, 256)
+    ),
     *(_case("threads", "matmul_ikj", n=256, parallel="rows", cores=cores) for cores in (1, 2)),
 )
 """Group, workload and settings of everything that is compared."""
@@ -54,10 +58,7 @@ def validate_here(machine: str | None = None) -> Progress:
     with Bench() as bench:
         for group, workload, settings in cases:
             measured = bench.measure(workload, settings, chosen).seconds
-            vector = getattr(getattr(resolve_workload(workload, settings), "schedule", None), "vector", False)
-            # Numba fuses multiplications and additions only where it may reorder sums.
-            apart = {} if vector else {"core.ports.fma": 0}
-            simulated = run(chosen, workload, math=False, set=apart, **cast(dict[str, Any], settings)).time_s
+            simulated = simulate(workload, settings, chosen).time_s
             times[group].append((measured, simulated))
             name = " ".join([workload, *(f"{key}={value}" for key, value in settings.items())])
             detail = f"{simulated:.4g} s simulated, {measured:.4g} s measured"

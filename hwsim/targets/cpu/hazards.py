@@ -31,8 +31,8 @@ from hwsim.trace.nest import Access, Nest
 MOST_EXECUTIONS = 4096
 """Executions of one access that are looked at; no window holds as many."""
 HINDERED = 1.5
-"""Fills of several sets at a time take so many times as long as those of one, if no prefetcher spaces them: a line
-costs 10.4 cycles in one set, 8.1 in two, 3.6 in four on a Zen 4, and 5 to 7.5 in two on a Zen 3."""
+"""Fills of several sets at the same time take so many times as long as those of one, if no prefetcher spaces them: a
+line costs 10.4 cycles in one set, 8.1 in two, 3.6 in four on a Zen 4, and 5 to 7.5 in two on a Zen 3."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,14 +296,10 @@ def aliases(nest: Nest, reach: int) -> bool:
     whole = reach * nest.per_byte
     stored = [access for access in nest.accesses if access.write and access.depth == nest.depth]
     return any(
-        access.depth == nest.depth
-        and access.table is None
-        and access.tensor != store.tensor
-        and all(
-            (a - b) % whole == 0
-            for a, b in zip((access.base, *access.strides), (store.base, *store.strides), strict=True)
-        )
+        access.tensor != store.tensor
+        and (access.base - store.base) % whole == 0
+        and all((here - there) % whole == 0 for here, there in zip(access.strides, store.strides, strict=True))
         for store in stored
         for access in nest.accesses
-        if not access.write
+        if not access.write and access.depth == nest.depth and access.table is None
     )

@@ -517,17 +517,14 @@ class CpuCore:
         if self.unit.overlap != "full":
             return ()
         cycles = ZERO
-        for number, (inner, outer) in enumerate(zip(self._levels, self._levels[1:], strict=False)):
-            if number:
-                lines = sum(
-                    misses
-                    for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
-                    for access, misses, stream in zip(
-                        nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False
-                    )
-                    if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES
-                )
-                cycles += self._over(lines * inner.line, self.read_rate(outer))
+        for inner, outer in zip(self.caches[1:], self._levels[2:], strict=True):
+            lines = 0
+            for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+                rows = zip(nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False)
+                for access, misses, stream in rows:
+                    if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
+                        lines += misses
+            cycles += self._over(lines * inner.line, self.read_rate(outer))
         return (CostPart("stream start", cycles),) if cycles else ()
 
     def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> Cycles:
@@ -563,7 +560,7 @@ class CpuCore:
         """Iterations of the innermost loop whose loads wait together: what is in flight, and as many misses as wait."""
         iterations = self.in_flight(work) / self._per_iteration(work, chunk)
         rows = zip(nest.accesses, missed, ahead, strict=False)
-        jumps = sum(count for access, count, followed in rows if not followed and not access.write)
+        jumps = sum(count for access, count, stream in rows if not stream and not access.write)
         if self.unit.waiting_loads and jumps:
             iterations = min(iterations, self.unit.waiting_loads * prod(nest.trips) * share / jumps)
         return max(1, int(iterations))

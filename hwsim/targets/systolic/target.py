@@ -15,10 +15,9 @@ from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import all_loops
 from hwsim.program.operator import build_kernel
 from hwsim.result import RunResult
-from hwsim.spec.choices import AUTO, is_tile, tile_parts
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import parameter_keys, with_parameters
-from hwsim.spec.workload import WorkloadSpec
+from hwsim.spec.workload import AUTO, WorkloadSpec, is_tile, tile_parts
 from hwsim.target import ComparedPart, Knob, Rung, Starts, Target, Why
 from hwsim.targets.knobs import algorithm_knobs, by_name, has_products, in_first_format, powers
 from hwsim.targets.systolic.lower import is_fused_attention, with_tiles
