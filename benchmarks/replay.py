@@ -75,7 +75,7 @@ def main() -> int:
         command = [
             sys.executable,
             "-m",
-            "hwsim.cli.app",
+            "hwsim",
             "replay",
             options.machine,
             str(trace),

@@ -138,7 +138,7 @@ def time_command(repeats: int) -> tuple[float, list[float]]:
         for _ in range(repeats + 1):
             began = time.perf_counter()
             subprocess.run(
-                [sys.executable, "-m", "hwsim.cli.app", *BAR_COMMAND],
+                [sys.executable, "-m", "hwsim", *BAR_COMMAND],
                 env=environment,
                 stdout=subprocess.DEVNULL,
                 check=True,

@@ -33,5 +33,5 @@ def hwsim_process(*words: str, **options: Any) -> subprocess.CompletedProcess[st
     """A real process, which also works where hwsim is not installed."""
     source = str(Path(hwsim_package.__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": source}
-    command = [sys.executable, "-m", "hwsim.cli.app", *words]
+    command = [sys.executable, "-m", "hwsim", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment, **options)

@@ -81,7 +81,7 @@ def test_an_interrupt_ends_with_130_and_one_line(monkeypatch: pytest.MonkeyPatch
 
 def test_a_reader_that_stops_early_is_no_error() -> None:
     source = Path(package.__file__).resolve().parent.parent
-    shell = f"{shlex.quote(sys.executable)} -m hwsim.cli.app schema machine | head -c 10"
+    shell = f"{shlex.quote(sys.executable)} -m hwsim schema machine | head -c 10"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, cwd=source, check=False)
     assert done.stderr == ""
 

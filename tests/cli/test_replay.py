@@ -271,7 +271,7 @@ def test_a_terminal_sees_progress_and_a_pipe_does_not(tmp_path: Path) -> None:
     trace = write_trace(tmp_path, as_din(random_rows(1000)))
     reader, writer = pty.openpty()
     root = str(Path(package.__file__).resolve().parent.parent)
-    command = [sys.executable, "-m", "hwsim.cli.app", "replay", "course_cpu", trace]
+    command = [sys.executable, "-m", "hwsim", "replay", "course_cpu", trace]
     environment = {**os.environ, "PYTHONPATH": root, "TERM": "xterm", "COLUMNS": "100"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writer, env=environment) as process:
         os.close(writer)

@@ -174,7 +174,7 @@ def test_ctrl_c_says_that_nothing_is_lost(tmp_path: Path) -> None:
     root = Path(package.__file__).resolve().parent.parent
     words = ["sweep", "course_cpu", "matmul_tiled", "n=16..400:4", "tile=4", "--executor", "inprocess"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "hwsim.cli.app", *words],
+        [sys.executable, "-m", "hwsim", *words],
         env={**os.environ, "PYTHONPATH": str(root)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -42,7 +42,7 @@ class Reader:
         programs = folder.with_name(f"{folder.name}-bin")
         programs.mkdir()
         program = programs / "hwsim"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hwsim.cli.app "$@"\n', encoding="utf-8")
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hwsim "$@"\n', encoding="utf-8")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         self.environment = {
             **os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
