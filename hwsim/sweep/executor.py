@@ -13,13 +13,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-<<<<<<< HEAD
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-=======
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import forkserver
->>>>>>> speed
 from multiprocessing.context import ForkServerContext
 from types import ModuleType, TracebackType
 from typing import Any
