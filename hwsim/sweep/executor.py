@@ -13,8 +13,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from types import ModuleType, TracebackType
 from typing import Any
@@ -78,11 +79,15 @@ class Processes(Backend):
         context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if isinstance(context, ForkServerContext):
             context.set_forkserver_preload([name for name in sys.modules if _is_model(name)])
-        return ProcessPoolExecutor(self.workers, context, initializer=_start_worker)
+        return ProcessPoolExecutor(self.workers, context, initializer=_start_worker, initargs=(dict(os.environ),))
 
     def submit(self, executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        with _no_main():
-            return executor.submit(function, *arguments)
+        try:
+            with _no_main():
+                return executor.submit(function, *arguments)
+        except KeyboardInterrupt:  # a worker that is still to be made would find nobody to work for
+            _end(getattr(forkserver._forkserver, "_forkserver_pid", None))  # type: ignore[attr-defined]
+            raise
 
     def close(self, executor: Executor) -> None:
         """Workers at work would keep this process waiting: they are ended, and lose nothing that counts."""
@@ -170,8 +175,11 @@ def _no_main() -> Iterator[None]:
         sys.modules["__main__"] = own
 
 
-def _start_worker() -> None:
-    """Ctrl-C is the parent's to handle; when the parent is gone, so is the worker."""
+def _start_worker(environment: dict[str, str]) -> None:
+    """Ctrl-C is the parent's to handle; when the parent is gone, so is the worker. What it is a copy of may have begun
+    in another environment."""
+    os.environ.clear()
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
@@ -183,8 +191,7 @@ def _follow_parent() -> None:
     os._exit(1)
 
 
-def _end(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        return
+def _end(pid: int | None) -> None:
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
