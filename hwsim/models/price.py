@@ -39,6 +39,7 @@ from hwsim.ops.model import (
     ProductLayer,
 )
 from hwsim.spec.machine import MachineSpec
+from hwsim.spec.memory import CacheSpec
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ class StepPrice:
         return self._steps[phase]
 
     def _price(self, phase: Pass) -> PassCost:
-        low = KernelLowering(self.numbers, self.kernels, phase, self.dropout)
+        caches = [level.size for level in self.machine.memory if isinstance(level, CacheSpec)]
+        low = KernelLowering(self.numbers, self.kernels, phase, self.dropout, caches[-1] if caches else 0)
         notes: dict[str, None] = {}
         operations: list[OperationCost] = []
         for block, node, calls in low.calls(self.graph):

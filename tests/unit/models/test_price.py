@@ -250,3 +250,16 @@ def test_a_bias_by_distance_is_read_by_sectors() -> None:
 def biased(*, cross: bool) -> ModelNode:
     graph = ModelGraph.of(load_model(shipped("models/switchxl4.yaml")).model)
     return next(node for _, node in graph.nodes() if isinstance(node.op, Attention) and node.op.cross is cross)
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "reads"), [("opt_1_3b", 8 << 20, 3), ("opt_1_3b", 64 << 20, 2), ("gpt2", 0, 2)]
+)
+def test_a_mask_that_does_not_stay_in_the_cache_is_read_for_every_head(name: str, cache: int, reads: int) -> None:
+    """2,048 x 2,048 numbers in fp32 are 16 MiB, and scores of a head that are read and written twice that; GPT-2's
+    bits are small."""
+    graph = ModelGraph.of(load_model(name).model)
+    node = next(node for _, node in graph.nodes() if isinstance(node.op, Attention))
+    low = KernelLowering(Formats("fp32", "fp32", "fp32"), "eager", forward(2, 2048), cache=cache)
+    _, masked = _passes(low, node, Heads(2, 32, 32, 2048, 2048, 64, 64, True))
+    assert 2 + len([each for each in dict(masked.more)["stages"] if isinstance(each, dict)]) == reads
