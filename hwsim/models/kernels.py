@@ -80,6 +80,8 @@ class KernelLowering:
     phase: Pass
     dropout: str = "none"
     """none, layers or all: where numbers are dropped at random while a model is trained."""
+    cache: int = 0
+    """Bytes of the machine's last cache."""
 
     @property
     def fused(self) -> bool:
@@ -491,12 +493,17 @@ Guide: 32-byte transactions)."""
 def _passes(low: KernelLowering, node: ModelNode, z: Heads) -> list[KernelCall]:
     """Over the scores, one by one: scaled and masked, or a bias added that is as large as the scores of a sequence.
 
+    A mask that is added is as large as the scores of a head, and each head reads it: from the cache if it stays there
+    while the scores of a head are read and written.
+
     A bias by distance is looked up for pairs of tokens, and lies with its heads side by side: where scores are read in
     their order, each of its numbers takes a sector of memory for itself. Across to a source it is zero, and in order.
     """
     assert isinstance(node.op, Attention)
     if not node.op.bias:
-        return [low.touch(z.scores)] * 2
+        again = 3 * low.numbers.activation_bytes(z.queries * z.keys)
+        masked = z.causal and not node.op.mask_bits and again >= low.cache
+        return [low.touch(z.scores), low.touch(z.scores, "add" if masked else "copy")]
     if node.op.cross:
         return [low.touch(z.scores, "add")]
     apart = min(z.heads, SECTOR_BYTES / low.numbers.activation_bytes(1))

@@ -38,7 +38,7 @@ from hwsim.ops.model import (
     Positions,
     ProductLayer,
 )
-from hwsim.spec.machine import MachineSpec
+from hwsim.spec.machine import CacheSpec, MachineSpec
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ class StepPrice:
         return self._steps[phase]
 
     def _price(self, phase: Pass) -> PassCost:
-        low = KernelLowering(self.numbers, self.kernels, phase, self.dropout)
+        caches = [level.size for level in self.machine.memory if isinstance(level, CacheSpec)]
+        low = KernelLowering(self.numbers, self.kernels, phase, self.dropout, caches[-1] if caches else 0)
         notes: dict[str, None] = {}
         operations: list[OperationCost] = []
         for block, node, calls in low.calls(self.graph):

@@ -22,7 +22,7 @@ from hwsim.models.kernels import KernelCall
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec, RegistersSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.target import Target, find_target
+from hwsim.target import Starts, Target, find_target
 
 FEW_ROWS = 8
 """Products with fewer rows read weights once: they are shared out by columns."""
@@ -58,7 +58,7 @@ def cut(target: Target, call: KernelCall) -> Slice:
         case "attention":
             return _attention(data, sizes)
         case "conv2d":
-            return _convolution(data, sizes, cores)
+            return _convolution(data, sizes, cores, _tile_rows(target))
     return _rows(data, sizes)
 
 
@@ -116,7 +116,8 @@ def _attention(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
     return Slice({**data, "sizes": cut_sizes, "schedule": schedule}, scale)
 
 
-def _convolution(data: dict[str, Any], sizes: dict[str, int], cores: int) -> Slice:
+def _convolution(data: dict[str, Any], sizes: dict[str, int], cores: int, places: int) -> Slice:
+    """Channels last: a vector of filters, for so many neighbouring places at a time."""
     groups = sizes.get("groups", 1)
     co = sizes["co"] if groups > 1 else min(sizes["co"], 64)
     height = min(sizes["height"], max(16, cores) * sizes["stride"] + sizes["kernel"])
@@ -124,7 +125,8 @@ def _convolution(data: dict[str, Any], sizes: dict[str, int], cores: int) -> Sli
     rows = (sizes["height"] + 2 * sizes["padding"] - sizes["kernel"]) // sizes["stride"] + 1
     own = (height + 2 * sizes["padding"] - sizes["kernel"]) // sizes["stride"] + 1
     scale = sizes["batch"] * sizes["co"] / co * rows / own
-    return Slice({**data, "sizes": cut_sizes, "schedule": {"vector": True, "parallel": "rows"}}, scale)
+    schedule = {"layout": "nhwc", "w_layout": "hwio", "unroll": {"w": places}, "vector": True, "parallel": "rows"}
+    return Slice({**data, "sizes": cut_sizes, "schedule": schedule}, scale)
 
 
 def _rows(data: dict[str, Any], sizes: dict[str, int]) -> Slice:
@@ -156,6 +158,16 @@ class KernelPrice:
 
 class RefusedError(Exception):
     """The machine does not compute a kernel."""
+
+
+def starts_of(target: Target, result: RunResult) -> Starts:
+    """What starting took in a run. Cores that share a kernel are started once for all of it, not for each slice."""
+    found, spawned = target.starts(result), result.bounds.parts.get(SPAWN, 0.0)
+    return found if found.kernels or not spawned else Starts(1, spawned, spawned, 0.0, SPAWN)
+
+
+SPAWN = "spawn"
+"""The part of a run on several cores that starts them."""
 
 
 class Simulated:
@@ -195,7 +207,7 @@ class Simulated:
             raise RefusedError(str(error.errors(include_url=False)[0]["msg"])) from error
         except (InputError, CapacityError, ShapeError) as error:
             raise RefusedError(_short(error)) from error
-        starts = self.target.starts(result)
+        starts = starts_of(self.target, result)
         seconds = max(0.0, result.time_s - starts.seconds)
         joules = result.energy_j
         if joules is not None and self.machine.energy is not None:

@@ -17,7 +17,7 @@ from hwsim.engine.outcome import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
 from hwsim.models.price import HOST, OperationCost, PassCost
-from hwsim.models.simulate import KernelPrice
+from hwsim.models.simulate import SPAWN, KernelPrice, starts_of
 from hwsim.numerics.quantize import NumericError
 from hwsim.result import (
     Counts,
@@ -191,7 +191,7 @@ def _attribution(found: ModelRun, all_of: list[KernelShare]) -> Attribution:
     sums: dict[str, dict[str, defaultdict[str, float]]] = {}
     for share in all_of:
         result = share.price.result
-        starts = target.starts(result)
+        starts = starts_of(target, result)
         kept = starts.kernels * starts.each_s / starts.seconds if starts.seconds else 1.0
         for agent, parts in result.attribution.items():
             own = sums.setdefault(agent, {"busy": defaultdict(float), "waiting": defaultdict(float)})
@@ -375,13 +375,15 @@ def _operation_bound(operation: OperationCost, bounds: defaultdict[str, float], 
     for _, price, count in operation.kernels:
         seconds = count * price.seconds
         starting = count * price.starts * price.each_s
-        short = "starting kernels" if price.starts and starting > seconds else kernel_bound(price.result)
+        started = STARTING_CORES if price.result.bounds.parts.get(SPAWN) else "starting kernels"
+        short = started if price.starts and starting > seconds else kernel_bound(price.result)
         bounds[short] += times * (seconds + starting)
         if seconds + starting > longest:
             longest, word = seconds + starting, short
     return word
 
 
+STARTING_CORES = "starting and gathering cores"
 ARITHMETIC, OVERHEAD = "arithmetic", "overhead inside kernels"
 LEAST_USEFUL = 0.25
 """Share of the work of multiply-add units below which it is not the multiply-adds of the model that take the time."""
@@ -403,13 +405,13 @@ def kernel_bound(result: RunResult) -> str:
     bound, parts = explain_kernel(result).bound, result.bounds.parts
     part = bound.part
     if part not in UNITS and part.partition(ARROW)[0] not in result.memory:
-        skipped = find_target(machine_of(result)).starts(result).part
+        skipped = starts_of(find_target(machine_of(result)), result).part
         real = {
             name: alone for name, alone in parts.items() if name in UNITS or name.partition(ARROW)[0] in result.memory
         }
         longest = max((alone for name, alone in parts.items() if name != skipped), default=0.0)
         part = max(real, key=lambda name: real[name], default="")
-        if not part or real[part] < NEARLY * longest:
+        if not part or (real[part] < NEARLY * longest and bound.part != SPAWN):
             return bound.short if bound.part != skipped else "starting kernels"
     if part not in UNITS:
         return f"bandwidth of {part.partition(ARROW)[0]}"

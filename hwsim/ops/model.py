@@ -120,6 +120,11 @@ class Attention(ModelOperation):
     window: Dimension | None = Field(None, description="A token sees only so many before it.")
     cross: bool = Field(False, description="Keys and values are those of the source, made once for all tokens.")
     bias: bool = Field(False, description="A learned bias by distance is added to the scores.")
+    mask_bits: bool = Field(
+        False,
+        description="kernels=eager: later tokens are hidden by a table of bits, as in GPT-2; if not, by a mask as "
+        "large as the scores of a head, which is added to those of every head.",
+    )
 
 
 class LatentAttention(ModelOperation):

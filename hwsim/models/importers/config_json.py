@@ -261,6 +261,7 @@ def _neox(config: Config) -> Data:
         width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
         gate="", activation=config.activation("hidden_act", default="gelu"), qkv_bias=True, out_bias=True,
         mlp_bias=True, norm="layernorm", rope_dim=_turned(config, dim, "rotary_pct", 0.25),
+        mask_bits=True,
     )  # fmt: skip
     made = neox_layer(layer) if config.flag("use_parallel_residual", True) else decoder_layer(layer)
     return _decoder(config, layers, width, made, tied=config.flag("tie_word_embeddings", False), norm="layernorm")
@@ -274,7 +275,7 @@ def _gpt2(config: Config) -> Data:
         width=width, heads=heads, kv_heads=heads, head_dim=width // heads,
         inner=config.number("n_inner", default=4 * width), gate="",
         activation=config.activation("activation_function", default="gelu_new"), qkv_bias=True, out_bias=True,
-        mlp_bias=True, norm="layernorm", rope_dim=0,
+        mlp_bias=True, norm="layernorm", rope_dim=0, mask_bits=True,
     )  # fmt: skip
     return _decoder(config, layers, width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", True),
                     norm="layernorm", positions=config.number("n_positions", "n_ctx", default=1024))  # fmt: skip

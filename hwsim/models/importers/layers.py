@@ -41,6 +41,8 @@ class Layer:
     """Queries, keys and values in products of their own."""
     bias: bool = False
     """A learned bias by distance."""
+    mask_bits: bool = False
+    """Later tokens are hidden by a table of bits."""
 
     @property
     def q(self) -> int:
@@ -65,6 +67,8 @@ def _attention(z: Layer, s: str, name: str = "mixed", **more: Any) -> Data:
         found["window"] = z.window
     if z.bias:
         found["bias"] = True
+    if z.mask_bits:
+        found["mask_bits"] = True
     return found | more
 
 

@@ -9,11 +9,12 @@ import pytest
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError
 from hwsim.models.graph import ModelGraph, ModelNode
-from hwsim.models.kernels import SERVING, Heads, KernelLowering, _passes
+from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.phase import Formats, decode, forward
 from hwsim.models.price import StepPrice
 from hwsim.models.run import model_timeline, run_phases
+from hwsim.models.simulate import simulated_on
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
 from hwsim.results.plot.timeline import assign_lanes
@@ -250,3 +251,38 @@ def test_a_bias_by_distance_is_read_by_sectors() -> None:
 def biased(*, cross: bool) -> ModelNode:
     graph = ModelGraph.of(load_model(shipped("models/switchxl4.yaml")).model)
     return next(node for _, node in graph.nodes() if isinstance(node.op, Attention) and node.op.cross is cross)
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "reads"), [("opt_1_3b", 8 << 20, 3), ("opt_1_3b", 64 << 20, 2), ("gpt2", 0, 2)]
+)
+def test_a_mask_that_does_not_stay_in_the_cache_is_read_for_every_head(name: str, cache: int, reads: int) -> None:
+    """2,048 x 2,048 numbers in fp32 are 16 MiB, and scores of a head that are read and written twice that; GPT-2's
+    bits are small."""
+    graph = ModelGraph.of(load_model(name).model)
+    node = next(node for _, node in graph.nodes() if isinstance(node.op, Attention))
+    low = KernelLowering(Formats("fp32", "fp32", "fp32"), "eager", forward(2, 2048), cache=cache)
+    _, masked = _passes(low, node, Heads(2, 32, 32, 2048, 2048, 64, 64, True))
+    assert 2 + len([each for each in dict(masked.more)["stages"] if isinstance(each, dict)]) == reads
+
+
+@pytest.mark.parametrize("machine", ["cortex_a78", "apple_m2", "zen3", "course_cpu"])
+def test_convolutions_of_a_model_run_as_a_good_library_runs_them(machine: str) -> None:
+    """More than half of the peak, as oneDNN and XNNPACK reach with channels last and a register tile of places."""
+    sizes = {"batch": 1, "ci": 64, "height": 56, "width": 56, "co": 64, "kernel": 3, "kernel_w": 3, "stride": 1,
+             "padding": 1, "groups": 1}  # fmt: skip
+    price = simulated_on(load_machine(machine).spec).price(KernelCall("conv2d", "fp32", tuple(sizes.items())))
+    flops = 2 * 56 * 56 * 64 * 64 * 9
+    assert 0.5 < flops / price.seconds / price.result.work.peak_flops_per_s <= 1
+
+
+def test_cores_are_started_once_for_a_kernel_and_not_for_every_slice_of_it() -> None:
+    """Sixteen times the rows take sixteen times as long but for starting four cores, which a slice does as well."""
+    kernels = simulated_on(load_machine("apple_m2").spec)
+    one, many = (
+        kernels.price(KernelCall("matmul", "fp32", (("m", m), ("n", 96), ("k", 16)), product=True))
+        for m in (4096, 16 * 4096)
+    )
+    assert one.starts == many.starts == 1
+    assert one.each_s == many.each_s > 0
+    assert many.seconds == pytest.approx(16 * one.seconds, rel=1e-6)
