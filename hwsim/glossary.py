@@ -31,6 +31,21 @@ def _term(name: str, meaning: str, also: str = "", see: str = "", lesson: str = 
 
 _TERMS = (
     _term(
+        "throughput",
+        "Work done in a second: tokens made, tokens of prompt read, inputs classified. A larger batch raises it as "
+        "long as the weights, which all of the batch share, are what the time goes into; then each answer is slower.",
+        also="tokens per second; tokens of prompt per second; inputs per second; tokens/s",
+        see="knee",
+    ),
+    _term(
+        "price of an action",
+        "Energy of one multiply-add, one instruction or one access, with its source. At 45 nm (Horowitz, ISSCC 2014) "
+        "an addition in fp32 takes 0.9 pJ, a multiplication 3.7 pJ, 32 bits from a small cache some 5 pJ, from DRAM "
+        "640 pJ and more. hwsim show MACHINE --resolved lists those of a machine, hwsim explain those of a run.",
+        also="energy prices; prices; dram energy; energy of an operation; picojoule",
+        lesson="energy",
+    ),
+    _term(
         "window",
         "Instructions that a core looks at beyond the oldest one that is not done: misses "
         "and chains that lie within it overlap. "

@@ -68,7 +68,7 @@ def collective_command(
     if timeline is not None:
         _write_timeline(timeline, found[0], f"{op} on {names[0]}")
     if plot is not None:
-        from hwsim.results.plot.system import plot_collective
+        from hwsim.results.plot.model import plot_collective
 
         known = _algorithms(system, op, library, devices, form) if not algorithm else [algorithm]
         lines = {each: _points([ask(nbytes, each) for nbytes in sizes]) for each in known}

@@ -223,8 +223,7 @@ def _print(taken: Lesson, guess: Prediction | None, solution: bool) -> None:
 
 def _print_bars(console: Console, taken: Lesson) -> None:
     """The first metric of the chart as bars, the longest run as long as the screen allows."""
-    from hwsim.lessons.quantity import number_of, write_number
-    from hwsim.lessons.text import column_head
+    from hwsim.lessons.text import column_head, number_of, write_number
 
     metric = taken.spec.chart.metrics[0]
     amounts = {label: number_of(result, metric) for label, result in taken.results.items()}

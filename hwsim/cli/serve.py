@@ -235,7 +235,7 @@ def _data(
 
 
 def _plot(path: Path, kind: str, loads: list[str], results: list[ServeResult], title: str) -> None:
-    from hwsim.results.plot.system import plot_knee
+    from hwsim.results.plot.model import plot_knee
 
     points = [
         (value if kind != "trace" else "trace", result.output_per_s, result.tpot.p50, result.tpot.p99)

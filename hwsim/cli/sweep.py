@@ -169,7 +169,7 @@ def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
     console = screen()
     names = columns(results)
     if len(results) <= _FEW:
-        console.print(point_table(results, narrow(names)))
+        console.print(point_table(results, narrow(names), bound=True))
     if results.done:
         console.print(best_table(results, names))
         if words := near_words(results):
@@ -197,12 +197,17 @@ def narrow(names: list[str]) -> list[str]:
     return [name for name in names if name in (*own, *fills, *far, *THROUGHPUT)]
 
 
-def point_table(results: ResultSet, names: list[str], axes: tuple[str, ...] | None = None) -> Table:
+def point_table(
+    results: ResultSet, names: list[str], axes: tuple[str, ...] | None = None, *, bound: bool = False
+) -> Table:
+    """A row for each point; with what it is `bound` by, which is read from its whole result."""
+    from hwsim.results.explanation import explain
     from hwsim.sweep.grid import typed
 
     best = {name: results.best(name).position for name in names} if results.done else {}
     axes = axes or results.axis_names
-    table = make_table(*axes, *(about(name).title for name in names), left=tuple(range(len(axes))))
+    heads = [*axes, *(about(name).title for name in names), *(["bound by"] if bound else [])]
+    table = make_table(*heads, left=[*range(len(axes)), *([len(heads) - 1] if bound else [])])
     table.columns[0].no_wrap = True
     for row in results:
         where = [typed(row[axis]) for axis in axes]
@@ -214,7 +219,7 @@ def point_table(results: ResultSet, names: list[str], axes: tuple[str, ...] | No
             for name in names
         ]
         marked = [styled((c, "bold cyan")) if best[n] == row.position else c for n, c in zip(names, cells, strict=True)]
-        table.add_row(*where, *marked)
+        table.add_row(*where, *marked, *([explain(results.result(row)).bound.short] if bound else []))
     return table
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hwsim.catalog import shown
 from hwsim.errors import InputError, SpecError
 from hwsim.files import note_input
-from hwsim.lessons.quantity import Quantity, measure, number_of
+from hwsim.lessons.text import Quantity, measure, number_of
 from hwsim.spec.fields import did_you_mean
 from hwsim.text import ratio
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hwsim.api import run_all
 from hwsim.catalog import find_lesson, is_path, load_lesson_file
 from hwsim.errors import InputError
-from hwsim.lessons.quantity import SHARE, Quantity, measure, number_of, runs_best, write_number
+from hwsim.lessons.text import SHARE, Quantity, measure, number_of, runs_best, write_number
 from hwsim.result import RunResult
 from hwsim.results.metrics import about, full_name
 

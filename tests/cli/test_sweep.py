@@ -187,3 +187,9 @@ def test_ctrl_c_says_that_nothing_is_lost(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "points are kept in sweep.db; the same command goes on from there" in said
+
+
+def test_points_say_what_they_are_bound_by(tmp_path: Path) -> None:
+    out = hwsim("sweep", "course_cpu", "matmul_naive", "n=16", "vector=false,true", "--out", str(tmp_path / "s.db")).out
+    table = out[: out.index("best ")]
+    assert "bound by" in table and table.count("dependency chain") == 1

@@ -233,3 +233,19 @@ def test_traffic_of_a_kilotoken_agrees_with_the_closed_forms(name: str, reads: i
     page = (Path(hwsim.__file__).parents[1] / "docs" / "explanation" / "attention.md").read_text(encoding="utf-8")
     for told in (f"{dram.bytes_read:,} B", f"{dram.bytes_written:,} B", f"{result.cycles / 1e6:.1f} million"):
         assert told in page
+
+
+@pytest.mark.parametrize(
+    ("softmax", "l2", "reads", "writes"), [("plain", 64, 6, 3), ("rows", 128, 4, 2), ("online", 64, 5, 2)]
+)
+def test_the_formula_of_stored_scores_holds_for_each_softmax(softmax: str, l2: int, reads: int, writes: int) -> None:
+    """Scores larger than the caches: S and P come from memory and go there as often as the passes over them say."""
+    n, d = 512, 16
+    result = hwsim.run(
+        "course_cpu", "attention_naive", n=n, d=d, softmax=softmax, math=False, set={"l2.size": f"{l2} KiB"}
+    )
+    scores = 4 * n * n
+    into, out = result.formulas
+    assert into.expression.endswith(f"{reads}·S") and out.predicted == 4 * n * d + writes * scores
+    assert out.ratio == pytest.approx(1, abs=0.01)
+    assert into.ratio == pytest.approx(1, abs=0.2 if softmax == "rows" else 0.01), "of rows some stay in the cache"

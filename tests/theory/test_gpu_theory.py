@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hwsim.api import resolve_machine, resolve_workload, run_all
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.contraction import ConvShape, GemmShape
+from hwsim.target import find_target
 from hwsim.targets.gpu.gemm import GemmBytes
 from hwsim.targets.gpu.model import as_gemm
 from hwsim.targets.gpu.spec import TileSpec
@@ -128,3 +130,26 @@ def test_a_row_that_fits_registers_is_read_once_and_long_rows_three_times() -> N
     assert gpu.elementwise(rows, "fp32", reads=2).dram_bytes == rows * 4 * 3
     assert gpu.elementwise(rows, "fp32", writes=0).dram_bytes == rows * 4
     assert gpu.quantize(rows, 64, "bf16", "fp8_e4m3").dram_bytes == rows * 64 * 3
+
+
+def test_fused_attention_takes_an_exponential_for_every_score_and_a_causal_one_for_half() -> None:
+    """n² scores for each head, in whole tiles; under a causal mask those on and below the diagonal."""
+    heads, n, d = 4, 1024, 64
+    counted = {}
+    for causal in (False, True):
+        sizes = {"n": n, "d": d, "heads": heads, "precision": "fp16", "causal": causal}
+        ledger = run_all("a100_40", "attention_fused", parameters=sizes, math=False).outcome.ledger.counts()
+        counted[causal] = ledger["sm.special"]
+        assert ledger["sm.tensor.fp16"] >= 2 * counted[causal] * d  # Q Kᵀ and P V
+    assert counted[False] == heads * n * n
+    assert heads * n * (n + 1) / 2 <= counted[True] <= heads * n * (n + 256) / 2
+
+
+@pytest.mark.parametrize(("precision", "unit"), [("fp16", "tensor_tiles"), ("fp32", "lane_tiles")])
+def test_a_product_is_tuned_over_the_tiles_of_the_unit_that_runs_it(precision: str, unit: str) -> None:
+    machine = resolve_machine("a100_40", ())
+    tiles = getattr(machine.compute[0].library, unit)
+    knobs = find_target(machine).reads(resolve_workload("matmul", {"precision": precision}))
+    sides = {int(side) for side in knobs["tile.shared.m"].tries.split(",")}
+    assert sides == {side for tile in tiles for side in (tile.m, tile.n) if side >= 64}
+    assert {tile.k for tile in tiles if tile.bits is None} < {int(k) for k in knobs["tile.shared.k"].tries.split(",")}

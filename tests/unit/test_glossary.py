@@ -10,7 +10,7 @@ import hwsim
 from hwsim.catalog import lesson_names
 from hwsim.glossary import TERMS, find_term, near_terms
 from hwsim.results.explanation import explain
-from hwsim.results.metrics import METRICS, energy_split
+from hwsim.results.metrics import METRICS, THROUGHPUT, about, energy_split
 from hwsim.target import Table
 
 RUNS = (
@@ -52,6 +52,7 @@ def test_every_word_of_a_screen_is_a_term(machine: str, workload: str, parameter
 
 def test_every_metric_is_a_term() -> None:
     heads = {word for metric in METRICS.values() for word in (metric.title, metric.head) if word}
+    heads |= {about(name).title for name in THROUGHPUT} | {"throughput", "dram energy"}
     assert {head for head in heads if find_term(head) is None} == set()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import hwsim.api
 from hwsim.api import prepare, resolve_machine, resolve_workload
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.memory.set_pressure import SetPressure, measure_set_pressure
@@ -96,3 +97,20 @@ def test_a_value_is_used_as_often_as_the_register_tile_is_long(vector: bool) -> 
     task = resolve_workload("matmul_register", {"n": 64, "v1": 4, "v2": 16, "vector": vector})
     loaded = elements_loaded(prepare(machine, task, math=False))
     assert (64**3 / loaded["A"], 64**3 / loaded["B"]) == (16, 4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "assumed"),
+    [
+        ("", False),
+        ("l1.replacement=fifo", True),
+        ("l1.write=through", True),
+        ("l1.write_allocate=false", True),
+        ("l1.prefetch.kind=next_line", True),
+    ],
+)
+def test_a_cache_that_is_not_as_the_measurement_assumes_says_so(setting: str, assumed: bool) -> None:
+    machine = resolve_machine("course_cpu", [setting] if setting else [])
+    result = hwsim.api.run_all(machine, "matmul_tiled", parameters={"n": 16, "tile": 8}, math=False).result
+    found = hwsim.api.set_pressure(result)
+    assert found is not None and found.assumed_lru is assumed

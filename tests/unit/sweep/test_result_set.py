@@ -90,3 +90,12 @@ def test_pandas_gets_one_row_for_each_point() -> None:
     frame = hwsim.sweep("course_cpu", "matmul_tiled", n=[16, 32], tile=8).to_pandas()
     assert list(frame["n"]) == [16, 32]
     assert frame["time_s"].is_monotonic_increasing
+
+
+def test_an_axis_that_is_named_is_drawn_over_whatever_would_be_drawn_otherwise() -> None:
+    values = {"n": [8, 16], "tile": [4, 8]}
+    results = hwsim.sweep("course_cpu", "matmul_tiled", jobs=1, **values)
+    over = results.plot(x="tile")
+    assert any("tile" in axes.get_xlabel() for axes in over.axes) and all(axes.lines for axes in over.axes)
+    heat = results.plot("heat")
+    assert not any(axes.lines for axes in heat.axes)
