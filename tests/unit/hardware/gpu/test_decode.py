@@ -6,7 +6,7 @@ import pytest
 
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.contraction import GemmShape
-from hwsim.targets.gpu.decode import parts_of_keys
+from hwsim.targets.gpu.attention import fused, parts_of_keys
 from hwsim.targets.gpu.gemm import lane_share, padded
 from hwsim.targets.gpu.spec import TileSpec
 from tests.unit.hardware.gpu.made import device, model
@@ -42,6 +42,30 @@ def test_joining_waits_for_every_part_and_a_kernel_that_joins_itself_starts_no_s
     waited = (many.seconds - few.seconds) * gpu.device.clock_hz / (64 - 16)
     assert waited == pytest.approx(310, rel=0.05)  # and some bytes
     assert model("b200").decode(decoding(8192), "bf16").launches == 1
+
+
+def test_a_head_that_starts_with_its_shortest_blocks_ends_late() -> None:
+    """One head of 64 x 128 queries: by turns of 108 SMs the longest block of 64 steps begins at once, or last."""
+    gpu = model("a100_80")
+    shape = AttentionShape(64 * 128, 64 * 128, 128, 4, 4, 1, True)
+    spec = next(
+        each for each in gpu.device.sm.library.attention if each.name == "flash2_paged" and each.head_dim == 128
+    )
+    first, last = (
+        fused(gpu.device, shape, "bf16", spec.model_copy(update={"longest_first": each})) for each in (True, False)
+    )
+    assert first.blocks == last.blocks == 4 * 128
+    assert 1.05 < last.seconds / first.seconds < 1.5
+
+
+def test_packed_heads_fill_tiles_and_few_prompts_split_their_keys() -> None:
+    """On H100 eight heads of 16 queries are one tile of 128 rows; 16 of their tiles leave 116 SMs to parts of keys."""
+    gpu = model("h100")
+    assert gpu.attention(AttentionShape(16, 16, 128, 8, 1, 1, True), "bf16", "flash3").blocks == 1
+    few = gpu.attention(AttentionShape(2048, 2048, 128, 1, 1, 1, True), "bf16", "flash3")
+    assert few.launches == 2 and few.blocks == 16 * parts_of_keys(16, 132, 16)
+    many = gpu.attention(AttentionShape(2048, 2048, 128, 16, 16, 1, True), "bf16", "flash3")
+    assert many.launches == 1 and many.blocks == 16 * 16
 
 
 def test_warm_keys_come_from_the_l2() -> None:
