@@ -55,7 +55,7 @@ SLOW = (
 )
 """Tests that take too long to be run for each mutation, or that look at the text of the sources."""
 COMPILED = {"compiled", "inlined", "called", "njit"}
-SECONDS = 6
+SECONDS = 20
 """Of CPU: so much is run of a file of tests, and of all that reach a mutation; stopped after three times as long."""
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
@@ -306,7 +306,7 @@ def reach(tree: Path, known: Tests, save: Any) -> None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if any(f"/{each}" in name for each in SLOW) or known.get(name, {}).get("digest") == digest:
             continue
-        recorded, ended = in_a_fork([name], -1, tree, SECONDS // 2)
+        recorded, ended = in_a_fork([name], -1, tree, SECONDS)
         passed = {test: what for test, what in recorded.tests.items() if test not in recorded.failed}
         known[name] = {"digest": digest, "tests": passed}
         spent = sum(seconds for seconds, _ in known[name]["tests"].values())
@@ -342,7 +342,7 @@ def witnesses(number: int, mutation: Mutation, known: Tests) -> list[str]:
     chosen: list[str] = []
     spent = 0.0
     for _, seconds, test in [*sorted(ranked), *sorted(others)]:
-        if spent + seconds <= SECONDS and len(chosen) < 40:
+        if spent + seconds <= SECONDS and len(chosen) < 100:
             chosen.append(test)
             spent += seconds
     return chosen

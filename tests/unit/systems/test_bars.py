@@ -11,6 +11,7 @@ from hwsim.results.bar_table import LEVELS, TIME, BarGroup, BarTable, decade_of
 from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN, served_bars
 from hwsim.systems.requests import Stream, closed_loop, open_loop
 from hwsim.systems.serve_model import make_service
+from tests.cli.command_line import hwsim
 
 WIDE = 0.2
 USERS = closed_loop(2, 64, 4, 4)
@@ -54,3 +55,13 @@ def test_a_machine_that_was_not_measured_has_the_wider_bar_of_others() -> None:
 )
 def test_what_was_never_measured_has_none(stream: Stream, words: dict[str, str]) -> None:
     assert all(not bar.is_known for bar in bars("2xh100", stream, **words).values())
+
+
+def test_a_collective_between_nodes_or_that_nobody_measured_was_never_compared() -> None:
+    for system, operation in (
+        ("dgx_h100", "broadcast"),
+        ("two_nodes_h100", "all_reduce"),
+        ("four_phones", "all_reduce"),
+    ):
+        assert "never compared" in hwsim("collective", system, operation, "bytes=1MB").out, (system, operation)
+    assert "never compared" not in hwsim("collective", "dgx_h100", "all_reduce", "bytes=1MB").out
