@@ -361,9 +361,8 @@ class CpuCore:
         return CostPart("loop start", start * work.loop_starts * chunk.share)
 
     def _work_cycles(self, work: Work, chunk: Chunk) -> Cycles:
-        """How long units, ports and issue are at work, and loops start."""
-        busy = max((part.cycles for part in self._compute(work, chunk)), default=ZERO)
-        return busy + self._loop_starts(work, chunk).cycles
+        """How long units, ports and issue are at work."""
+        return max((part.cycles for part in self._compute(work, chunk)), default=ZERO)
 
     def _units(self, work: Work) -> tuple[CostPart, ...]:
         """Operations over ports, and instructions over issue slots."""
@@ -490,7 +489,9 @@ class CpuCore:
                 cycles = max(cycles, misses.cycles(self.latency_cycles(level), first=not chunk.begin))
                 cycles = max(cycles, self._refill_cycles(number - 1, work, chunk))
                 short = self._short_runs(number, chunk)
-                cycles = max(cycles, self._work_cycles(work, chunk) + short if short else ZERO)
+                if short:
+                    short += self._work_cycles(work, chunk) + self._loop_starts(work, chunk).cycles
+                cycles = max(cycles, short)
                 ahead = misses.ahead
             shared = ZERO
             if level.shared_by != 1 or isinstance(level, DramSpec):
