@@ -108,7 +108,7 @@ def test_a_calibrated_file_is_a_machine(tmp_path: Path) -> None:
 
 
 def test_what_the_processor_counts_is_read_or_said_to_be_unreadable() -> None:
-    """The kernel's own count of CPU time is there on every Linux; a number that no event has is refused with a reason."""
+    """Linux itself counts CPU time everywhere; a number that no event has is refused with a reason."""
     with ProcessorCounters({"clock": (1, 1)}) as counters:
         sum(range(100_000))
     assert counters.counts["clock"] > 0 if counters.counts else counters.reason
