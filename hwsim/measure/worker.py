@@ -46,7 +46,7 @@ DISABLED, INHERIT, NO_KERNEL, NO_HYPERVISOR = 1, 2, 1 << 5, 1 << 6
 ENABLE, DISABLE = 0x2400, 0x2401
 
 
-class Counters:
+class ProcessorCounters:
     """Counts events of this thread, and of threads that it starts later, between entering and leaving."""
 
     def __init__(self, events: Mapping[str, tuple[int, int]] = EVENTS) -> None:
@@ -69,7 +69,7 @@ class Counters:
             else:
                 self.reason = self.reason or os.strerror(ctypes.get_errno())
 
-    def __enter__(self) -> Counters:
+    def __enter__(self) -> ProcessorCounters:
         self._order(ENABLE)
         return self
 
@@ -140,7 +140,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     flush = np.zeros(job["flush_bytes"] // 8, np.int64)
     stages = [[_table(share) for share in stage] for stage in job["stages"]]
     threads = max(len(stage) for stage in stages)
-    counters = Counters()
+    counters = ProcessorCounters()
     pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def work(share: tuple[NDArray[np.int64], NDArray[np.uint64]]) -> float:

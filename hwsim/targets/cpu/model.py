@@ -259,14 +259,13 @@ class CpuCore:
 
     def _cost(self, work: Work, chunk: Chunk) -> StepCost:
         dependent = work.chain is not None and work.chain.op == "load"
-        start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
         share = chunk.share
         return StepCost(
             compute=self._compute(work, chunk),
             chain=self._load_chain(work, chunk)
             if dependent
             else (*_shared(self._chain(work), share), *self._reloads(work, chunk)),
-            delays=(CostPart("loop start", start * work.loop_starts * share), *self._stream_starts(chunk)),
+            delays=(self._loop_starts(work, chunk),),
             transfers=self._transfers(work, chunk, dependent),
         )
 
@@ -355,6 +354,14 @@ class CpuCore:
             return parts
         near = CostPart(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, chunk.traffic)))
         return (*parts, near) if near.cycles else parts
+
+    def _loop_starts(self, work: Work, chunk: Chunk) -> CostPart:
+        start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
+        return CostPart("loop start", start * work.loop_starts * chunk.share)
+
+    def _work_cycles(self, work: Work, chunk: Chunk) -> Cycles:
+        """How long units, ports and issue are at work."""
+        return max((part.cycles for part in self._compute(work, chunk)), default=ZERO)
 
     def _units(self, work: Work) -> tuple[CostPart, ...]:
         """Operations over ports, and instructions over issue slots."""
@@ -480,6 +487,10 @@ class CpuCore:
                 misses = self._misses(self.caches[number - 1], work, chunk)
                 cycles = max(cycles, misses.cycles(self.latency_cycles(level), first=not chunk.begin))
                 cycles = max(cycles, self._refill_cycles(number - 1, work, chunk))
+                short = self._short_runs(number, chunk)
+                if short:
+                    short += self._work_cycles(work, chunk) + self._loop_starts(work, chunk).cycles
+                cycles = max(cycles, short)
                 ahead = misses.ahead
             shared = ZERO
             if level.shared_by != 1 or isinstance(level, DramSpec):
@@ -508,24 +519,21 @@ class CpuCore:
             missed += self._pages[key] * moved.accesses / max(1, nest.length)
         return Fraction(round(missed * tlb.miss * PARTS), PARTS)
 
-    def _stream_starts(self, chunk: Chunk) -> tuple[CostPart, ...]:
-        """Lines from behind the second cache in runs shorter than a page: no prefetcher has run ahead of them.
+    def _short_runs(self, number: int, chunk: Chunk) -> Cycles:
+        """How long lines take that come from behind the second cache in runs shorter than a page.
 
         The window hides what the second cache takes, and a prefetcher what comes in a long stream; it finds out about a
-        short one when most of it has passed.
+        short one when most of it has passed, so the core waits for these lines.
         """
-        if self.unit.overlap != "full":
-            return ()
-        cycles = ZERO
-        for inner, outer in zip(self.caches[1:], self._levels[2:], strict=True):
-            lines = 0
-            for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
-                rows = zip(nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False)
-                for access, misses, stream in rows:
-                    if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
-                        lines += misses
-            cycles += self._over(lines * inner.line, self.read_rate(outer))
-        return (CostPart("stream start", cycles),) if cycles else ()
+        inner, lines = self.caches[number - 1], 0
+        if number < 2 or self.unit.overlap != "full":
+            return ZERO
+        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+            rows = zip(nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False)
+            for access, misses, stream in rows:
+                if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
+                    lines += misses
+        return self._over(lines * inner.line, self.read_rate(self._levels[number]))
 
     def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> Cycles:
         """How long the busiest set of a cache is being filled: its fills follow each other.
@@ -551,8 +559,7 @@ class CpuCore:
             every += Fraction(round(most * PARTS), PARTS) * often
         if not fresh or self.unit.overlap != "full":
             return fresh * refill
-        busy = max((part.cycles for part in self._compute(work, chunk)), default=ZERO)
-        return min(busy + fresh * refill, every * refill)
+        return min(self._work_cycles(work, chunk) + fresh * refill, every * refill)
 
     def _waiting(
         self, work: Work, chunk: Chunk, nest: Nest, missed: Sequence[int], ahead: Sequence[bool], share: Fraction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from hwsim.api import resolve_machine, resolve_workload
 from hwsim.catalog import load_machine
+from hwsim.cli.app import main
 from hwsim.errors import InputError
 from hwsim.measure.calibrate import Calibration, machine_file
 from hwsim.measure.here import Computer, this_computer
 from hwsim.measure.loops import Bench, make_job
+from hwsim.measure.worker import HARDWARE, ProcessorCounters
 from hwsim.target import find_target
 
 
@@ -102,3 +105,30 @@ def test_a_calibrated_file_is_a_machine(tmp_path: Path) -> None:
     file.write_text(text)
     machine = load_machine(file).spec
     assert machine.caches[0].latency is not None and machine.clocks[0].frequency == 3_000_000_000
+
+
+def test_what_the_processor_counts_is_read_or_said_to_be_unreadable() -> None:
+    """Linux itself counts CPU time everywhere; a number that no event has is refused with a reason."""
+    with ProcessorCounters({"clock": (1, 1)}) as counters:
+        sum(range(100_000))
+    assert counters.counts["clock"] > 0 if counters.counts else counters.reason
+    with ProcessorCounters({"none": (HARDWARE, 1 << 40)}) as counters:
+        pass
+    assert counters.counts == {} and counters.reason
+
+
+def test_a_sweep_needs_several_values_and_one_point_has_none() -> None:
+    assert main(["measure", "matmul_tiled", "n=16", "tile=4,8"]) == 2
+    assert main(["measure", "sweep", "matmul_tiled", "n=16"]) == 2
+    assert main(["measure", "copy", "n=16", "--plot", "copy.png"]) == 2
+
+
+def test_a_sweep_draws_both_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "tiles.svg"
+    words = ["measure", "sweep", "matmul_tiled", "n=16", "tile=4,8", "--repeats", "1", "--plot", str(picture)]
+    assert main([*words, "--json", str(tmp_path / "tiles.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "measured" in shown and "simulated" in shown and "fastest:" in shown
+    assert picture.stat().st_size > 1000
+    rows = json.loads((tmp_path / "tiles.json").read_text())
+    assert [row["parameters"]["tile"] for row in rows] == [4, 8]
