@@ -86,7 +86,7 @@ class Processes(Backend):
             with _no_main():
                 return executor.submit(function, *arguments)
         except KeyboardInterrupt:  # a worker that is still to be made would find nobody to work for
-            _end(getattr(forkserver._forkserver, "_forkserver_pid", None))  # type: ignore[attr-defined]
+            _end(getattr(forkserver._forkserver, "_forkserver_pid", None))
             raise
 
     def close(self, executor: Executor) -> None:
