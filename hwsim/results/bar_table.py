@@ -15,11 +15,13 @@ validate --write` makes it. A bar is the interval in which a stated share of uns
 from __future__ import annotations
 
 import csv
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
+from itertools import accumulate
 from math import exp, floor, hypot, log10, sqrt
 from pathlib import Path
 
@@ -107,25 +109,28 @@ Points = Sequence[tuple[float, float]]
 """Values of log(measured / simulated), each with its weight."""
 
 
-def quantile(points: Points, level: float) -> float:
-    """The value below which a share of the weight lies; between two points on a line, beyond the last the last."""
+def quantiles(points: Points, *levels: float) -> list[float]:
+    """The values below which shares of the weight lie; between two points on a line, beyond the last the last."""
     ordered = sorted(points)
     whole = sum(weight for _, weight in ordered)
-    below, previous = 0.0, (ordered[0][0], 0.0)
-    for value, weight in ordered:
-        place = (below + weight / 2) / whole
-        if level <= place:
-            at, height = previous
-            return at + (value - at) * (level - height) / (place - height) if place > height else value
-        previous, below = (value, place), below + weight
-    return ordered[-1][0]
+    ends = list(accumulate(weight for _, weight in ordered))
+    places = [(end - weight / 2) / whole for end, (_, weight) in zip(ends, ordered, strict=True)]
+    found = []
+    for level in levels:
+        after = bisect_left(places, level)
+        if after in (0, len(places)):
+            found.append(ordered[min(after, len(places) - 1)][0])
+        else:
+            (low, _), (high, _) = ordered[after - 1 : after + 1]
+            found.append(low + (high - low) * (level - places[after - 1]) / (places[after] - places[after - 1]))
+    return found
 
 
 def interval_of(points: Points, rows: int, coverage: float, machines: int = 1) -> Interval:
     """As split conformal prediction has it: of n rows and a new one each may be the outermost, so the ends lie a little
     further out than those of the n."""
     tail = max(0.0, 1 - (1 + coverage) / 2 * (rows + 1) / rows)
-    return Interval(quantile(points, tail), quantile(points, 0.5), quantile(points, 1 - tail), rows, machines)
+    return Interval(*quantiles(points, tail, 0.5, 1 - tail), rows, machines)
 
 
 class BarTable:
@@ -195,7 +200,7 @@ class BarTable:
                     if (found := _unseen(others, decade, COVERAGE)) is not None:
                         distances += [(found.distance(value), vote * group.rows) for value in group.points]
             if distances:
-                own = quantile(distances, COVERAGE + (1 - COVERAGE) / (count + 1))
+                (own,) = quantiles(distances, COVERAGE + (1 - COVERAGE) / (count + 1))
             self._spreads[key] = (count * own + PRIOR_MACHINES * usual) / (count + PRIOR_MACHINES)
         return self._spreads[key]
 
@@ -232,7 +237,7 @@ def _unseen(machines: Sequence[Mapping[int, BarGroup]], decade: int, coverage: f
     found = interval_of(points, rows, coverage, len(machines))
     if len(machines) > 2:
         return found
-    one, other = (quantile(_points(groups.values()), 0.5) for groups in machines)
+    (one,), (other,) = (quantiles(_points(groups.values()), 0.5) for groups in machines)
     further = (TWO_MACHINES - 1) * abs(one - other) / 2
     return replace(found, low=found.low - further, high=found.high + further)
 

@@ -14,7 +14,7 @@ from hwsim.spec.machine import KINDS
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    "data", "errors", "units", "text", "glossary", "files", "machine_code", "jit", "record",
+    "errors", "units", "text", "glossary", "files", "machine_code", "jit", "record",
     "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine",
     "result", "target", "targets", "results", "api", "models", "systems", "sweep", "measure", "validation",
     "lessons", "cli", "__main__",
