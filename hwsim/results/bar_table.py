@@ -130,7 +130,8 @@ def interval_of(points: Points, rows: int, coverage: float, machines: int = 1) -
     """As split conformal prediction has it: of n rows and a new one each may be the outermost, so the ends lie a little
     further out than those of the n."""
     tail = max(0.0, 1 - (1 + coverage) / 2 * (rows + 1) / rows)
-    return Interval(*quantiles(points, tail, 0.5, 1 - tail), rows, machines)
+    low, middle, high = quantiles(points, tail, 0.5, 1 - tail)
+    return Interval(low, middle, high, rows, machines)
 
 
 class BarTable:

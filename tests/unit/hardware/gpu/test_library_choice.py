@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.program.gemm import GemmShape
+from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.model import GpuModel
 
 
