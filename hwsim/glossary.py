@@ -235,6 +235,13 @@ _TERMS = (
         also="starts innermost loops",
     ),
     _term(
+        "short run",
+        "Neighbouring lines from behind the second cache that end within a page: a prefetcher finds out about them "
+        "when most have passed, so the core waits for them.",
+        also="waits for short runs of lines; short runs",
+        see="prefetch",
+    ),
+    _term(
         "spawn",
         "Starting other cores for a parallel loop, and gathering them at its end.",
         also="starts the cores; starting and gathering cores; barrier; waits for other cores",

@@ -135,6 +135,10 @@ class StepCost:
         return tuple(part for part in sorted(self.compute, key=lambda part: part.cycles) if not part.busy)
 
 
+SHORT_RUN = "short run"
+"""Lines from far away in runs that end before a prefetcher has found out about them."""
+
+
 @dataclass(frozen=True)
 class Misses:
     """Misses of one level: how many, and how many of them are outstanding at once."""
@@ -259,13 +263,15 @@ class CpuCore:
 
     def _cost(self, work: Work, chunk: Chunk) -> StepCost:
         dependent = work.chain is not None and work.chain.op == "load"
-        share = chunk.share
+        chain = (
+            self._load_chain(work, chunk)
+            if dependent
+            else (*_shared(self._chain(work), chunk.share), *self._reloads(work, chunk))
+        )
         return StepCost(
             compute=self._compute(work, chunk),
-            chain=self._load_chain(work, chunk)
-            if dependent
-            else (*_shared(self._chain(work), share), *self._reloads(work, chunk)),
-            delays=(self._loop_starts(work, chunk),),
+            chain=chain,
+            delays=(self._loop_starts(work, chunk), self._short_runs(work, chunk, chain)),
             transfers=self._transfers(work, chunk, dependent),
         )
 
@@ -487,10 +493,6 @@ class CpuCore:
                 misses = self._misses(self.caches[number - 1], work, chunk)
                 cycles = max(cycles, misses.cycles(self.latency_cycles(level), first=not chunk.begin))
                 cycles = max(cycles, self._refill_cycles(number - 1, work, chunk))
-                short = self._short_runs(number, chunk)
-                if short:
-                    short += self._work_cycles(work, chunk) + self._loop_starts(work, chunk).cycles
-                cycles = max(cycles, short)
                 ahead = misses.ahead
             shared = ZERO
             if level.shared_by != 1 or isinstance(level, DramSpec):
@@ -519,21 +521,25 @@ class CpuCore:
             missed += self._pages[key] * moved.accesses / max(1, nest.length)
         return Fraction(round(missed * tlb.miss * PARTS), PARTS)
 
-    def _short_runs(self, number: int, chunk: Chunk) -> Cycles:
-        """How long lines take that come from behind the second cache in runs shorter than a page.
+    def _short_runs(self, work: Work, chunk: Chunk, chain: tuple[CostPart, ...]) -> CostPart:
+        """How long the core waits for lines that come from behind the second cache in runs shorter than a page.
 
         The window hides what the second cache takes, and a prefetcher what comes in a long stream; it finds out about a
-        short one when most of it has passed, so the core waits for these lines.
+        short one when most of it has passed. Instructions and such lines add up; operations that wait for each other
+        hide them.
         """
-        inner, lines = self.caches[number - 1], 0
-        if number < 2 or self.unit.overlap != "full":
-            return ZERO
-        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
-            rows = zip(nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False)
-            for access, misses, stream in rows:
-                if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
-                    lines += misses
-        return self._over(lines * inner.line, self.read_rate(self._levels[number]))
+        cycles = ZERO
+        if self.unit.overlap == "full":
+            for inner, level in zip(self.caches[1:], self._levels[2:], strict=False):
+                lines = 0
+                for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+                    rows = zip(nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False)
+                    for access, misses, stream in rows:
+                        if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
+                            lines += misses
+                cycles = max(cycles, self._over(lines * inner.line, self.read_rate(level)))
+        hidden = max(ZERO, _total(chain) - self._work_cycles(work, chunk))
+        return CostPart(SHORT_RUN, max(ZERO, cycles - hidden))
 
     def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> Cycles:
         """How long the busiest set of a cache is being filled: its fills follow each other.

@@ -98,6 +98,7 @@ PARTS = {
     "store port": "waits for a store port",
     "dependency chain": "waits in a dependency chain",
     "loop start": "starts innermost loops",
+    "short run": "waits for short runs of lines",
     "spawn": "starts the cores",
     "barrier": "waits for other cores",
 }
@@ -147,7 +148,7 @@ def _bounds(result: RunResult) -> str:
     """Where the time lies between its shortest and its longest: everything overlaps, or nothing does."""
     overlap = result.resolved.machine["compute"][0].get("overlap", "full")
     meaning = {
-        "full": "this machine overlaps all but loop starts",
+        "full": "this machine overlaps all but loop starts and short runs",
         "memory": "this machine overlaps transfers with each other, not with instructions",
         "none": "this machine overlaps nothing",
     }
@@ -229,6 +230,7 @@ def _describe(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
         "load port": ("port", _load_port),
         "store port": ("port", _store_port),
         "loop start": ("loop", _loop_start),
+        "short run": ("latency", _short_run),
         "spawn": ("parallel", _parallel),
         "barrier": ("parallel", _parallel),
     }
@@ -297,6 +299,13 @@ def _store_port(result: RunResult, machine: MachineSpec) -> str:
 
 def _loop_start(result: RunResult, machine: MachineSpec) -> str:
     return "Bound by the start of short loops: the innermost loop ends before it is under way. Make it longer."
+
+
+def _short_run(result: RunResult, machine: MachineSpec) -> str:
+    return (
+        "Bound by short runs of lines from far away: each ends before a prefetcher has found out about it. Longer rows "
+        "of a tile, or a tile that stays in the second cache, would help."
+    )
 
 
 def _parallel(result: RunResult, machine: MachineSpec) -> str:
