@@ -189,7 +189,7 @@ GRAPH_COPIES = 6
 """Products of the graph rows take turns: an operand is found again if so many products fit what the L2 keeps."""
 FLASH_KERNELS = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3"}
 SERVING_KERNELS = {
-    "vllm_flash_attn": "flash2_paged", "vllm_flash_attn_fa2": "flash2_paged", "vllm_flash_attn_fa3": "flash3",
+    "vllm_flash_attn": "flash2_paged", "vllm_flash_attn_fa2": "flash2_paged", "vllm_flash_attn_fa3": "flash3_paged",
     "vllm_flash_attn_fa4": "flash3", "vllm_flashinfer_fiprefill": "flash2", "vllm_flashinfer_fidecode": "flash2",
     "vllm_flashinfer_trtllmprefill": "flash3", "vllm_flashinfer_trtllmdecode": "flash3", "vllm_triton_attn": "flash2",
 }  # fmt: skip

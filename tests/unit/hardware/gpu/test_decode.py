@@ -61,10 +61,10 @@ def test_a_head_that_starts_with_its_shortest_blocks_ends_late() -> None:
 def test_packed_heads_fill_tiles_and_few_prompts_split_their_keys() -> None:
     """On H100 eight heads of 16 queries are one tile of 128 rows; 16 of their tiles leave 116 SMs to parts of keys."""
     gpu = model("h100")
-    assert gpu.attention(AttentionShape(16, 16, 128, 8, 1, 1, True), "bf16", "flash3").blocks == 1
-    few = gpu.attention(AttentionShape(2048, 2048, 128, 1, 1, 1, True), "bf16", "flash3")
+    assert gpu.attention(AttentionShape(16, 16, 128, 8, 1, 1, True), "bf16", "flash3_paged").blocks == 1
+    few = gpu.attention(AttentionShape(2048, 2048, 128, 1, 1, 1, True), "bf16", "flash3_paged")
     assert few.launches == 2 and few.blocks == 16 * parts_of_keys(16, 132, 16)
-    many = gpu.attention(AttentionShape(2048, 2048, 128, 16, 16, 1, True), "bf16", "flash3")
+    many = gpu.attention(AttentionShape(2048, 2048, 128, 16, 16, 1, True), "bf16", "flash3_paged")
     assert many.launches == 1 and many.blocks == 16 * 16
 
 
