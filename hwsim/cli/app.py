@@ -69,8 +69,9 @@ COMMANDS = {
 """What `hwsim --help` says of each command: the first line of its function, which is imported only when it is used."""
 
 _HOMES = {
-    "ladder": "compare", "schema": "check", "import": "model", "calibrate": "measure", "trace": "view",
-    "fit": "validate", "gradient": "graph", "rewrite": "graph",
+    "ladder": "compare", "roofline": "compare", "schema": "check", "import": "model", "calibrate": "measure",
+    "trace": "view", "gradient": "view", "rewrite": "view", "fit": "validate", "collective": "serve", "list": "show",
+    "report": "export", "tune": "sweep",
 }  # fmt: skip
 """Commands that share the module of another one; the others have one of their own name."""
 

@@ -47,7 +47,7 @@ def explain_command(
     ] = None,
 ) -> None:
     """Explain a run (conflicts by set, reuse, stalls, miss penalties, formulas, energy), or a term."""
-    from hwsim.cli.last_run import blaming, last_run, recall
+    from hwsim.cli.run import blaming, last_run, recall
     from hwsim.results.explanation import explain
 
     if words and not _is_result(words):
@@ -63,7 +63,7 @@ def explain_command(
     if plot is not None and pressure is not None:
         result.plot.sets(pressure, plot)
     elif plot is not None:
-        from hwsim.cli.report import spans_of
+        from hwsim.cli.export import spans_of
 
         result.plot.timeline(spans_of(result), plot)
     with blaming(result_file):

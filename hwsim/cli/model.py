@@ -10,8 +10,7 @@ import typer
 
 from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs
 from hwsim.cli.console import err, out, print_body, print_plain, screen, styled, wrapped
-from hwsim.cli.last_run import remember
-from hwsim.cli.run import next_command
+from hwsim.cli.run import next_command, remember
 from hwsim.errors import InputError
 from hwsim.files import write_text
 from hwsim.text import counted, data, joules, percent, rate, seconds, short, watts
@@ -150,7 +149,7 @@ def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:
 
 
 def _print_models() -> None:
-    from hwsim.cli.list import _entries, _print_table
+    from hwsim.cli.show import _entries, _print_table
 
     _print_table("models", _entries("model"))
     screen().print(styled("\n", ("hwsim model llama3_8b h100 prompt=1024 generate=128 batch=8", "cyan")))

@@ -1,8 +1,12 @@
-"""`hwsim show`: one machine or workload, at a glance or with every default filled in."""
+"""`hwsim show`: one machine or workload, at a glance or with every default filled in.
+
+`hwsim list`: which machines, workloads, models, systems and engines can be found by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +18,7 @@ from hwsim.errors import InputError
 from hwsim.text import digits, rate
 
 if TYPE_CHECKING:
+    from hwsim.catalog import Kind
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import WorkloadSpec
@@ -200,7 +205,7 @@ def _print_system(system: SystemSpec) -> None:
 def _print_together(system: SystemSpec) -> None:
     """Memory and peaks of all devices, where their machine is described."""
     from hwsim.catalog import machine_names
-    from hwsim.cli.roofline import probes
+    from hwsim.cli.compare import probes
     from hwsim.results.plot.roofline import make_roofline
     from hwsim.systems.spec import device_of
     from hwsim.text import data
@@ -249,7 +254,7 @@ def _is_short(value: Any) -> bool:
 
 def _print_peaks(machine: MachineSpec) -> None:
     """The peak of each format with all units, and the arithmetic intensity from which on main memory keeps up."""
-    from hwsim.cli.roofline import probes
+    from hwsim.cli.compare import probes
     from hwsim.results.plot.roofline import make_roofline
 
     found = make_roofline(machine, {}, probes(machine))
@@ -324,3 +329,69 @@ def _print_head(name: str, description: str, files: Sequence[Path]) -> None:
     console = out()
     console.print(styled((name, "bold"), f": {' '.join(description.split())}"))
     console.print(f"from {' ← '.join(shown(file) for file in files)}", style="dim", soft_wrap=True)
+
+
+LIST_EXAMPLE = "Example: [cyan]hwsim list machines[/cyan]"
+
+
+class Listed(Enum):
+    MACHINES = "machines"
+    WORKLOADS = "workloads"
+    MODELS = "models"
+    SYSTEMS = "systems"
+    ENGINES = "engines"
+
+
+def list_command(
+    what: Annotated[Listed | None, typer.Argument(help="Only these.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List machines, workloads, models, systems and engines, with one line on each."""
+    every: tuple[Kind, ...] = ("machine", "workload", "model", "system", "engine")
+    kinds = [kind for kind in every if what is None or what.value == f"{kind}s"]
+    found = {f"{kind}s": _entries(kind) for kind in kinds}
+    if as_json:
+        print_json(found)
+        return
+    for title, entries in found.items():
+        _print_table(title, entries)
+
+
+def _entries(kind: Kind) -> list[dict[str, str]]:
+    from hwsim.catalog import find, names, shipped_folder, shown
+
+    entries = []
+    for name in names(kind):
+        path = find(kind, name)
+        origin = "hwsim" if path.parent == shipped_folder(kind) else shown(path)
+        entries.append({"name": name, "description": _description(kind, name), "from": origin, "path": str(path)})
+    return entries
+
+
+def _description(kind: Kind, name: str) -> str:
+    """The first sentence of a file; a broken file is listed too, with what to do about it."""
+    from hwsim.catalog import load_machine, load_workload
+    from hwsim.errors import InputError
+
+    try:
+        if kind in ("system", "engine"):
+            from hwsim.systems.spec import load_described
+
+            description = load_described(kind, name).description
+        else:
+            description = (load_machine(name) if kind == "machine" else load_workload(name)).spec.description
+    except InputError:
+        return f"(has errors; see: hwsim check {name})"
+    return " ".join(description.split())
+
+
+def _print_table(title: str, entries: list[dict[str, str]]) -> None:
+    if not entries:
+        out().print(f"{title}: none here; they are looked up in ./{title}")
+        return
+    table = titled_table(title, "name")
+    table.add_column("description")
+    table.add_column("from", no_wrap=True)
+    for entry in entries:
+        table.add_row(entry["name"], entry["description"], entry["from"])
+    out().print(table)

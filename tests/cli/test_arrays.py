@@ -14,7 +14,7 @@ from hwsim.result import RunResult
 
 @pytest.fixture(autouse=True)
 def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
 
 
 def test_the_first_screen_shows_utilisation_traffic_and_the_bound() -> None:

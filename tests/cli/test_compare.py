@@ -14,7 +14,7 @@ from tests.cli.command_line import hwsim
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "last-run.json"])
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "last-run.json"])
 
 
 def test_compare_prints_speed_ups_against_the_first() -> None:

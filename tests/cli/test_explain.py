@@ -13,7 +13,7 @@ from command_line import hwsim
 
 @pytest.fixture(autouse=True)
 def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
 
 
 def test_without_a_last_run_it_says_what_to_do() -> None:

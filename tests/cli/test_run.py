@@ -14,7 +14,7 @@ from hwsim.result import RunResult
 
 @pytest.fixture(autouse=True)
 def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "cache" / "last-run.json"])
 
 
 def test_run_alone_works_and_its_screen_has_the_key_facts() -> None:

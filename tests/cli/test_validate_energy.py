@@ -125,7 +125,7 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_csv_of_a_run_has_counts_prices_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "last.json"])
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "last.json"])
     outcome = hwsim("run", "course_cpu", "matmul", "n=32", "tile=16", "--energy-csv", str(tmp_path / "energy.csv"))
     assert outcome.code == 0
     with (tmp_path / "energy.csv").open(encoding="utf-8", newline="") as file:

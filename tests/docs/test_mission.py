@@ -39,7 +39,7 @@ GROUPS = sorted({"".join(c for c in row if c.isalpha()) for row in TYPED})
 
 @pytest.fixture(autouse=True)
 def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "last-run.json"])
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "last-run.json"])
 
 
 @cache

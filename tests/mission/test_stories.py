@@ -264,7 +264,7 @@ def test_a8_a_roofline_prints_the_share_of_what_is_attainable() -> None:
 
 
 def test_a8_every_mark_of_a_roofline_lies_inside_the_axes_and_levels_of_one_bandwidth_share_a_name() -> None:
-    from hwsim.cli.roofline import probes
+    from hwsim.cli.compare import probes
     from hwsim.results.plot.roofline import make_roofline, plot_roofline
 
     machine = load_machine("a100_40").spec

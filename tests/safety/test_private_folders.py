@@ -262,7 +262,7 @@ def test_a_damaged_last_run_says_what_to_do(kept: Path, damage: bytes) -> None:
 def test_runs_at_the_same_time_leave_a_whole_last_run(kept: Path) -> None:
     from threading import Thread
 
-    from hwsim.cli.last_run import recall, remember
+    from hwsim.cli.run import recall, remember
 
     results = [hwsim_package.run("course_cpu", "matmul_tiled", n=n, tile=4) for n in (16, 20, 24, 28)]
     threads = [Thread(target=lambda one=one: [remember(one) for _ in range(5)]) for one in results]

@@ -24,7 +24,7 @@ SLOWNESS = Metric(
 
 @pytest.fixture(autouse=True)
 def _one_more_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr("hwsim.cli.last_run.last_run_files", lambda: [tmp_path / "last-run.json"])
+    monkeypatch.setattr("hwsim.cli.run.last_run_files", lambda: [tmp_path / "last-run.json"])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(METRICS, SLOWNESS.name, SLOWNESS)
     yield
