@@ -41,7 +41,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = ("cli/app.py", "sweep/dask_backend.py", "machine_code.py", "jit.py", "__main__.py")
+LEFT_OUT = ("cli/app.py", "sweep/executor.py", "machine_code.py", "jit.py", "__main__.py")
 """Files that only a terminal, a cluster or a disk exercises."""
 SLOW = (
     "fuzz",

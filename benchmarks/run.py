@@ -67,7 +67,7 @@ class Row:
 def measure_inside(workload: str, n: int, plain: bool) -> dict[str, object]:
     """What a process measures of itself. A small run first loads the compiled code, so that it counts as start-up."""
     from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
-    from hwsim.results.assemble import assemble
+    from hwsim.results.explanation import assemble
 
     machine = resolve_machine(MACHINE)
     small = resolve_workload(workload, {"n": WARM_UP_SIZE})

@@ -26,7 +26,7 @@ from statistics import median
 
 from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
 from hwsim.program.operator import build_kernel
-from hwsim.results.assemble import verify
+from hwsim.results.explanation import verify
 from hwsim.spec.workload import WorkloadSpec
 
 LAYERS = (

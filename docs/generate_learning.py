@@ -13,7 +13,7 @@ from hwsim.catalog import find_lesson, lesson_names, load_lesson_file
 from hwsim.cli.lesson import TOPICS
 from hwsim.files import write_text
 from hwsim.glossary import TERMS
-from hwsim.lessons.text import paragraphs
+from hwsim.lessons import paragraphs
 from hwsim.spec.lesson import LessonSpec
 
 DOCS = Path(__file__).resolve().parent

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from hwsim.sweep.ladder import LADDERS, ladder_runs, run_named
+from hwsim.sweep.compare import LADDERS, ladder_runs, run_named
 from hwsim.text import ratio, seconds
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import hwsim
-from hwsim.results.plot.stack import plot_energy_stack
+from hwsim.results.plot.style import plot_energy_stack
 
 LADDER = {
     "scalar core": ("ladder_scalar", "matmul_register", {"v1": 8, "v2": 8}),

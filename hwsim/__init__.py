@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hwsim.api import run
-    from hwsim.lessons.lesson import Lesson, lesson
+    from hwsim.lessons import Lesson, lesson
     from hwsim.ops.formula import operation
     from hwsim.result import RunResult
     from hwsim.sweep.compare import Comparison, compare
-    from hwsim.sweep.find import Tuned, tune
     from hwsim.sweep.result_set import ResultSet
     from hwsim.sweep.runner import sweep
+    from hwsim.sweep.tune import Tuned, tune
 
 __version__ = "0.3.0"
 
@@ -43,10 +43,10 @@ _HOMES = {
     "ResultSet": "hwsim.sweep.result_set",
     "compare": "hwsim.sweep.compare",
     "Comparison": "hwsim.sweep.compare",
-    "tune": "hwsim.sweep.find",
-    "Tuned": "hwsim.sweep.find",
-    "lesson": "hwsim.lessons.lesson",
-    "Lesson": "hwsim.lessons.lesson",
+    "tune": "hwsim.sweep.tune",
+    "Tuned": "hwsim.sweep.tune",
+    "lesson": "hwsim.lessons",
+    "Lesson": "hwsim.lessons",
 }
 """Loaded when they are first asked for, so that `import hwsim` and `hwsim --help` stay quick."""
 

@@ -23,9 +23,8 @@ from hwsim.files import note_input
 from hwsim.program.kernel import Kernel, small_tensors
 from hwsim.program.operator import with_usual_scale
 from hwsim.result import RunResult, machine_of, workload_of
-from hwsim.results.assemble import assemble
 from hwsim.results.bar_table import is_shipped
-from hwsim.results.explanation import explain
+from hwsim.results.explanation import assemble, explain
 from hwsim.spec.machine import DramSpec, MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.spec.workload import MappingSpec, WorkloadSpec

@@ -92,7 +92,7 @@ graph.derivatives({"x1": 2, "x2": 5})
 ===
 Where does an element lie?
 ---
-from hwsim.trace.layout import start
+from hwsim.trace.view import start
 
 view = start("4x4").then("reshape", "2,2,2,2").then("permute", "2,1,0,3")
 view.view.strides, view.formula()
@@ -115,7 +115,7 @@ about = run.work["model"]
 ===
 Time by operation, and memory as the texts grow:
 ---
-from hwsim.results.plot.model import plot_model
+from hwsim.results.plot.timeline import plot_model
 
 plot_model(run)
 ===

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import explorer
 from hwsim import __version__
 from hwsim.catalog import lesson_names
-from hwsim.lessons.lesson import lesson
+from hwsim.lessons import lesson
 
 project, author, release = "hwsim", "the hwsim authors", __version__
 extensions = ["myst_parser"]

@@ -17,7 +17,7 @@ from hwsim.files import write_text
 from hwsim.result import RunResult, machine_of
 from hwsim.results.explanation import explain
 from hwsim.results.metrics import metrics_of
-from hwsim.results.plot.roofline import level_bandwidths
+from hwsim.results.plot.run import level_bandwidths
 
 HERE = Path(__file__).resolve().parent
 MACHINES = ("course_cpu", "zen3", "cortex_a78")

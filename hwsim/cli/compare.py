@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hwsim.result import RunResult
-    from hwsim.results.plot.roofline import Roofline
+    from hwsim.results.plot.run import Roofline
     from hwsim.spec.machine import MachineSpec
-    from hwsim.sweep.ladder import Ladder
+    from hwsim.sweep.compare import Ladder
 
 COMPARE_EXAMPLE = "Example: [cyan]hwsim compare course_cpu,zen3 matmul_naive,matmul_simd,matmul_tiled n=50[/cyan]"
 
@@ -51,8 +51,8 @@ def compare_command(
     otherwise (precision=, parallel=none). A speed-up is against the first row of the same workload.
     """
     from hwsim.results.plot.compare import ComparedRun, plot_compare
+    from hwsim.sweep.compare import NamedRun, baselines, like_with_like, read_by_some, run_named
     from hwsim.sweep.grid import MACHINE, WORKLOAD, make_request
-    from hwsim.sweep.ladder import NamedRun, baselines, like_with_like, read_by_some, run_named
 
     given = sort_words(words or ())
     request = make_request(given.machines, given.workloads, given.parameters, {})
@@ -148,7 +148,7 @@ _SAID_ONCE = ("machine", "workload", "precision", "on", "error")
 
 
 def _baselines(results: Sequence[RunResult], first: RunResult | None = None) -> list[RunResult]:
-    from hwsim.sweep.ladder import baselines
+    from hwsim.sweep.compare import baselines
 
     return baselines(results) if first is None else [first] * len(results)
 
@@ -233,7 +233,7 @@ def ladder_command(
     json_file: JsonFile = None,
 ) -> None:
     """Climb a ladder: the same computation in steps, with what each step brings."""
-    from hwsim.sweep.ladder import LADDERS, find_ladder, ladder_runs, run_named
+    from hwsim.sweep.compare import LADDERS, find_ladder, ladder_runs, run_named
 
     if ladder_name is None:
         for name, each in LADDERS.items():
@@ -311,8 +311,8 @@ def roofline_command(
 ) -> None:
     """Show one roof per memory level and per number format, with runs where their simulated traffic puts them."""
     from hwsim.api import resolve_machine
-    from hwsim.results.plot.roofline import make_roofline, plot_roofline
-    from hwsim.sweep.ladder import NamedRun, run_named
+    from hwsim.results.plot.run import make_roofline, plot_roofline
+    from hwsim.sweep.compare import NamedRun, run_named
 
     output = check_output(json_file, plot, words)
     names, common, own = sort_sizes(words)
@@ -391,7 +391,7 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
 
 def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> Table:
     """Each run against the roofs of the units that it uses."""
-    from hwsim.results.plot.roofline import level_bandwidths, units_used
+    from hwsim.results.plot.run import level_bandwidths, units_used
 
     levels = list(roofline.roofs)
     heads = ("workload", "speed", *(f"per {level} byte" for level in levels), "attainable", "of it", "under")
@@ -415,7 +415,7 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
 def _speed_bar(result: RunResult) -> str:
     """The error bar of the time, as that of the speed."""
     from hwsim.record import interval_words
-    from hwsim.results.plot.roofline import speed_ends
+    from hwsim.results.plot.run import speed_ends
 
     ends = speed_ends(result)
     return f" {NEVER_MARK}" if ends is None else f" {interval_words(float(result.work.flops_per_s), ends)}"

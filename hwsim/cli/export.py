@@ -25,7 +25,7 @@ from hwsim.text import csv_cell
 if TYPE_CHECKING:
     from hwsim.engine.outcome import Span
     from hwsim.result import RunResult
-    from hwsim.results.html.page import Page
+    from hwsim.results.html import Page
     from hwsim.sweep.grid import SweepRequest
     from hwsim.sweep.result_set import ResultSet
     from hwsim.sweep.store import ResultStore
@@ -190,7 +190,7 @@ def report_command(
     title: Annotated[str, typer.Option("--title", help="What the page is called.")] = "",
 ) -> None:
     """Write one self-contained HTML page about a run or a sweep: words, tables, charts, the machine, its sources."""
-    from hwsim.results.html.page import render_page
+    from hwsim.results.html import render_page
 
     check_place("--output", output, store_files(source))
     with spinner("writing the report"):
@@ -201,8 +201,8 @@ def report_command(
 
 def _page(source: Path | None, number: int | None, title: str) -> Page:
     from hwsim.cli.run import blaming, recall
-    from hwsim.results.html.page import run_page
-    from hwsim.sweep.report import sweep_page
+    from hwsim.results.html import run_page
+    from hwsim.sweep.result_set import sweep_page
     from hwsim.sweep.store import ResultStore
 
     if source is None or not _is_store(source):

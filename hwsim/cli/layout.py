@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hwsim.systems.host import HostedRun, HostedStep
-    from hwsim.systems.model_on_system import Candidate, SystemRun
     from hwsim.systems.parallel import ParallelStep
+    from hwsim.systems.shards import Candidate, SystemRun
 
 PHASES = {"prefill": "prompt", "decode": "token", "forward": "pass", "train": "training step"}
 
@@ -26,7 +26,7 @@ def show_on_system(
 ) -> None:
     """`hwsim model MODEL SYSTEM`."""
     from hwsim.cli.model import _progress
-    from hwsim.systems.model_on_system import run_on_system
+    from hwsim.systems.shards import run_on_system
 
     if plot is not None:
         raise InputError(
@@ -193,7 +193,7 @@ def _write_timeline(path: Path, steps: Sequence[ParallelStep | HostedStep], titl
 def tune_on_system(words: Sequence[str], metric: str, output: Output) -> None:
     """`hwsim tune SYSTEM MODEL`: all layouts, best first."""
     from hwsim.cli.model import _progress
-    from hwsim.systems.model_on_system import search_layouts
+    from hwsim.systems.shards import search_layouts
 
     names = [word for word in words if "=" not in word]
     if len(names) != 2:

@@ -16,8 +16,7 @@ from hwsim.text import bar, counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hwsim.lessons.grade import Grade
-    from hwsim.lessons.lesson import Lesson, Prediction
+    from hwsim.lessons import Grade, Lesson, Prediction
 
 LESSON_EXAMPLE = "Example: [cyan]hwsim lesson tiling[/cyan], then [cyan]hwsim lesson tiling --answer a.yaml[/cyan]"
 TOPICS = {
@@ -56,7 +55,7 @@ def lesson_command(
     json_file: JsonFile = None,
 ) -> None:
     """Take a lesson: a question, your prediction, the runs, what they show, why, and exercises that are graded."""
-    from hwsim.lessons.lesson import lesson
+    from hwsim.lessons import lesson
 
     output = check_output(json_file, plot, (name, answer))
     if name is None:
@@ -67,7 +66,7 @@ def lesson_command(
         print_plain(question_text(taken))
         return
     if answer is not None:
-        from hwsim.lessons.grade import grade, read_answers
+        from hwsim.lessons import grade, read_answers
 
         said = read_answers(answer, taken.spec.name)
         with spinner("grading"):
@@ -164,7 +163,7 @@ def _prediction(taken: Lesson, given: str | None, *, alone: bool) -> Prediction 
 
 
 def _print_question(console: Console, taken: Lesson) -> None:
-    from hwsim.lessons.text import paragraphs
+    from hwsim.lessons import paragraphs
 
     spec = taken.spec
     console.print(styled((spec.title, "bold")))
@@ -179,8 +178,8 @@ def _print_question(console: Console, taken: Lesson) -> None:
 
 
 def _print(taken: Lesson, guess: Prediction | None, solution: bool) -> None:
-    from hwsim.lessons.grade import solution as right_answer
-    from hwsim.lessons.text import FAILS, HOLDS, facts_table, finding_line, paragraphs, run_table
+    from hwsim.lessons import FAILS, HOLDS, facts_table, finding_line, paragraphs, run_table
+    from hwsim.lessons import solution as right_answer
 
     console, spec = screen(), taken.spec
     if guess is None or not sys.stdin.isatty():
@@ -223,7 +222,7 @@ def _print(taken: Lesson, guess: Prediction | None, solution: bool) -> None:
 
 def _print_bars(console: Console, taken: Lesson) -> None:
     """The first metric of the chart as bars, the longest run as long as the screen allows."""
-    from hwsim.lessons.text import column_head, number_of, write_number
+    from hwsim.lessons import column_head, number_of, write_number
 
     metric = taken.spec.chart.metrics[0]
     amounts = {label: number_of(result, metric) for label, result in taken.results.items()}

@@ -97,7 +97,7 @@ def model_command(
     remember(result)
     output.show(result.to_dict, lambda: print_model(result, words, tuple(settings or ())))
     if plot is not None:
-        from hwsim.results.plot.model import plot_model
+        from hwsim.results.plot.timeline import plot_model
 
         plot_model(result, plot)
     if timeline is not None:

@@ -240,7 +240,7 @@ def _data(
 
 
 def _plot(path: Path, kind: str, loads: list[str], results: list[ServeResult], title: str) -> None:
-    from hwsim.results.plot.model import plot_knee
+    from hwsim.results.plot.timeline import plot_knee
 
     points = [
         (value if kind != "trace" else "trace", result.output_per_s, result.tpot.p50, result.tpot.p99)
@@ -317,7 +317,7 @@ def collective_command(
     if timeline is not None:
         _write_exchange(timeline, found[0], f"{op} on {names[0]}")
     if plot is not None:
-        from hwsim.results.plot.model import plot_collective
+        from hwsim.results.plot.timeline import plot_collective
 
         known = _algorithms(system, op, library, devices, form) if not algorithm else [algorithm]
         lines = {each: _points([ask(nbytes, each) for nbytes in sizes]) for each in known}

@@ -206,7 +206,7 @@ def _print_together(system: SystemSpec) -> None:
     """Memory and peaks of all devices, where their machine is described."""
     from hwsim.catalog import machine_names
     from hwsim.cli.compare import probes
-    from hwsim.results.plot.roofline import make_roofline
+    from hwsim.results.plot.run import make_roofline
     from hwsim.systems.spec import device_of
     from hwsim.text import data
 
@@ -255,7 +255,7 @@ def _is_short(value: Any) -> bool:
 def _print_peaks(machine: MachineSpec) -> None:
     """The peak of each format with all units, and the arithmetic intensity from which on main memory keeps up."""
     from hwsim.cli.compare import probes
-    from hwsim.results.plot.roofline import make_roofline
+    from hwsim.results.plot.run import make_roofline
 
     found = make_roofline(machine, {}, probes(machine))
     if not found.ceilings:

@@ -105,8 +105,7 @@ def sweep_command(
     ] = False,
 ) -> None:
     """Simulate every combination; the same command goes on where it was interrupted."""
-    from hwsim.sweep.report import check_picture
-    from hwsim.sweep.result_set import load_results
+    from hwsim.sweep.result_set import check_picture, load_results
     from hwsim.sweep.runner import run_request
     from hwsim.sweep.store import ResultStore
 
@@ -368,7 +367,7 @@ def _follow(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from hwsim.sweep.store import ResultStore
-    from hwsim.sweep.tune import tune
+    from hwsim.sweep.tune import find_best
 
     assert isinstance(store, ResultStore)
     console = err()
@@ -387,7 +386,7 @@ def _follow(
                 last = monotonic()
                 console.print(f"{doing}: {done:,} of {total:,}", style="dim", soft_wrap=True)
 
-        return tune(request, metric, store, budget=limit, jobs=jobs, watch=watch, default_first=usual)
+        return find_best(request, metric, store, budget=limit, jobs=jobs, watch=watch, default_first=usual)
 
 
 def _print(search: SearchOutcome) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hwsim.program.gradient import ExpressionGraph
     from hwsim.result import RunResult
     from hwsim.sweep.rewrite import Rewritten
-    from hwsim.trace.layout import LabelledAccess, Layout
+    from hwsim.trace.view import LabelledAccess, Layout
 
 VIEW_EXAMPLE = "Example: [cyan]hwsim view 3x5 slice=0:3,1:3[/cyan], [cyan]hwsim view 1x2x3x4 permute=1,2,3,0[/cyan]"
 _MOST_LINES = 24
@@ -43,7 +43,7 @@ def view_command(
     json_file: JsonFile = None,
 ) -> None:
     """Draw a tensor's storage under a chain of views: strides, offset, what is copied, and the lines it touches."""
-    from hwsim.trace.layout import start
+    from hwsim.trace.view import start
 
     output = check_output(json_file)
     if bits not in (8, 16, 32, 64):
@@ -154,7 +154,7 @@ def trace_command(
     """Print the accesses of a small run in order: flat addresses, with the tensor and element that each means."""
     from hwsim.api import prepare, resolve_machine, resolve_workload
     from hwsim.target import find_target
-    from hwsim.trace.layout import label_accesses
+    from hwsim.trace.view import label_accesses
 
     output = check_output(json_file, inputs=words or ())
     if limit < 1:

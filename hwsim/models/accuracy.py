@@ -19,11 +19,10 @@ import numpy as np
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.files import note_input
-from hwsim.models.count import macs, parameters
+from hwsim.models.count import Formats, forward, macs, parameters
 from hwsim.models.evaluate import Exact, GivenWeights, ModelRounding, RandomWeights, evaluate, has_math
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import frozen
-from hwsim.models.phase import Formats, forward
 from hwsim.numerics.format import Array
 from hwsim.numerics.quantize import NumericReport, measure
 from hwsim.ops.model import ModelWorkload

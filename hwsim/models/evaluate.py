@@ -15,9 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hwsim.errors import InputError
-from hwsim.models.count import is_narrowed, weights_of
+from hwsim.models.count import WEIGHT_ONLY, Formats, is_narrowed, weights_of
 from hwsim.models.graph import ModelGraph, ModelNode
-from hwsim.models.phase import WEIGHT_ONLY, Formats
 from hwsim.numerics.format import Array, find_format
 from hwsim.numerics.quantize import quantize
 from hwsim.ops.model import (

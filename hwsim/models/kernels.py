@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hwsim.models.count import expected_experts, is_narrowed
+from hwsim.models.count import DECODE, TRAIN, Formats, Pass, expected_experts, is_narrowed
 from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
-from hwsim.models.phase import DECODE, TRAIN, Formats, Pass
 from hwsim.ops.model import (
     Attention,
     ConvLayer,

@@ -76,15 +76,15 @@ def import_file(path: Path, name: str | None = None) -> LoadedModel:
     if path.suffix == ".json":
         return _config(path, called)
     if path.suffix == ".onnx":
-        from hwsim.models.importers.onnx_file import read_onnx
+        from hwsim.models.onnx_file import read_onnx
 
         return _made(path, read_onnx(path, called))
     if path.suffix == ".pt2":
-        from hwsim.models.importers.torch_export import read_program
+        from hwsim.models.torch_export import read_program
 
         return _made(path, read_program(path, called))
     if path.suffix == ".csv":
-        from hwsim.models.importers.layer_csv import read_layers
+        from hwsim.models.layers import read_layers
 
         return _made(path, read_layers(str(path), _text(path), called))
     raise InputError(
@@ -115,7 +115,7 @@ def _text(path: Path) -> str:
 
 
 def _config(path: Path, name: str) -> LoadedModel:
-    from hwsim.models.importers.config_json import read_config
+    from hwsim.models.config_json import read_config
 
     text = _text(path)
     try:

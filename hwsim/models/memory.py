@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 from typing import Any
 
-from hwsim.models.count import is_narrowed, kept, weights_of
+from hwsim.models.count import Formats, Pass, is_narrowed, kept, stored_bits, weights_of
 from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
 from hwsim.models.kernels import EAGER, SERVING, dropped_after
-from hwsim.models.phase import Formats, Pass, stored_bits
 from hwsim.ops.model import Attention, ViewLayer
 from hwsim.spec.machine import DramSpec, MachineSpec
 

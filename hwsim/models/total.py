@@ -16,8 +16,7 @@ from hwsim import __version__
 from hwsim.engine.outcome import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
-from hwsim.models.price import HOST, OperationCost, PassCost
-from hwsim.models.simulate import SPAWN, KernelPrice, starts_of
+from hwsim.models.price import HOST, SPAWN, KernelPrice, OperationCost, PassCost, starts_of
 from hwsim.numerics.quantize import NumericError
 from hwsim.result import (
     Counts,
@@ -32,8 +31,8 @@ from hwsim.result import (
     bytes_moved,
     machine_of,
 )
-from hwsim.results.assemble import NO_MATH
 from hwsim.results.bar_table import find_bars, is_shipped
+from hwsim.results.explanation import NO_MATH
 from hwsim.results.explanation import explain as explain_kernel
 from hwsim.spec.fields import as_data
 from hwsim.target import ARROW, ComparedPart, find_target

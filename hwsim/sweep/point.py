@@ -23,7 +23,7 @@ from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, Coordinates, SweepRequest,
 from hwsim.target import find_target, refusal, unread, written_choices
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SILENT = ("cli", "sweep", "validation", "results/plot", "results/html", "data")
+_SILENT = ("cli", "sweep", "validation", "results/plot", "results/html.py", "data")
 """What no number comes from: these may change without making stored points old."""
 
 

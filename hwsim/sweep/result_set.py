@@ -1,4 +1,7 @@
-"""ResultSet: what a sweep found, as rows that can be filtered, compared, drawn and handed on."""
+"""ResultSet: what a sweep found, as rows that can be filtered, compared, drawn and handed on.
+
+How a sweep is shown: the plot that fits it, and a page with all its points, and the best of them in detail.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hwsim.engine.outcome import Span
 from hwsim.errors import InputError
 from hwsim.record import within_bars
 from hwsim.result import RunResult
+from hwsim.results.explanation import CAPACITY, CONFLICT, tile_limits
+from hwsim.results.html import Column, Page, PageRow, run_sections, run_words
 from hwsim.results.metrics import Amount, about, ends_of, full_name, metrics_of, shown, write
-from hwsim.sweep.grid import Coordinates, SweepRequest
+from hwsim.results.plot.style import plot_energy, plot_traffic
+from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
+from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, Coordinates, SweepRequest, Value, as_number, typed
 from hwsim.sweep.store import ResultStore, Status
+from hwsim.text import ratio
 
 if TYPE_CHECKING:
     import pandas
@@ -162,7 +171,6 @@ class ResultSet:
 
     def plot(self, kind: str = "auto", path: Path | str | None = None, **options: Any) -> Figure:
         """Draw the sweep: lines, heat, pareto, energy or traffic; `auto` takes what fits its axes."""
-        from hwsim.sweep.report import draw
 
         return draw(self, kind, None if path is None else Path(path), **options)
 
@@ -258,3 +266,259 @@ def _front_of_many(costs: set[Costs]) -> set[Costs]:
             table[count] = cost
             count += 1
     return {tuple(row) for row in table[:count].tolist()}
+
+
+KINDS = ("auto", "lines", "heat", "pareto", "energy", "traffic")
+
+_MOST_LINES, _MOST_BARS = 12, 24
+
+
+def check_picture(request: SweepRequest, kind: str, x: str | None) -> None:
+    """Raises InputError for a plot that cannot be drawn, before anything is simulated for it."""
+    if kind not in KINDS:
+        from hwsim.spec.fields import did_you_mean
+
+        raise InputError(f"'{kind}' is not one of the plots {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    swept = [axis.name for axis in request.swept]
+    if x is not None and x not in swept:
+        raise InputError(f"{x} is not swept here; there are {', '.join(swept) or 'no axes'}")
+
+
+def draw(
+    results: ResultSet,
+    kind: str = "auto",
+    path: Path | None = None,
+    *,
+    x: str | None = None,
+    metrics: Sequence[str] = (),
+    title: str | None = None,
+) -> Figure:
+    """`x` is the axis to draw over, `metrics` what to show; both have sensible defaults."""
+    check_picture(results.request, kind, x)
+    if not results.done:
+        raise InputError("no point of this sweep has a result, so there is nothing to draw")
+    words = _title(results) if title is None else title
+    chosen = kind if kind != "auto" else "lines" if x is not None else _kind(results)
+    names = [results.check_metric(full_name(name)) for name in metrics]
+    if chosen == "lines":
+        return _lines(results, x, names, path, words)
+    if chosen == "heat":
+        return _heat(results, x, names, path, words)
+    if chosen == "pareto":
+        return _pareto(results, names, path, words)
+    if names and kind == "auto":
+        values = {row_label(results, row): _amounts(row, names) for row in results.done[:_MOST_BARS]}
+        return plot_bars(values, names, path, words)
+    if names:
+        raise InputError(f"--kind {kind} draws where {kind} goes and takes no --metric; leave one of them out")
+    runs = {row_label(results, row): results.result(row) for row in results.done[:_MOST_BARS]}
+    return (plot_energy if chosen == "energy" else plot_traffic)(runs, path, words)
+
+
+def _amounts(row: Row, metrics: Sequence[str]) -> dict[str, float | None]:
+    found = {name: row.metrics.get(name) for name in metrics}
+    return {name: float(value) if isinstance(value, int | float) else None for name, value in found.items()}
+
+
+def row_label(results: ResultSet, row: Row) -> str:
+    """A row in a few words: what was swept."""
+    return " ".join(_short(name, row[name]) for name in results.axis_names)
+
+
+def _short(name: str, value: Value) -> str:
+    return typed(value) if name in (MACHINE, WORKLOAD, "precision") else f"{name}={typed(value)}"
+
+
+def _kind(results: ResultSet) -> str:
+    """Lines over the longest axis of numbers; a map where two axes of numbers are long; else a cloud."""
+    numeric = [axis for axis in results.request.swept if _is_numeric(axis) and len(axis.values) > 2]
+    others = 1
+    for axis in results.request.swept:
+        if axis not in numeric[:1]:
+            others *= len(axis.values)
+    if len(numeric) == 2 and len(results.request.swept) == 2 and min(len(axis.values) for axis in numeric) > 4:
+        return "heat"
+    if numeric and others <= _MOST_LINES:
+        return "lines"
+    if not numeric and len(results.done) <= _MOST_BARS:
+        return "energy" if "energy_j" in results.metric_names and results.done[0]["energy_j"] is not None else "traffic"
+    return "pareto"
+
+
+def _is_numeric(axis: Axis) -> bool:
+    return all(as_number(value) is not None for value in axis.values)
+
+
+def _title(results: ResultSet) -> str:
+    request = results.request
+    swept = {axis.name for axis in request.swept}
+    fixed = [_short(axis.name, axis.values[0]) for axis in request.axes if axis.name not in swept]
+    workload = "" if WORKLOAD in swept else request.workloads[0]
+    machine = "" if MACHINE in swept else f"on {request.machines[0]}"
+    return " ".join(word for word in (workload, *fixed, machine) if word)
+
+
+def _default_metrics(results: ResultSet) -> list[str]:
+    names = [metric.name for metric in shown("plot")]
+    return [name for name in names if any(row.metrics.get(name) is not None for row in results.done)]
+
+
+def _lines(results: ResultSet, x: str | None, metrics: list[str], path: Path | None, title: str) -> Figure:
+    metrics = metrics or _default_metrics(results)
+    axis = _axis(results, x)
+    others = [each.name for each in results.request.swept if each.name != axis.name]
+    groups: dict[str, list[Row]] = {}
+    for row in results.done:
+        label = " ".join(_short(name, row[name]) for name in others)
+        groups.setdefault(label, []).append(row)
+    numbers = {value: as_number(value) for value in axis.values}
+    if any(number is None for number in numbers.values()):
+        numbers = {value: float(place) for place, value in enumerate(axis.values)}
+    lines = []
+    for label, rows in groups.items():
+        ordered = sorted(rows, key=lambda row: numbers[row[axis.name]] or 0.0)
+        lines.append(
+            Curve(
+                label,
+                tuple(row[axis.name] for row in ordered),
+                tuple(numbers[row[axis.name]] or 0.0 for row in ordered),
+                {name: tuple(row.metrics.get(name) for row in ordered) for name in metrics},  # type: ignore[misc]
+                {name: tuple(ends_of(name, row.metrics) for row in ordered) for name in metrics},
+            )
+        )
+    marks = _marks(results, groups) if axis.name == "tile" else []
+    words = ", ".join(others) if any(name not in ("precision", MACHINE, WORKLOAD) for name in others) else ""
+    return plot_lines(lines, metrics, axis.name, path, title=title, marks=marks, lines_are=words)
+
+
+def _marks(results: ResultSet, groups: dict[str, list[Row]]) -> list[AxisMark]:
+    """Where tiles stop fitting the first cache, for each line."""
+    marks = []
+    for label, rows in groups.items():
+        limits = tile_limits(results.result(rows[0]))
+        first = limits[0].level if limits else ""
+        for limit in limits:
+            if limit.level == first:
+                row = {CAPACITY: f"3·tile² = {first}", CONFLICT: f"A, B fit sets of {first}"}
+                marks.append(AxisMark(label, row.get(limit.kind, f"B fits sets of {first}"), float(limit.tile)))
+    return marks
+
+
+def _axis(results: ResultSet, x: str | None) -> Axis:
+    swept = results.request.swept
+    if x is not None:
+        return next(axis for axis in swept if axis.name == x)
+    numeric = [axis for axis in swept if _is_numeric(axis)]
+    if not swept:
+        raise InputError("a single point has no axis to draw over; sweep something, such as tile=8..64:x2")
+    return max(numeric or swept, key=lambda axis: len(axis.values))
+
+
+def _heat(results: ResultSet, x: str | None, metrics: list[str], path: Path | None, title: str) -> Figure:
+    swept = results.request.swept
+    if len(swept) < 2:
+        raise InputError("a map needs two swept axes")
+    across = _axis(results, x) if x is not None else max(swept, key=lambda axis: len(axis.values))
+    down = next(axis for axis in swept if axis.name != across.name)
+    metric = metrics[0] if metrics else "time_s"
+    values: dict[tuple[Any, Any], float | None] = {}
+    for row in results.rows:
+        place = (row[across.name], row[down.name])
+        value = row.metrics.get(metric)
+        known = values.get(place)
+        if isinstance(value, int | float):
+            values[place] = float(value) if known is None else min(known, float(value))
+        else:
+            values.setdefault(place, None)
+    hidden = [axis.name for axis in swept if axis not in (across, down)]
+    words = f"{title}, best over {', '.join(hidden)}" if hidden else title
+    return plot_heat(values, across.values, down.values, metric, (across.name, down.name), path, words)
+
+
+def _pareto(results: ResultSet, metrics: list[str], path: Path | None, title: str) -> Figure:
+    names = metrics or _default_metrics(results)
+    if len(names) == 1:
+        names = [*names, next(name for name in ("peak_memory_bytes", "cycles") if name != names[0])]
+    errors = {row.metrics.get("error_max_rel") for row in results.done}
+    if len(names) == 2 and not metrics and len(errors - {None}) > 1:
+        names = [*names, "error_max_rel"]
+    front = {row.position for row in results.pareto(*names)}
+    group = "precision" if any(axis.name == "precision" for axis in results.request.swept) else results.axis_names[0]
+    dots = []
+    for row in results.done:
+        values = [row.metrics.get(name) for name in names]
+        if values[0] is None or values[1] is None:
+            continue
+        third = float(values[2]) if len(values) > 2 and isinstance(values[2], int | float) else None
+        label = row_label(results, row)
+        dots.append(Dot(float(values[0]), float(values[1]), third, label, str(row[group]), row.position in front))
+    few = len({dot.group for dot in dots}) <= 9
+    dots = dots if few else [Dot(d.x, d.y, d.third, d.label, "points", d.front) for d in dots]
+    return plot_pareto(dots, names, path, title, group if few else "")
+
+
+def sweep_page(results: ResultSet, spans: Iterable[Span] = (), title: str = "") -> Page:
+    """A page about a sweep; `spans` are the timeline of its fastest point."""
+    if not results.done:
+        raise InputError("no point of this sweep has a result, so there is nothing to report")
+    request = results.request
+    best = results.best("time")
+    columns = [Column(axis.name, axis.name, kind="axis", varies=axis.swept) for axis in request.all_axes]
+    columns += [Column(name, about(name).title, about(name).unit) for name in results.metric_names]
+    lines = [
+        PageRow({**row.coordinates, **row.metrics}, _numbers(row), row.position == best.position, row.error or "")
+        for row in results
+    ]
+    names = f"{', '.join(request.workloads)} on {', '.join(request.machines)}"
+    return Page(
+        title or names,
+        f"{len(results):,} of {request.count:,} points: {request.size_words()}",
+        list(sweep_words(results)),
+        columns,
+        lines,
+        _start(results),
+        [(f"{name}, at {_where(results, best)}", body) for name, body in run_sections(results.result(best), spans)],
+    )
+
+
+def sweep_words(results: ResultSet) -> Iterator[str]:
+    """What a sweep found, in sentences."""
+    for metric in shown("best"):
+        name = metric.name
+        rows = [row for row in results.done if isinstance(row.metrics.get(name), int | float)]
+        if not rows:
+            continue
+        best = results.best(name)
+        value, worst = best.metrics[name], max(float(row.metrics[name] or 0.0) for row in rows)
+        assert isinstance(value, int | float)
+        more = f"; the worst is {ratio(worst / value)} as much" if value and worst > value else ""
+        yield f"{metric.best.capitalize()} {metric.title}: {write(name, value)}, at {_where(results, best)}{more}."
+    front = results.pareto()
+    if len(front) > 1:
+        listed = "; ".join(_where(results, row) for row in front.rows[:5])
+        yield f"The Pareto front of time and energy has {len(front)} points: {listed}."
+    yield f"The fastest point, {_where(results, results.best('time'))}:"
+    yield from run_words(results.result(results.best("time")))
+    if near := len(results.near_best("time")):
+        yield f"{near:,} further points lie within its error bar and theirs: measured, one of them could win."
+    if results.failed:
+        reasons = dict.fromkeys((row.error or "").splitlines()[0] for row in results.failed)
+        yield f"{len(results.failed)} points failed: {'; '.join(list(reasons)[:3])}."
+
+
+def _where(results: ResultSet, row: Row) -> str:
+    return ", ".join(f"{axis} {typed(row[axis])}" for axis in results.axis_names)
+
+
+def _numbers(row: Row) -> dict[str, float]:
+    found = {name: as_number(value) for name, value in row.coordinates.items() if isinstance(value, str)}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _start(results: ResultSet) -> dict[str, str]:
+    swept = results.request.swept
+    numeric = [axis for axis in swept if all(as_number(value) is not None for value in axis.values)]
+    x = max(numeric or swept, key=lambda axis: len(axis.values)).name if swept else "workload"
+    others = [axis.name for axis in swept if axis.name != x]
+    by = "precision" if "precision" in others else others[0] if others else ""
+    return {"x": x, "y": "time_s", "by": by}

@@ -20,16 +20,16 @@ from hwsim.energy import static_watts
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.engine.play import Event, Floor, Link, Wait
 from hwsim.errors import CapacityError, InputError
+from hwsim.models.count import Formats, Pass, stored_bits
 from hwsim.models.graph import ModelGraph
 from hwsim.models.kernels import SERVING
 from hwsim.models.memory import MemoryUse, capacity, memory_use, weight_bytes
-from hwsim.models.phase import Formats, Pass, stored_bits
 from hwsim.models.price import PassCost, StepPrice
 from hwsim.models.run import choose_kernels, computed_numbers, phases_of
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.collective import wire_fs
-from hwsim.systems.model_on_system import load_asked, whole_number
+from hwsim.systems.shards import load_asked, whole_number
 from hwsim.systems.spec import HostSpec, SystemSpec, as_femtoseconds, device_of, load_system
 from hwsim.text import data
 

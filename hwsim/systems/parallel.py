@@ -23,11 +23,10 @@ from hwsim.energy import static_watts
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.engine.play import Event, Floor, Wait
 from hwsim.errors import CapacityError, InputError
-from hwsim.models.count import parameters_of
+from hwsim.models.count import Formats, Pass, parameters_of, stored_bits
 from hwsim.models.graph import LAST, ModelGraph
 from hwsim.models.kernels import SERVING
 from hwsim.models.memory import MemoryUse, capacity, memory_use
-from hwsim.models.phase import Formats, Pass, stored_bits
 from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec

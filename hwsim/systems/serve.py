@@ -15,8 +15,7 @@ from typing import Any, Protocol
 from hwsim.engine.outcome import FEMTOSECONDS, Span
 from hwsim.engine.play import Event, Floor, Wait
 from hwsim.errors import InputError
-from hwsim.systems.requests import Request, Stream
-from hwsim.systems.scheduler import Job, Scheduler, SchedulerCounts, StepWork
+from hwsim.systems.scheduler import Job, Request, Scheduler, SchedulerCounts, StepWork, Stream
 from hwsim.systems.spec import EngineSpec, as_femtoseconds
 
 MOST_SPANS = 50_000

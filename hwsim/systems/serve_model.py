@@ -23,11 +23,10 @@ from hwsim.catalog import expand
 from hwsim.energy import static_watts
 from hwsim.engine.outcome import FEMTOSECONDS
 from hwsim.errors import CapacityError, InputError
-from hwsim.models.count import kept_per_token
+from hwsim.models.count import Formats, kept_per_token, stored_bits
 from hwsim.models.graph import LAST, Exchange, ModelGraph
 from hwsim.models.load import load_model
 from hwsim.models.memory import capacity, weight_bytes
-from hwsim.models.phase import Formats, stored_bits
 from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
 from hwsim.spec.fields import did_you_mean
@@ -35,8 +34,7 @@ from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.parallel import AXES, ParallelLayout, check_heads, has_experts, make_layout, stages_of
-from hwsim.systems.requests import Stream, closed_loop, open_loop, read_trace
-from hwsim.systems.scheduler import StepWork
+from hwsim.systems.scheduler import StepWork, Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.serve import ServeResult, StepTime, serve
 from hwsim.systems.spec import EngineSpec, SystemSpec, device_of, load_engine, load_system
 from hwsim.text import data

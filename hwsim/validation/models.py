@@ -25,8 +25,8 @@ from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.parameters import with_parameters
 from hwsim.systems.communicate import Network
-from hwsim.systems.model_on_system import run_layout
 from hwsim.systems.parallel import make_layout
+from hwsim.systems.shards import run_layout
 from hwsim.systems.spec import load_system
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual

@@ -16,7 +16,7 @@ from statistics import mean, median
 
 from hwsim.errors import CapacityError
 from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN
-from hwsim.systems.requests import Stream, closed_loop
+from hwsim.systems.scheduler import Stream, closed_loop
 from hwsim.systems.serve_model import Service, make_service
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual

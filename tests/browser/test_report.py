@@ -17,8 +17,8 @@ import pytest
 
 import hwsim
 from hwsim.api import run_all
-from hwsim.results.html.page import render_page, run_page
-from hwsim.sweep.report import sweep_page
+from hwsim.results.html import render_page, run_page
+from hwsim.sweep.result_set import sweep_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)

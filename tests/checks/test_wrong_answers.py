@@ -10,7 +10,7 @@ from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Kernel, make_rounding, storing_error
 from hwsim.program.operation import find_operation
 from hwsim.program.operator import build_kernel
-from hwsim.results.assemble import verify
+from hwsim.results.explanation import verify
 from tests.contract.test_kernels import NAMES, small
 from tests.unit.kernels.operators import ran
 

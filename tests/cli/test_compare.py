@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hwsim.sweep.ladder import LADDERS
+from hwsim.sweep.compare import LADDERS
 from tests.cli.command_line import hwsim
 
 

@@ -10,7 +10,7 @@ import pytest
 from command_line import hwsim
 
 from hwsim.program.gradient import build_graph
-from hwsim.trace.layout import start
+from hwsim.trace.view import start
 
 
 def data(*words: str) -> dict[str, object]:

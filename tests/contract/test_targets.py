@@ -138,7 +138,7 @@ def test_the_timeline_has_bars_and_power(kind: str, workload: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_energy_as_csv_and_a_page_are_written(kind: str, tmp_path: Path) -> None:
-    from hwsim.results.html.page import render_page, run_page
+    from hwsim.results.html import render_page, run_page
     from hwsim.results.metrics import energy_csv
 
     run = ran(kind, "matmul")

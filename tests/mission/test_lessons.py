@@ -11,9 +11,7 @@ import yaml
 
 import hwsim
 from hwsim.catalog import find_lesson, lesson_names, load_lesson_file
-from hwsim.lessons.grade import grade
-from hwsim.lessons.lesson import Lesson, lesson
-from hwsim.lessons.text import number_of
+from hwsim.lessons import Lesson, grade, lesson, number_of
 from hwsim.spec.lesson import ExerciseSpec
 from tests.cli.command_line import hwsim as command
 

@@ -11,7 +11,7 @@ import pytest
 import hwsim
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError
-from hwsim.sweep.ladder import LADDERS
+from hwsim.sweep.compare import LADDERS
 from tests.cli.command_line import hwsim as command
 
 
@@ -265,7 +265,7 @@ def test_a8_a_roofline_prints_the_share_of_what_is_attainable() -> None:
 
 def test_a8_every_mark_of_a_roofline_lies_inside_the_axes_and_levels_of_one_bandwidth_share_a_name() -> None:
     from hwsim.cli.compare import probes
-    from hwsim.results.plot.roofline import make_roofline, plot_roofline
+    from hwsim.results.plot.run import make_roofline, plot_roofline
 
     machine = load_machine("a100_40").spec
     runs = {name: hwsim.run("a100_40", name, n=4096, math=False) for name in ("add", "attention_fused")}

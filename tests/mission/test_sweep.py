@@ -10,11 +10,11 @@ import pytest
 import hwsim
 from hwsim.api import reuse_histogram
 from hwsim.results.explanation import ALONE, CAPACITY, CONFLICT, tile_limits
+from hwsim.sweep.compare import LADDERS, ladder_runs, run_named
 from hwsim.sweep.grid import make_request
-from hwsim.sweep.ladder import LADDERS, ladder_runs, run_named
 from hwsim.sweep.result_set import ResultSet
 from hwsim.sweep.store import MEMORY, ResultStore
-from hwsim.sweep.tune import tune
+from hwsim.sweep.tune import find_best
 from tests.cli.command_line import hwsim as command
 
 
@@ -108,7 +108,7 @@ def test_a11_how_much_a_step_of_fusion_brings_depends_on_the_machine() -> None:
 def test_m7_a_tile_that_does_not_fit_is_pruned_by_the_named_rule() -> None:
     """M7: sizes of caches and registers are constraints on the choice of tiles."""
     request = make_request("course_cpu", "matmul_register", {"n": 24, "v1": "2,4,8", "v2": "2,4,8"}, {})
-    search = tune(request, "loads", ResultStore(MEMORY))
+    search = find_best(request, "loads", ResultStore(MEMORY))
     assert list(search.pruned) == ["registers: regs has 16, and the register tile needs more"]
 
 
@@ -133,7 +133,9 @@ def test_t16_six_tile_sizes_are_tuned_together(monkeypatch: pytest.MonkeyPatch) 
     """T16: register tile, and tiles for two caches; the winner beats what one would guess first."""
     axes = {"n": 16, "v1": "1,2", "v2": "1,2", "b1": "2,4", "b2": "2,4", "c1": "4,8,16", "c2": "4,8,16"}
     caches = {"l1.size": "512 B", "l1.ways": "full", "l2.size": "2 KiB", "l2.ways": "full"}
-    search = tune(make_request("course_cpu", "matmul_strips", axes, caches, math=False), "time", ResultStore(MEMORY))
+    search = find_best(
+        make_request("course_cpu", "matmul_strips", axes, caches, math=False), "time", ResultStore(MEMORY)
+    )
     assert search.candidates == 144
     assert search.simulated <= search.candidates // 2
     guess = hwsim.run("course_cpu", "matmul_strips", set=caches, n=16, v1=1, v2=1, b1=2, b2=2, c1=16, c2=16)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwsim.errors import CapacityError, InputError, SpecError
-from hwsim.systems.requests import Request, Stream, closed_loop, open_loop, read_trace
-from hwsim.systems.scheduler import Scheduler, StepWork
+from hwsim.systems.scheduler import Request, Scheduler, StepWork, Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.serve import ServeResult, StepTime, serve
 from hwsim.systems.spec import EngineSpec
 

@@ -9,9 +9,9 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
+from hwsim.models.count import Formats, Pass
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model
-from hwsim.models.phase import Formats, Pass
 from hwsim.models.price import StepPrice
 from hwsim.ops.model import ModelWorkload
 from hwsim.systems.communicate import Network

@@ -17,12 +17,12 @@ from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.result_set import load_results
 from hwsim.sweep.runner import run_request
 from hwsim.sweep.store import MEMORY, ResultStore
-from hwsim.sweep.tune import Budget, SearchOutcome, estimate, tune
+from hwsim.sweep.tune import Budget, SearchOutcome, estimate, find_best
 from hwsim.trace.nest import Access, Nest
 
 
 def searched(request: SweepRequest, metric: str, budget: Budget = Budget()) -> SearchOutcome:  # noqa: B008 - it is frozen
-    return tune(request, metric, ResultStore(MEMORY), budget=budget)
+    return find_best(request, metric, ResultStore(MEMORY), budget=budget)
 
 
 def register_tile(registers: int, most: int = 8) -> set[tuple[int, int]]:

@@ -1,4 +1,7 @@
-"""Runs side by side: a comparison, the steps of a ladder, and steps by machines."""
+"""Runs side by side: a comparison, the steps of a ladder, and steps by machines.
+
+The chart of a lesson: bars of a few metrics, or one of the pictures that runs have anyway.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,30 @@ from math import floor, log2, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hwsim.result import RunResult, bytes_moved
+from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.results.explanation import bar_of, explain
 from hwsim.results.metrics import BYTES, Metric, energy_split, shown, write
-from hwsim.results.plot.stack import draw_dynamic
-from hwsim.results.plot.style import BAR, FAINT, TEXT, canvas, log_title, series_looks
+from hwsim.results.plot.run import make_roofline, plot_roofline
+from hwsim.results.plot.style import (
+    BAR,
+    FAINT,
+    TEXT,
+    canvas,
+    draw_dynamic,
+    log_title,
+    plot_energy,
+    plot_traffic,
+    series_looks,
+)
 from hwsim.text import joules, ratio, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from hwsim.spec.lesson import LessonSpec
 
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "++", "oo", "--", "**")
 
@@ -262,3 +278,55 @@ def plot_steps(runs: Mapping[str, Mapping[str, RunResult]], path: Path | None = 
         words = "large, colour: gain over the step before (▲ faster, ▼ slower); small: time, gain over the first"
         axes.set_xlabel(words, fontsize=8, color=FAINT)
     return figure
+
+
+def plot_bars(
+    title: str,
+    rows: Mapping[str, Sequence[float]],
+    heads: Sequence[str],
+    words: Callable[[int, float], str],
+    path: Path | None = None,
+    more_is_better: Sequence[bool] = (),
+) -> Figure:
+    """A panel for each number of the rows; the best bar is dark, what is written beside a bar is its value."""
+    height = 1.2 + 0.42 * len(rows)
+    with canvas((3.0 + 3.2 * len(heads), height), path, title) as figure:
+        panels = figure.subplots(1, len(heads), sharey=True, squeeze=False)[0]
+        for number, (axes, head) in enumerate(zip(panels, heads, strict=True)):
+            amounts = [row[number] for row in rows.values()]
+            most = max(amounts) or 1.0
+            best = max(amounts) if number < len(more_is_better) and more_is_better[number] else min(amounts)
+            colours = [BAR if amount == best else "#8FBFDD" for amount in amounts]
+            axes.barh(range(len(rows)), amounts, 0.66, color=colours)
+            for place, amount in enumerate(amounts):
+                axes.annotate(
+                    words(number, amount), (amount, place), (4, 0), textcoords="offset points", va="center", fontsize=9
+                )
+            axes.set_xlim(0, most * 1.38)
+            axes.set_xticks([])
+            axes.spines["bottom"].set_visible(False)
+            axes.spines["left"].set_color(FAINT)
+            axes.set_title(head[:1].upper() + head[1:])
+            axes.set_yticks(range(len(rows)), list(rows))
+        panels[0].invert_yaxis()
+    return figure
+
+
+def plot_lesson(
+    spec: LessonSpec,
+    results: Mapping[str, RunResult],
+    numbers: Mapping[str, Sequence[float]],
+    heads: Sequence[str],
+    words: Callable[[int, float], str],
+    path: Path | None = None,
+    more_is_better: Sequence[bool] = (),
+) -> Figure:
+    """What the lesson's file asks for; `numbers` are the metrics of its bars, run by run."""
+    if spec.chart.kind == "energy":
+        return plot_energy(results, path, spec.title)
+    if spec.chart.kind == "traffic":
+        return plot_traffic(results, path, spec.title)
+    if spec.chart.kind == "roofline":
+        machine = machine_of(next(iter(results.values())))
+        return plot_roofline(make_roofline(machine, results, {}), path, spec.title)
+    return plot_bars(spec.title, numbers, heads, words, path, more_is_better)

@@ -7,11 +7,22 @@ from dataclasses import replace
 import pytest
 
 from hwsim.catalog import load_machine, model_names
-from hwsim.models.count import active_parameters, expected_experts, kept, kept_per_token, macs, parameters
+from hwsim.models.count import (
+    Formats,
+    active_parameters,
+    decode,
+    expected_experts,
+    forward,
+    kept,
+    kept_per_token,
+    macs,
+    parameters,
+    prefill,
+    train,
+)
 from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.load import load_model
 from hwsim.models.memory import KeptTensors, Segments, memory_use, weight_bytes
-from hwsim.models.phase import Formats, decode, forward, prefill, train
 
 PARAMETERS = {
     # KerasHub's presets, "params" of llama_7b_en, qwen3_32b_en, mixtral_8_7b_en, gpt2_*_en, bert_*_en_uncased and
@@ -246,7 +257,7 @@ def test_a_forward_pass_has_a_multiply_add_for_each_weight_and_token_and_those_o
 
 
 def test_a_window_bounds_what_is_kept_and_what_is_seen() -> None:
-    from hwsim.models.importers.config_json import read_config
+    from hwsim.models.config_json import read_config
     from hwsim.models.load import model_from_data
 
     numbers = {

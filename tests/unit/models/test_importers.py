@@ -10,11 +10,10 @@ import pytest
 
 from hwsim.catalog import load_workload
 from hwsim.errors import InputError
-from hwsim.models.count import kept_per_token, macs, parameters
+from hwsim.models.config_json import FAMILIES, read_config
+from hwsim.models.count import forward, kept_per_token, macs, parameters
 from hwsim.models.graph import ModelGraph
-from hwsim.models.importers.config_json import FAMILIES, read_config
 from hwsim.models.load import import_file, load_model, model_from_data, model_yaml
-from hwsim.models.phase import forward
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -10,10 +10,10 @@ import pytest
 
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy, read_weights
+from hwsim.models.count import Formats
 from hwsim.models.evaluate import Exact, GivenWeights, RandomWeights, evaluate, tensor_names
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model, model_from_data
-from hwsim.models.phase import Formats
 from tests.unit.models.test_importers import LLAMA
 from tests.unit.models.test_price import small
 
@@ -150,7 +150,7 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
 
 
 def test_a_config_runs_end_to_end() -> None:
-    from hwsim.models.importers.config_json import read_config
+    from hwsim.models.config_json import read_config
 
     graph = ModelGraph.of(model_from_data(read_config("c", LLAMA, "tiny")[0], "c"))
     out = evaluate(graph, RandomWeights(), np.array([[1.0, 2.0, 3.0]]), Exact())

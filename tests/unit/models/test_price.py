@@ -8,13 +8,12 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError
+from hwsim.models.count import Formats, decode, forward
 from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes
 from hwsim.models.load import load_model, model_from_data
-from hwsim.models.phase import Formats, decode, forward
-from hwsim.models.price import StepPrice
+from hwsim.models.price import StepPrice, simulated_on
 from hwsim.models.run import model_timeline, run_phases
-from hwsim.models.simulate import simulated_on
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
 from hwsim.results.plot.timeline import assign_lanes

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.models.count import macs, parameters
+from hwsim.models import torch_export
+from hwsim.models.count import forward, macs, parameters
 from hwsim.models.graph import ModelGraph
-from hwsim.models.importers import torch_export
-from hwsim.models.importers.traced import find_blocks
 from hwsim.models.load import LoadedModel, import_file, load_model
-from hwsim.models.phase import forward
+from hwsim.models.traced import find_blocks
 
 PROGRAMS = Path(__file__).parent / "programs"
 

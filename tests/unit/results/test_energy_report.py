@@ -12,7 +12,7 @@ import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
 from hwsim.results.metrics import energy_csv
-from hwsim.results.plot.stack import plot_energy_stack
+from hwsim.results.plot.style import plot_energy_stack
 from hwsim.results.plot.timeline import power_over_time
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import hwsim
-from hwsim.results.html.page import render_page, run_page
+from hwsim.results.html import render_page, run_page
 from hwsim.results.metrics import METRICS, Metric, about, full_name, metrics_of, shown
 from hwsim.results.plot.compare import ComparedRun, plot_compare
-from hwsim.sweep.report import draw, sweep_page
+from hwsim.sweep.result_set import draw, sweep_page
 from tests.cli.command_line import hwsim as command
 from tests.unit.results.made import small
 

@@ -7,7 +7,7 @@ import pytest
 from hwsim.catalog import load_machine
 from hwsim.models.load import load_model
 from hwsim.models.run import run
-from hwsim.results.html.page import render_page, run_page
+from hwsim.results.html import render_page, run_page
 from hwsim.spec.parameters import with_parameters
 
 

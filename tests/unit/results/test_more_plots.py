@@ -15,7 +15,7 @@ from hwsim.errors import InputError
 from hwsim.result import machine_of
 from hwsim.results.plot.compare import ComparedRun, plot_compare, plot_steps
 from hwsim.results.plot.diagram import as_svg, as_text, draw_machine, fit_words
-from hwsim.results.plot.roofline import make_roofline
+from hwsim.results.plot.run import make_roofline
 from hwsim.results.plot.style import LOOKS, series_looks, spread
 from hwsim.sweep.result_set import ResultSet
 from tests.unit.results.made import small

@@ -17,8 +17,7 @@ import pytest
 
 import hwsim
 from hwsim.errors import InputError, PassingError
-from hwsim.sweep.dask_backend import DaskBackend
-from hwsim.sweep.executor import Tls, make_backend
+from hwsim.sweep.executor import DaskBackend, Tls, make_backend
 from hwsim.sweep.grid import make_request
 from hwsim.sweep.point import model_version
 from hwsim.sweep.runner import run_request
@@ -95,7 +94,7 @@ def test_a_killed_dask_worker_loses_nothing(cluster: Cluster, tmp_path: Path) ->
 
 
 def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hwsim.sweep.dask_backend._CONNECT_S", 1)
+    monkeypatch.setattr("hwsim.sweep.executor._CONNECT_S", 1)
     with pytest.raises(InputError, match="there is no Dask scheduler at tcp://127"):
         hwsim.sweep(n=[16, 17], tile=4, executor="dask", scheduler=f"tcp://127.0.0.1:{free_port()}")
 
@@ -124,15 +123,15 @@ def test_no_workers_is_said_before_and_during_a_sweep(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hwsim.sweep.runner._LOOK_S", 0.5)
-    monkeypatch.setattr("hwsim.sweep.dask_backend._WORKERS_S", 2)
+    monkeypatch.setattr("hwsim.sweep.executor._WORKERS_S", 2)
     with pytest.raises(PassingError, match=f"{cluster.address} has no workers; start some: dask worker tcp"):
         hwsim.sweep(n=[16, 17, 18], tile=4, executor="dask", scheduler=cluster.address)
-    monkeypatch.setattr("hwsim.sweep.dask_backend._WORKERS_S", 30)
+    monkeypatch.setattr("hwsim.sweep.executor._WORKERS_S", 30)
     worker = cluster.add_worker()
     with ResultStore(tmp_path / "dask.db") as store, pytest.raises(PassingError, match="has had no workers for 2 s"):
         for number, _ in enumerate(run_request(REQUEST, store, "dask", scheduler=cluster.address)):
             if number == 5:
-                monkeypatch.setattr("hwsim.sweep.dask_backend._WORKERS_S", 2)
+                monkeypatch.setattr("hwsim.sweep.executor._WORKERS_S", 2)
                 worker.kill()
 
 
@@ -157,7 +156,7 @@ def test_a_cluster_of_ones_own_listens_to_nobody_else(tmp_path: Path) -> None:
     program = (
         "import json, os, sys\n"
         "from pathlib import Path\n"
-        "from hwsim.sweep.dask_backend import DaskBackend\n"
+        "from hwsim.sweep.executor import DaskBackend\n"
         "backend = DaskBackend(1)\n"
         "executor = backend.open()\n"
         "own = [os.getpid(), *executor.submit(lambda: [os.getpid(), os.getppid()]).result()]\n"
@@ -214,7 +213,7 @@ def test_an_address_that_is_no_schedulers_is_said(cluster: Cluster, monkeypatch:
             time.sleep(0.2)
     with pytest.raises(InputError, match=f"tcp://127.0.0.1:{port} is a Dask worker, not a scheduler"):
         hwsim.sweep(n=[16, 17, 18], tile=4, executor="dask", scheduler=f"tcp://127.0.0.1:{port}")
-    monkeypatch.setattr("hwsim.sweep.dask_backend._CONNECT_S", 2)
+    monkeypatch.setattr("hwsim.sweep.executor._CONNECT_S", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(PassingError, match=f"there is no Dask scheduler at {address}"):

@@ -9,7 +9,7 @@ import pytest
 from hwsim.record import ErrorBar
 from hwsim.results.bar_table import LEVELS, TIME, BarGroup, BarTable, decade_of
 from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN, served_bars
-from hwsim.systems.requests import Stream, closed_loop, open_loop
+from hwsim.systems.scheduler import Stream, closed_loop, open_loop
 from hwsim.systems.serve_model import make_service
 from tests.cli.command_line import hwsim
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from hwsim.errors import InputError
-from hwsim.models.importers.layers import Data
-from hwsim.models.importers.traced import Shape, Traced, plain
+from hwsim.models.layers import Data
+from hwsim.models.traced import Shape, Traced, plain
 from hwsim.text import data as shown_bytes
 
 MOST_GRAPH_BYTES = 64_000_000

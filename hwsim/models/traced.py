@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from hwsim.errors import InputError
-from hwsim.models.importers.layers import Data, op
+from hwsim.models.layers import Data, op
 from hwsim.spec.base import LARGEST_SIZE
 
 MOST_OPERATIONS, MOST_BLOCKS = 4096, 1024

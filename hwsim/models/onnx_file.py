@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hwsim.errors import InputError
-from hwsim.models.importers.layers import Data
-from hwsim.models.importers.traced import Traced, plain
+from hwsim.models.layers import Data
+from hwsim.models.traced import Traced, plain
 
 FREE = frozenset(("Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Expand"))
 """Operators that move nothing."""

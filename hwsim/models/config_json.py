@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hwsim.errors import InputError
-from hwsim.models.importers.layers import (
+from hwsim.models.layers import (
     Data,
     Layer,
     decoder_layer,

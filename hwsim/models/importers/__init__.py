@@ -1,1 +1,0 @@
-"""Readers of the files that people have: config.json, ONNX, torch.export, tables of layers."""
