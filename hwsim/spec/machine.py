@@ -8,14 +8,16 @@ when a file names it, and no sooner.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializeAsAny, ValidationInfo
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializeAsAny, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from hwsim.spec.base import Banks, Bits, Held, Most, Name, Sourced, Spec
+from hwsim.spec.dram_device import DEVICES, DeviceName
 from hwsim.units import BandwidthField, Bytes, EnergyField, Frequency, LatencyField, Nanometres, Watts, format_bytes
 
 Replacement = Literal["fifo", "lru", "plru", "random", "srrip"]
@@ -175,6 +177,10 @@ class DramSpec(Level):
 
     kind: Literal["dram"]
     size: Bytes | None = Field(None, description="Capacity; a workload that needs more is refused.")
+    device: DeviceName | None = Field(
+        None,
+        description="Kind of memory chip: brings `bandwidth`, `banks`, `row`, `burst` and `timing` where not given.",
+    )
     channels: Banks = Field(1, description="Independent channels.")
     ranks: Banks = Field(1, description="Ranks per channel.")
     banks: Banks = Field(16, description="Banks per rank, bank groups counted in.")
@@ -187,11 +193,34 @@ class DramSpec(Level):
     )
     page: Literal["open", "closed"] = Field("open", description="Whether a row stays open after an access.")
     timing: DramTiming | None = Field(None, description="Device timing; without it only `latency` counts.")
+    latency_of: Literal["any", "conflict"] = Field(
+        "any",
+        description="Whose latency `latency` is: that of any access, or of one whose bank has another row open. Then "
+        "dependent loads that find their row open, or none, take less, as `timing` says.",
+    )
     wipe_bandwidth: BandwidthField | None = Field(
         None,
         description="How fast a driver wipes memory that a program gave back, before it gives it out again; not waited "
         "for if not given.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_its_device(cls, said: Any) -> Any:
+        device = DEVICES.get(str(said.get("device"))) if isinstance(said, dict) else None
+        if device is None:
+            return said
+        channels = said.get("channels", 1)
+        return device.fields(channels if isinstance(channels, int) else 1) | said
+
+    def mean_latency(self, hits: int, misses: int, conflicts: int, hz: int) -> Fraction:
+        """Seconds of one of these column accesses on average: where no row is open none has to be closed, and where
+        the right one is open none has to be opened either."""
+        whole, accesses = self.latency.seconds(hz) if self.latency else Fraction(0), hits + misses + conflicts
+        if self.timing is None or self.latency_of == "any" or not accesses:
+            return whole
+        closed, opened = self.timing.trp.seconds(hz), self.timing.trcd.seconds(hz)
+        return max(Fraction(0), whole - (hits * (closed + opened) + misses * closed) / accesses)
 
 
 class StorageSpec(Level):

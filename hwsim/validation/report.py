@@ -175,6 +175,7 @@ Progress = Iterator[ComparisonRow | int | Report]
 
 FAMILIES = {
     "cache": "exact hits, misses and write-backs against an independent cache simulator",
+    "dram": "reads of main memory in patterns against Ramulator",
     "energy": "energy of Eyeriss layers and GPUs against measurements, and counts against other programs",
     "cpu": "time of matmuls over tile size against a measured Zen 3 core",
     "gpu": "time of library kernels against measured GPUs",

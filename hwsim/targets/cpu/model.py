@@ -466,9 +466,18 @@ class CpuCore:
         parts = [CostPart(f"latency of {nearest.name}", loads * self.latency_cycles(nearest))]
         for inner, outer in zip(self._levels, self._levels[1:], strict=False):
             misses = sum(sum(each.misses[inner.name]) for each in chunk.traffic)
-            further = self.latency_cycles(outer) - self.latency_cycles(inner)
+            further = self._arrival(outer, chunk.traffic) - self.latency_cycles(inner)
             parts.append(CostPart(f"latency of {outer.name}", misses * further))
         return tuple(part for part in parts if part.cycles)
+
+    def _arrival(self, level: CacheSpec | DramSpec, traffic: Sequence[Traffic]) -> Cycles:
+        """Core cycles until a load that waits for nothing else has its data; main memory's depend on its open rows."""
+        if not isinstance(level, DramSpec) or level.latency_of == "any":
+            return self.latency_cycles(level)
+        hits, misses, conflicts = (
+            sum(getattr(each.dram, name) for each in traffic) for name in ("row_hits", "row_misses", "row_conflicts")
+        )
+        return level.mean_latency(hits, misses, conflicts, self._clock_of(level)) * self.clock_hz
 
     def _op_latency(self, chain: Chain, fmt: str) -> int:
         adds = chain.op == "add" or (chain.op == "fma" and not self.unit.ports.fma)

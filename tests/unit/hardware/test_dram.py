@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
+import pytest
 
 from hwsim.memory.hierarchy import Hierarchy
+from hwsim.spec.dram_device import DEVICES
 from hwsim.spec.machine import DramSpec
+from hwsim.validation.dram import validate
+from hwsim.validation.report import Report
 
 
 def dram(**fields: object) -> DramSpec:
@@ -72,3 +78,47 @@ def test_bytes_and_requests_are_counted_without_a_description_of_rows_too() -> N
     assert (counters.reads, counters.writes) == (1, 1)
     assert (counters.bytes_read, counters.bytes_written) == (64, 64)
     assert counters.activates == 0
+
+
+def test_a_device_brings_what_is_not_written_and_never_more() -> None:
+    """JEDEC's peak figures: a stack of HBM3E at 9.6 Gb/s has 1,024 pins, 1,229 GB/s; of HBM3 819; of HBM2E at 3.6 461.
+    A chip of GDDR7 at 32 Gb/s has 32 pins, 128 GB/s; 128 bits of LPDDR5X-8533 have 136.5; a DIMM of DDR5-4800 38.4."""
+    peaks = {
+        ("hbm3e", 32): 1228.8,
+        ("hbm3", 32): 819.2,
+        ("hbm2e", 16): 460.8,
+        ("gddr7_32", 4): 128,
+        ("gddr6_16", 2): 64,
+        ("lpddr5x_8533", 8): 136.5,
+        ("lpddr5_6400", 8): 102.4,
+        ("ddr5_4800", 2): 38.4,
+        ("ddr4_3200", 1): 25.6,
+    }
+    assert {name for name, _ in peaks} == set(DEVICES)
+    for (name, channels), gigabytes in peaks.items():
+        spec = DramSpec.model_validate({"kind": "dram", "name": "dram", "device": name, "channels": channels})
+        assert spec.bandwidth is not None and spec.timing is not None
+        assert float(spec.bandwidth.bytes_per_cycle(10**9)) == pytest.approx(gigabytes, rel=1e-3)
+        # A row cycle is 40 to 70 ns in every kind of DRAM: faster chips have wider buses, not faster rows.
+        assert 40e-9 < float(spec.timing.tras.seconds(1) + spec.timing.trp.seconds(1)) < 70e-9
+    own = dram(device="ddr4_3200", bandwidth="10 GB/s", timing=None)
+    assert (own.banks, own.row, str(own.bandwidth), own.timing) == (2, 256, "10 GB/s", None)
+
+
+def test_a_load_whose_row_is_open_waits_less_by_closing_and_opening() -> None:
+    """Ramulator 2.1, DDR4-3200: 27.5 ns in an open row, 54 ns where another row is open; timing says 13.75 ns for
+    each of the two commands between."""
+    spec = DramSpec.model_validate(
+        {"kind": "dram", "name": "dram", "device": "ddr4_3200", "latency": "55 ns", "latency_of": "conflict"}
+    )
+    hit, miss, conflict = (float(spec.mean_latency(*counts, 10**9)) for counts in ((9, 0, 0), (0, 9, 0), (0, 0, 9)))
+    assert (hit, miss, conflict) == (pytest.approx(27.5e-9), pytest.approx(41.25e-9), pytest.approx(55e-9))
+    assert float(spec.mean_latency(1, 0, 1, 10**9)) == pytest.approx((hit + conflict) / 2)
+    assert dram(latency="55 ns", timing=None).mean_latency(9, 0, 0, 10**9) == Fraction(55, 10**9)
+
+
+def test_reads_in_patterns_take_as_long_as_in_ramulator() -> None:
+    *_, report = validate()
+    assert isinstance(report, Report)
+    assert report.passed, report.bars
+    assert {row.id for row in report.results} == {"row conflict", "random"}
