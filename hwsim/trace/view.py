@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from math import ceil, prod
 
 from hwsim.errors import ShapeError
@@ -66,7 +67,7 @@ class TensorView:
         """Number of elements seen through this view; a broadcast element counts each time."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def element_bytes(self) -> Size:
         """Bytes from one element to the next; a fraction where elements are packed."""
         return _whole(Fraction(self.element_bits) / 8)
