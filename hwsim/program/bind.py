@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, pi
+from operator import is_
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.program.expression import (
@@ -31,6 +32,9 @@ from hwsim.spec.fields import did_you_mean
 Shape = tuple[int, ...]
 
 CONSTANTS: Mapping[str, float] = {"inf": inf, "pi": pi}
+MOST_NAMED = 1024
+_NAMED: dict[tuple[object, ...], tuple[tuple[Line, ...], tuple[Line, ...]]] = {}
+"""Lines whose names were resolved, with those that they were before: by identity, since texts are parsed once."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,7 @@ class _Binder:
         self.dots = self._count_dots()
 
     def program(self) -> Program:
-        known: set[str] = set()
-        lines = tuple(self._names(line, known) for line in self.lines)
+        lines = self._named()
         statements = all_statements(lines)
         self._find_extents(statements)
         for statement in statements:
@@ -150,6 +153,17 @@ class _Binder:
         return Program(lines, self.extents, shapes, halos, inputs, outputs, self.parameters)
 
     # Names -----------------------------------------------------------------------------------------------------------
+
+    def _named(self) -> tuple[Line, ...]:
+        """The lines with their names resolved, which is the same for all shapes of as many axes."""
+        ranks = tuple((name, len(shape)) for name, shape in self.given.items())
+        key = (id(self.lines), self.dots, ranks, tuple(self.parameters.items()), tuple(self.sizes))
+        if key not in _NAMED:
+            known: set[str] = set()
+            if len(_NAMED) >= MOST_NAMED:
+                _NAMED.clear()
+            _NAMED[key] = self.lines, tuple(self._names(line, known) for line in self.lines)
+        return _NAMED[key][1]
 
     def _count_dots(self) -> int:
         """How many axes ``...`` stands for: what the positions of a given tensor leave of its shape."""
@@ -323,11 +337,14 @@ class _Binder:
 
         if isinstance(line, TileBlock):
             return replace(line, body=tuple(self._sized(each) for each in line.body))
-        return replace(line, value=mapped(line.value, change))
+        value = mapped(line.value, change)
+        return line if value is line.value else replace(line, value=value)
 
     def _without_thin(self, lines: Sequence[Line]) -> tuple[Line, ...]:
         """Without the loops of thin indices that run over one thing."""
         gone = {index for index in self.thin if self.extents.get(index) == 1}
+        if not gone:
+            return tuple(lines)
 
         def left(position: Affine) -> Affine:
             return replace(position, factors=tuple(each for each in position.factors if each[0] not in gone))
@@ -478,7 +495,7 @@ def _folded(expr: Expr) -> Expr:
             return Number(1.0)
         case ("where", (Number(value), a, b)):
             return a if value else b
-    return replace(expr, arguments=arguments)
+    return expr if all(map(is_, arguments, expr.arguments)) else replace(expr, arguments=arguments)
 
 
 def _as_position(expr: Expr) -> Affine | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -283,8 +284,9 @@ def mapped(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
         return new
     if isinstance(expr, Apply):
         inside = tuple(mapped(part, change) for part in expr.arguments)
-        numbers = all(isinstance(each, Number) for each in inside)
-        return apply(expr.function, *inside) if expr.function == "neg" or numbers else replace(expr, arguments=inside)
+        if expr.function == "neg" or all(isinstance(each, Number) for each in inside):
+            return apply(expr.function, *inside)
+        return expr if all(map(is_, inside, expr.arguments)) else replace(expr, arguments=inside)
     return expr
 
 

@@ -59,7 +59,7 @@ class FusedOperator(Operator):
             program = joined(program, member.program, result, names, number, self.views.get(head.outputs[-1].name))
             inputs += [replace(port, name=names[port.name]) for port in member.inputs[1:]]
             result = names[member.outputs[-1].name]
-        self.program = program
+        self.program, self._layouts = program, {}
         layout = self.layout(1)
         self.groups = all_groups(make_groups(program, fuse=layout.fuse, completes=layout.completes(program)))
         self.inputs = tuple(inputs)

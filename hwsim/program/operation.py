@@ -370,6 +370,7 @@ class Operator:
             outputs=outputs,
             thin=operation.thin,
         )
+        self._layouts: dict[int, LoopCuts] = {}
         layout = self.layout(1)
         self.groups = all_groups(make_groups(self.program, fuse=layout.fuse, completes=layout.completes(self.program)))
         below = _positions(self.program)
@@ -381,6 +382,11 @@ class Operator:
 
     def layout(self, lanes: int) -> LoopCuts:
         """How the loops run with so many elements in a vector."""
+        if lanes not in self._layouts:
+            self._layouts[lanes] = self._layout(lanes)
+        return self._layouts[lanes]
+
+    def _layout(self, lanes: int) -> LoopCuts:
         if self.operation.layout is not None:
             return self.operation.layout(self, self.schedule, lanes)
         return LoopCuts(vector=getattr(self.schedule, "vector", True), fuse=getattr(self.schedule, "fused", True))

@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 from math import ceil, prod
 from typing import Any, Literal
@@ -80,7 +81,7 @@ class TensorView:
         """Number of elements seen through this view; a broadcast element counts each time."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def element_bytes(self) -> Size:
         """Bytes from one element to the next; a fraction where elements are packed."""
         return _whole(Fraction(self.element_bits) / 8)

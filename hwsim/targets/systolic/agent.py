@@ -11,10 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
 from typing import Any
 
-from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, cycles_to_fs, seconds_to_fs
+from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, cycles_to_fs
 from hwsim.engine.play import Event, Floor, Link, Wait
 from hwsim.targets.systolic.model import Chip
 from hwsim.targets.systolic.tiling import ArrayPass, Move, TileStep
@@ -118,14 +117,6 @@ class ArrayAgent:
         self._lanes: dict[int, Lane] = {}
         self._dram = chip.dram.name
         self._clock_hz = chip.clock_hz
-        latency = chip.dram.latency
-        self._handover = 0 if chip.unit.handover is None else ceil(chip.unit.handover.cycles(chip.clock_hz))
-        self._setup = Fraction(0) if dma.setup is None else dma.setup.cycles(chip.clock_hz)
-        self._engine_rate = None if dma.bandwidth is None else dma.bandwidth.bytes_per_cycle(chip.clock_hz)
-        self._writing_rate = None if dma.writing is None else dma.writing.bytes_per_cycle(chip.clock_hz)
-        seconds = None if latency is None else latency.seconds(chip.machine.clock_hz(chip.dram.clock))
-        self._latency_fs = 0 if seconds is None else seconds_to_fs(seconds)
-        self._store_weight = _store_weight(chip)
         self._free = self._drained = self._out = self._loadable = self._vector_free = 0
         """Cycles: when the next value can enter, the last sum has left the cells, all results are out, the next
         stationary tile can begin to move in, and the vector unit has nothing more to do."""
@@ -185,10 +176,10 @@ class ArrayAgent:
         begin = self.floor.now
         engines = self.writers if move.store else self.dma
         yield engines.request(number)
-        if self._setup:
-            yield self.floor.delay(self._fs(self._setup * move.requests))
-        moving = [link.transfer(move.nbytes * self._store_weight if move.store else move.nbytes)]
-        rate = self._engine_rate if engines is self.dma else self._writing_rate
+        if self.chip.setup_cycles:
+            yield self.floor.delay(self._fs(self.chip.setup_cycles * move.requests))
+        moving = [link.transfer(move.nbytes * self.chip.store_weight if move.store else move.nbytes)]
+        rate = self.chip.engine_rate if engines is self.dma else self.chip.writing_rate
         if rate is not None:
             moving.append(self.floor.delay(self._fs(max(move.nbytes, move.padded) / rate)))
         yield self.floor.every(moving) if len(moving) > 1 else moving[0]
@@ -196,7 +187,7 @@ class ArrayAgent:
         if self.floor.timeline:
             lane = f"{self.watch.name} {move.role}s {'to' if move.store else 'from'} {move.level}"
             self.floor.record(lane, name, begin, self.floor.now)
-        return self.floor.delay(self._latency_fs)
+        return self.floor.delay(self.chip.latency_fs)
 
     def _store(self, moves: Sequence[Move], ready: int, done: Event, number: int, name: str) -> Wait:
         yield self._until(ready)
@@ -245,7 +236,7 @@ class ArrayAgent:
         needed = 0
         for other in each.needs if number == self.first[each.number] else ():
             event = self.over[other]
-            needed = max(needed, (event.value if event.processed else (yield event)) + self._handover)
+            needed = max(needed, (event.value if event.processed else (yield event)) + self.chip.handover_cycles)
         room = 0
         if step.opens and 0 <= len(self.stored) - each.ahead["output"] < len(self.stored):
             event = self.stored[len(self.stored) - each.ahead["output"]]
@@ -375,15 +366,6 @@ class ArrayAgent:
         return self.floor.delay(max(0, self._time(cycle) - self.floor.now))
 
 
-def _store_weight(chip: Chip) -> Fraction:
-    """How much longer than a byte that is read a byte takes that is written."""
-    if chip.dram.write_bandwidth is None:
-        return Fraction(1)
-    rates = [chip.bytes_per_cycle(chip.dram, rate) for rate in (chip.dram.bandwidth, chip.dram.write_bandwidth)]
-    reading, writing = rates
-    return reading / writing if reading is not None and writing is not None else Fraction(1)
-
-
 def _kind(move: Move) -> str:
     return WEIGHTS if move.role == "weight" else INPUTS
 
@@ -394,9 +376,23 @@ def play_alone(chip: Chip, whole: ArrayPass) -> int:
     return play_passes(chip, [alone], Floor()).watch.now
 
 
+def least_alone(chip: Chip, step: TileStep) -> tuple[float, bool]:
+    """Cycles that a pass of one tile takes at least, and whether these are all: where transfers take no time."""
+    assert step.work is not None
+    least = float(max(step.work.body, step.work.fed) + chip.array.drain_cycles + step.vector_cycles)
+    moves = (*step.loads, *step.stores)
+    limits = {*(chip.rates[move.level] for move in moves), chip.engine_rate, chip.writing_rate}
+    if limits == {None} and not chip.start_cycles:
+        return least + chip.array.fill_cycles, True
+    for store in (False, True):
+        far = [move.nbytes for move in moves if move.store == store and move.level == chip.dram.name]
+        least += chip.start_cycles + sum(far) / chip.dram_speed if far else 0.0
+    return least, False
+
+
 def play_passes(chip: Chip, passes: Sequence[ArrayPass], floor: Floor, host: tuple[int, int] = (0, 0)) -> ArrayAgent:
     """Let the time of passes pass on a floor."""
-    links = {level.name: floor.link(level.name, _bytes_per_second(chip, level.name)) for level in chip.machine.memory}
+    links = {name: floor.link(name, rate) for name, rate in chip.bytes_per_second.items()}
     agent = ArrayAgent(floor, chip, passes, links, host)
     done = agent.start()
     floor.run()
@@ -409,8 +405,3 @@ def _free(step: TileStep) -> TileStep:
     if all(move.after < 0 for move in step.loads):
         return step
     return replace(step, loads=tuple(replace(move, after=-1) for move in step.loads))
-
-
-def _bytes_per_second(chip: Chip, name: str) -> Fraction | None:
-    rate = chip.bytes_per_cycle(chip.machine.level(name))
-    return None if rate is None else rate * chip.clock_hz

@@ -162,11 +162,11 @@ class ArrayEstimates:
         """Cycles that the scratchpads need to feed a tile."""
         needed: Any = 0.0
         bits = None
-        for pad in {self.search.chip.pads[role].name: self.search.chip.pads[role] for role in ROLES}.values():
-            rate = self.search.chip.pad_rate(pad)
+        for pad in dict.fromkeys(self.search.chip.pads[role].name for role in ROLES):
+            rate = self.search.chip.pad_rates.get(pad)
             if rate is not None:
                 bits = bits or self._bits(shape, batch)
-                most = np.maximum(bits.get((pad.name, "read"), 0.0), bits.get((pad.name, "write"), 0.0))
+                most = np.maximum(bits.get((pad, "read"), 0.0), bits.get((pad, "write"), 0.0))
                 needed = np.maximum(needed, most / 8 / float(rate))
         return needed
 
@@ -467,7 +467,7 @@ class TilingEstimates:
             batches * self.cycles + head + tail, batches * link + start + last + (start if self._far("output") else 0.0)
         )
         dma = chip.unit.dma
-        setting = float(dma.setup.cycles(chip.clock_hz)) if dma.setup is not None else 0.0
+        setting = float(chip.setup_cycles)
         stores = [] if dma.writers is None else ["output"]
         for engines, roles in ((dma.engines, set(far) - set(stores)), (dma.writers or 1, set(far) & set(stores))):
             asked: Any = sum(self.transfers[role][SPREAD[role]] for role in sorted(roles))
@@ -477,21 +477,17 @@ class TilingEstimates:
 
     def _speed(self, role: Role) -> Any:
         """Bytes per cycle of the level behind an operand's scratchpad, and of an engine whose requests are not full."""
-        dma = self.search.chip.unit.dma
-        given = dma.writing if role == "output" and dma.writers is not None else dma.bandwidth
-        limit = None
-        if given is not None and self._far(role):
-            limit = given.bytes_per_cycle(self.search.chip.clock_hz)
-        fastest = self._rate(role)
+        chip, fastest = self.search.chip, self._rate(role)
+        writes = role == "output" and chip.unit.dma.writers is not None
+        limit = (chip.writing_rate if writes else chip.engine_rate) if self._far(role) else None
         return fastest if limit is None else np.minimum(fastest, float(limit) * self._full[role])
 
     def _rate(self, role: Role) -> float:
         """Bytes per cycle of the level behind an operand's scratchpad."""
         chip = self.search.chip
-        level = chip.machine.level(self.search.storage[role].level)
-        rate = chip.bytes_per_cycle(level)
+        rate = chip.rates[self.search.storage[role].level]
         if role == "output" and self._far(role) and chip.dram.write_bandwidth is not None:
-            rate = chip.bytes_per_cycle(level, chip.dram.write_bandwidth)
+            rate = chip.bytes_per_cycle(chip.dram, chip.dram.write_bandwidth)
         return np.inf if rate is None else float(rate)
 
     # Energy -----------------------------------------------------------------------------------------------------------

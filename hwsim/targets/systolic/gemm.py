@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 from math import ceil, inf, isqrt, prod
 from typing import Any
@@ -23,7 +24,7 @@ from hwsim.numerics.format import find_format
 from hwsim.program.contraction import Box, GemmShape, GemmView, footprint, neighbours, slides
 from hwsim.program.loops import Operand
 from hwsim.spec.workload import MappingSpec
-from hwsim.targets.systolic.agent import play_alone
+from hwsim.targets.systolic.agent import least_alone, play_alone
 from hwsim.targets.systolic.estimate import EQUAL, Goal, TilingEstimates, about
 from hwsim.targets.systolic.model import ALONG, ROLES, Allocation, Chip, Role, room
 from hwsim.targets.systolic.tiling import (
@@ -60,6 +61,7 @@ MOST_PLAYED, LONGEST, SURE, LONG = 600, 4096, 0.93, 0.85
 """Choices are played as long as they have so few steps together, and of those with so few each the one that promises
 most; not those whose estimate is so much longer than what another one took, since estimates are nearer to the truth
 than that. One that is too long to be played has to promise more."""
+MOST_KNOWN = 1024
 PAGE = 4096
 """Bytes whose addresses are translated together."""
 TIE = 0.01
@@ -113,18 +115,20 @@ class TilingSearch:
         refined = [self._by_size(each) for each in found.values()]
         return sorted(refined, key=lambda each: (about(each.estimate), about(each.energy), each.traffic, each.steps))
 
-    def whole(self, asked: MappingSpec) -> Tiling | None:
+    def whole(self, asked: MappingSpec) -> _Walk | None:
         """All of it as one tile, if that fits and takes no longer than the folds alone: nothing can be better then."""
-        if asked != MappingSpec(dataflow=asked.dataflow, keep=asked.keep) or self.batches > 1:
+        if asked != MappingSpec(dataflow=asked.dataflow, keep=asked.keep) or self.batches > 1 or self._patches("m"):
             return None
-        cuts = {name: self._cuts(name, None, {})[-1] for name in "mnk"}
+        cuts = {name: Cut(extents, extents) for name in "mnk" for extents in [self._extents_of(name)]}
         choice = Tiling(cuts, ORDERS[0], dict.fromkeys(ROLES, WHOLE), self._buffers(None)[-1], 0, 0.0)
-        if choice.steps > 1 or not self._fits(choice):
+        if not self._fits(choice):
             return None
+        walk = _Walk(self, choice)
+        (step,) = walk.as_pass.steps
         timed = GemmShape(*(self.streamed(name, cuts[name].box) for name in "mnk"))
-        folds = self.chip.array.share(timed, 1, self.chip.unit.count)
-        played = play_alone(self.chip, replace(_Walk(self, choice).as_pass(), needs=()))
-        return choice if played <= self.chip.array.cycles(*folds) * (1 + EQUAL) else None
+        most = self.chip.array.cycles(*self.chip.array.share(timed, 1, self.chip.unit.count)) * (1 + EQUAL)
+        least, exact = least_alone(self.chip, step)
+        return walk if least <= most and (exact or play_alone(self.chip, walk.as_pass) <= most) else None
 
     def _keeping_more(self, choice: Tiling) -> Tiling:
         """The same tiles with as much of each operand kept as there is room for: what has come need not make room."""
@@ -243,15 +247,24 @@ class TilingSearch:
         return np.clip(self.room[pad.name] // np.maximum(piece, 1), 2, buffers)
 
     def _cuts(self, name: str, asked: int | None, box: Box) -> list[Cut]:
-        extents = {index: self.extents[index] for index in getattr(self.view, name)}
+        extents = self._extents_of(name)
         if extents.keys() & box.keys():
             return [Cut(extents, {index: min(extent, box.get(index, extent)) for index, extent in extents.items()})]
-        along_rows, along_columns, _ = ALONG[self.chip.array.dataflow]
-        array = self.chip.array
-        side = {along_rows: array.rows, along_columns: array.columns}.get(name, max(array.rows, array.columns))
         if asked is not None:
             return [cut_to(extents, asked)]
-        return cuts(extents, side) + (patches(extents, side) if name == "m" and self.slides else [])
+        return cuts(extents, self._side(name)) + self._patches(name)
+
+    def _extents_of(self, name: str) -> dict[str, int]:
+        return {index: self.extents[index] for index in getattr(self.view, name)}
+
+    def _side(self, name: str) -> int:
+        """The side of the array that a loop lies along; the longer one for what streams."""
+        array = self.chip.array
+        along_rows, along_columns, _ = ALONG[array.dataflow]
+        return {along_rows: array.rows, along_columns: array.columns}.get(name, max(array.rows, array.columns))
+
+    def _patches(self, name: str) -> list[Cut]:
+        return patches(self._extents_of(name), self._side(name)) if name == "m" and self.slides else []
 
     def bytes_of(self, role: Role, first: Cut, second: Cut) -> int:
         """A piece of an operand in its scratchpad; sums lie there in the accumulator's format."""
@@ -322,26 +335,26 @@ def map_product(
     places: Allocation,
     asked: MappingSpec,
     goal: Goal = "time",
-    known: dict[str, Tiling] | None = None,
 ) -> ArrayPass:
     """Choose tiles, and write down what each of them loads, computes and stores.
 
-    For the time, the best choices are played, as long as one that was not played might be faster. `known` has what was
-    chosen for earlier products of the kernel: layers that are alike are decided once.
+    For the time, the best choices are played, as long as one that was not played might be faster.
     """
     search = TilingSearch(chip, view, number, places)
-    known = {} if known is None else known
-    key = _alike(search)
-    if key not in known:
-        whole = search.whole(asked) if goal == "time" else None
-        if whole is None:
-            choices = search.choices(asked, goal)
-            whole = choices[0] if goal != "time" or len(choices) == 1 else _played(search, choices)
-        known[key] = whole
-    return _Walk(search, known[key]).as_pass()
+    key = repr((goal, asked, *_alike(search)))
+    if key in chip.known:
+        return _Walk(search, chip.known[key]).as_pass
+    walk = search.whole(asked) if goal == "time" else None
+    if walk is None:
+        choices = search.choices(asked, goal)
+        walk = _Walk(search, choices[0]) if goal != "time" or len(choices) == 1 else _played(search, choices)
+    if len(chip.known) >= MOST_KNOWN:
+        chip.known.clear()
+    chip.known[key] = walk.choice
+    return walk.as_pass
 
 
-def _alike(search: TilingSearch) -> str:
+def _alike(search: TilingSearch) -> tuple[object, ...]:
     """The same for products that take equally long whatever is chosen: all that a search and a trial look at."""
     view, places = search.view, search.places
     operation = view.loop.operation
@@ -350,12 +363,12 @@ def _alike(search: TilingSearch) -> str:
         for each in (view.input, view.weight, view.output, *operation.late)
     ]
     groups = (view.batch, view.m, view.n, view.k, view.loop.extents)
-    return repr((groups, operands, view.loop.late_body, operation.continues, search.room))
+    return groups, operands, view.loop.late_body, operation.continues, search.room
 
 
-def _played(search: TilingSearch, choices: Sequence[Tiling]) -> Tiling:
+def _played(search: TilingSearch, choices: Sequence[Tiling]) -> _Walk:
     """The choice that is over first when it is played alone; of those that are equal, the one of the best rank."""
-    played: list[tuple[int, Tiling]] = []
+    played: list[tuple[int, _Walk]] = []
     shortest, left = inf, MOST_PLAYED
     promising = next((each for each in choices if each.steps * search.batches <= LONGEST), None)
     for choice in sorted(choices, key=lambda each: not each.sure):
@@ -364,18 +377,19 @@ def _played(search: TilingSearch, choices: Sequence[Tiling]) -> Tiling:
         most = LONGEST if first else MOST_PLAYED if choice.sure else left
         if choice.steps * search.batches > most or (least >= shortest and not first):
             continue
-        found = replace(_Walk(search, choice).as_pass(), needs=())
-        left -= 0 if choice.sure or len(found.steps) > MOST_PLAYED else len(found.steps)
-        played.append((play_alone(search.chip, found), choice))
+        walk = _Walk(search, choice)
+        steps = len(walk.as_pass.steps)
+        left -= 0 if choice.sure or steps > MOST_PLAYED else steps
+        played.append((play_alone(search.chip, walk.as_pass), walk))
         shortest = min(shortest, played[-1][0])
     if not played or choices[0].estimate < LONG * shortest:  # too long to be played
-        return choices[0]
+        return _Walk(search, choices[0])
     return min((each for each in played if each[0] <= shortest * (1 + TIE)), key=_rank)[1]
 
 
-def _rank(played: tuple[int, Tiling]) -> tuple[float, ...]:
+def _rank(played: tuple[int, _Walk]) -> tuple[float, ...]:
     """Energy, then bytes; then two buffers rather than one, for they let loads run ahead of the pass before."""
-    cycles, choice = played
+    cycles, choice = played[0], played[1].choice
     return about(choice.energy), choice.traffic, -min(2, choice.buffers), choice.steps, cycles
 
 
@@ -401,6 +415,7 @@ class _Walk:
         self._times: Counter[Shape] = Counter()
         self._works: dict[Shape, tuple[tuple[ArrayWork, ArrayWork], Counts]] = {}
 
+    @cached_property
     def as_pass(self) -> ArrayPass:
         choice = self.choice
         return ArrayPass(

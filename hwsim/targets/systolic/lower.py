@@ -32,7 +32,6 @@ from hwsim.targets.systolic.tiling import (
     Counts,
     Move,
     TileStep,
-    Tiling,
     VectorFlow,
     fetch,
     shorten,
@@ -183,9 +182,8 @@ def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None, goa
     asked = asked or MappingSpec()
     places = find_places(chip, kernel, items, keep=asked.keep == "auto")
     passes = []
-    known: dict[str, Tiling] = {}
     for number, (item, stage) in enumerate(zip(items, stages, strict=True)):
-        passes.append(shorten(chip, _map(chip, item, number, places, asked, goal, known)))
+        passes.append(shorten(chip, _map(chip, item, number, places, asked, goal)))
         passes[-1].stage = stage
     return Mapped(tuple(passes), places)
 
@@ -199,15 +197,13 @@ def program_of(kernel: Kernel) -> list[Item]:
     return [item for phase in kernel.program for item in phase.items]
 
 
-def _map(
-    chip: Chip, item: Item, number: int, places: Allocation, asked: MappingSpec, goal: Goal, known: dict[str, Tiling]
-) -> ArrayPass:
+def _map(chip: Chip, item: Item, number: int, places: Allocation, asked: MappingSpec, goal: Goal) -> ArrayPass:
     if not isinstance(item, Loop):
         return map_fused(chip, item, number, places, asked.buffers or 2)[0]
     view = gemm_view(item)
     if view is None:
         return map_vector(chip, item, number, places, asked.buffers or 2)
-    return map_product(chip, view, number, places, asked, goal, known)
+    return map_product(chip, view, number, places, asked, goal)
 
 
 def with_tiles(machine: MachineSpec, work: WorkloadSpec) -> WorkloadSpec:

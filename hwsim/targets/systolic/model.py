@@ -21,6 +21,7 @@ from functools import cached_property
 from math import ceil, inf
 from typing import Any, Literal
 
+from hwsim.engine.outcome import seconds_to_fs
 from hwsim.errors import InputError
 from hwsim.program.contraction import GemmShape, gemm_view
 from hwsim.program.kernel import Kernel
@@ -167,8 +168,10 @@ class Chip:
     """The scratchpad nearest to the array that holds each operand."""
     dram: DramSpec
     sum_format: str
+    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The tiles of products, by all that the choice depends on: layers that are alike are decided once."""
 
-    @property
+    @cached_property
     def clock_hz(self) -> int:
         return self.machine.clock_hz(self.unit.clock)
 
@@ -177,7 +180,7 @@ class Chip:
         """Where inputs come from and outputs go to, as long as they fit."""
         return self.unit.activations or self.dram.name
 
-    @property
+    @cached_property
     def keeper(self) -> ScratchpadSpec | None:
         """Where something that one loop leaves for the next can stay: the largest that holds inputs and outputs."""
         found = [pad for pad in self.scratchpads if {"input", "output"} <= set(pad.holds)]
@@ -200,37 +203,81 @@ class Chip:
     def _names(self) -> frozenset[str]:
         return frozenset(pad.name for pad in self.scratchpads)
 
-    @property
+    @cached_property
     def peak_macs_per_cycle(self) -> Fraction:
         return self.unit.count * self.unit.rows * self.unit.columns * self.array.rate
 
     @cached_property
     def start_cycles(self) -> float:
         """Cycles before the first byte of a transfer from or to main memory comes."""
-        setup, latency = self.unit.dma.setup, self.dram.latency
-        cycles = float(setup.cycles(self.clock_hz)) if setup is not None else 0.0
-        if latency is not None:
-            cycles += float(latency.seconds(self.machine.clock_hz(self.dram.clock)) * self.clock_hz)
-        return cycles
+        return float(self.setup_cycles) + float(self.latency_s * self.clock_hz)
+
+    @cached_property
+    def setup_cycles(self) -> Fraction:
+        """To set up a DMA engine for a request."""
+        setup = self.unit.dma.setup
+        return Fraction(0) if setup is None else setup.cycles(self.clock_hz)
+
+    @cached_property
+    def latency_s(self) -> Fraction:
+        """Of main memory."""
+        latency = self.dram.latency
+        return Fraction(0) if latency is None else latency.seconds(self.machine.clock_hz(self.dram.clock))
+
+    @cached_property
+    def latency_fs(self) -> int:
+        return seconds_to_fs(self.latency_s)
+
+    @cached_property
+    def handover_cycles(self) -> int:
+        """From the end of a pass to the start of one that reads its results where they lie."""
+        handover = self.unit.handover
+        return 0 if handover is None else ceil(handover.cycles(self.clock_hz))
+
+    @cached_property
+    def engine_rate(self) -> Fraction | None:
+        """Bytes of a DMA engine in a cycle; None without a limit."""
+        given = self.unit.dma.bandwidth
+        return None if given is None else given.bytes_per_cycle(self.clock_hz)
+
+    @cached_property
+    def writing_rate(self) -> Fraction | None:
+        """Bytes in a cycle of an engine that stores results, where these have their own."""
+        given = self.unit.dma.writing
+        return None if given is None else given.bytes_per_cycle(self.clock_hz)
+
+    @cached_property
+    def store_weight(self) -> Fraction:
+        """How much longer than a byte that is read a byte takes that is written."""
+        given = self.dram.write_bandwidth
+        reading, writing = self.rates[self.dram.name], None if given is None else self.bytes_per_cycle(self.dram, given)
+        return Fraction(1) if reading is None or writing is None else reading / writing
+
+    @cached_property
+    def rates(self) -> dict[str, Fraction | None]:
+        """What each level delivers in a cycle of the array; None without a limit."""
+        return {level.name: self.bytes_per_cycle(level) for level in self.machine.memory}
+
+    @cached_property
+    def bytes_per_second(self) -> dict[str, Fraction | None]:
+        return {name: None if rate is None else rate * self.clock_hz for name, rate in self.rates.items()}
 
     @cached_property
     def dram_speed(self) -> float:
         """Bytes of main memory in a cycle."""
-        rate = self.bytes_per_cycle(self.dram)
+        rate = self.rates[self.dram.name]
         return float(rate) if rate is not None else inf
 
     @cached_property
     def page_bytes(self) -> float:
         """What a DMA engine could move while it waits for the address of a page."""
-        dma = self.unit.dma
-        rate = None if dma.bandwidth is None else dma.bandwidth.bytes_per_cycle(self.clock_hz)
-        return 0.0 if rate is None or dma.translation is None else float(dma.translation.cycles(self.clock_hz) * rate)
+        rate, wait = self.engine_rate, self.unit.dma.translation
+        return 0.0 if rate is None or wait is None else float(wait.cycles(self.clock_hz) * rate)
 
     @cached_property
     def move_speed(self) -> float:
         """Bytes in a cycle that main memory and the DMA engines together can move."""
-        engine = self.unit.dma.bandwidth
-        rate = None if engine is None else engine.bytes_per_cycle(self.clock_hz)
+        rate = self.engine_rate
         return self.dram_speed if rate is None else min(self.dram_speed, float(rate) * self.unit.dma.engines)
 
     @cached_property
@@ -255,20 +302,23 @@ class Chip:
 
     def feed_cycles(self, moved: Mapping[str, int]) -> int:
         """Cycles in which the scratchpads can deliver and take so many bits each, all at the same time."""
-        needed = 0
-        for pad in self.scratchpads:
-            rate = self.pad_rate(pad)
-            if rate is not None:
-                exact = Fraction(moved.get(pad.name, 0), 8) / rate
-                needed = max(needed, -(-exact.numerator // exact.denominator))
-        return needed
+        return max(
+            (
+                -(-moved.get(name, 0) * rate.denominator // (8 * rate.numerator))
+                for name, rate in self.pad_rates.items()
+            ),
+            default=0,
+        )
 
-    def pad_rate(self, pad: ScratchpadSpec) -> Fraction | None:
-        """Bytes per cycle: what its bandwidth says, and all its banks at once where the machine gives them."""
-        limits = [self.bytes_per_cycle(pad)]
-        if pad.banked:
-            limits.append(Fraction(pad.bank_count * pad.bank_bytes))
-        return min((limit for limit in limits if limit is not None), default=None)
+    @cached_property
+    def pad_rates(self) -> dict[str, Fraction]:
+        """Bytes per cycle of the scratchpads that have a limit: of bandwidth, or of all their banks at once."""
+        limits = {
+            pad.name: [self.rates[pad.name], Fraction(pad.bank_count * pad.bank_bytes) if pad.banked else None]
+            for pad in self.scratchpads
+        }
+        found = {name: [rate for rate in rates if rate is not None] for name, rates in limits.items()}
+        return {name: min(rates) for name, rates in found.items() if rates}
 
 
 def array_spec(machine: MachineSpec) -> SystolicSpec:
@@ -279,8 +329,22 @@ def array_spec(machine: MachineSpec) -> SystolicSpec:
     return unit
 
 
+MOST_CHIPS = 64
+_CHIPS: dict[tuple[int, str, Dataflow | None], Chip] = {}
+"""Chips by the identity of their machines, which they keep: runs one after the other are mostly on one machine."""
+
+
 def build_chip(machine: MachineSpec, fmt: str, dataflow: Dataflow | None = None) -> Chip:
     """The chip for a run in one number format; refuses formats and dataflows that the array does not have."""
+    key = (id(machine), fmt, dataflow)
+    if key not in _CHIPS:
+        if len(_CHIPS) >= MOST_CHIPS:
+            _CHIPS.clear()
+        _CHIPS[key] = _build_chip(machine, fmt, dataflow)
+    return _CHIPS[key]
+
+
+def _build_chip(machine: MachineSpec, fmt: str, dataflow: Dataflow | None) -> Chip:
     unit = array_spec(machine)
     if fmt not in unit.formats:
         have = ", ".join(unit.formats)

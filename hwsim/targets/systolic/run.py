@@ -93,19 +93,13 @@ def parts_alone(chip: Chip, agent: ArrayAgent) -> dict[str, int]:
     found = {name: count * FEMTOSECONDS // hz for name, count in cycles.items()}
     for name, link in agent.links.items():
         moves = [move for move in agent.moved if move.level == name]
-        rate = chip.bytes_per_cycle(chip.machine.level(name))
+        rate = chip.rates[name]
         if moves:
             found[name] = int(link.moved_bytes / rate * FEMTOSECONDS / hz) if rate is not None else 0
-    setup = chip.unit.dma.setup
     far = [move for move in agent.moved if move.level == chip.dram.name]
-    waits = Fraction(0)
-    if setup is not None:
-        waits += sum(move.requests for move in far) * setup.seconds(hz)
-    if chip.dram.latency is not None:
-        waits += len(far) * chip.dram.latency.seconds(chip.machine.clock_hz(chip.dram.clock))
-    if chip.unit.dma.bandwidth is not None:
-        rate = chip.unit.dma.bandwidth.bytes_per_cycle(hz)
-        waits += sum(move.nbytes for move in far) / rate / hz if rate is not None else 0
+    waits = sum(move.requests for move in far) * chip.setup_cycles / hz + len(far) * chip.latency_s
+    if chip.engine_rate is not None:
+        waits += sum(move.nbytes for move in far) / chip.engine_rate / hz
     rounded = len(steps) + len(far) + len(agent.passes)  # what arrives within a cycle is seen at its end
     found["first bytes"] = min(
         agent.watch.now * FEMTOSECONDS // hz, int((waits + Fraction(rounded, hz)) * FEMTOSECONDS)
