@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.results.explanation import verify
 from hwsim.spec.workload import WorkloadSpec
 

@@ -19,10 +19,10 @@ from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 from hwsim.catalog import energy_table_names, load_energy_table
 from hwsim.cli.app import COMMANDS, make_app
+from hwsim.energy import EnergyTableSpec, resolve_table, sram_price
 from hwsim.files import write_text
 from hwsim.spec.fields import choices, json_schema, literals
 from hwsim.spec.machine import Level, MachineSpec
-from hwsim.spec.prices import EnergyTableSpec, resolve_table, sram_price
 from hwsim.spec.workload import WorkloadSpec, any_workload
 from hwsim.units import format_bytes, plain
 from hwsim.validation.standing import Aim, FamilyStanding, by_family, read_standings, standing_file

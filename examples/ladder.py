@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hwsim
 from hwsim.results.plot.compare import plot_ladder
-from hwsim.text import joules, percent, ratio, seconds
+from hwsim.units import joules, percent, ratio, seconds
 
 MACHINE = "course_cpu"
 RUNGS = {

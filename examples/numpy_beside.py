@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 
 from hwsim.sweep.compare import LADDERS, ladder_runs, run_named
-from hwsim.text import ratio, seconds
+from hwsim.units import ratio, seconds
 
 
 def measured_s(n: int, repeats: int = 5) -> float:

@@ -21,16 +21,15 @@ from hwsim.engine.play import play
 from hwsim.errors import CapacityError, HostMemoryError, InputError, ShapeError
 from hwsim.files import note_input
 from hwsim.program.kernel import Kernel, small_tensors
-from hwsim.program.operator import with_usual_scale
+from hwsim.program.loop_kernel import with_usual_scale
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.bar_table import is_shipped
 from hwsim.results.explanation import assemble, explain
 from hwsim.spec.machine import DramSpec, MachineSpec
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.target import Target, check_choices, find_target, written_choices
-from hwsim.text import data
-from hwsim.units import format_bytes
+from hwsim.units import data, format_bytes
 
 if TYPE_CHECKING:
     from hwsim.memory.reuse_distance import ReuseHistogram

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from hwsim.errors import CatalogError
 
 if TYPE_CHECKING:
+    from hwsim.energy import EnergyTableSpec
     from hwsim.spec.lesson import LessonSpec
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
     from hwsim.spec.machine import MachineSpec
-    from hwsim.spec.prices import EnergyTableSpec
     from hwsim.spec.variant import Finder
 
 Kind = Literal["machine", "workload", "model", "system", "engine"]
@@ -84,8 +84,8 @@ def load_machine(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Loa
     """A machine, checked and filled in; ``overrides`` are ``path=value`` texts, as for ``--set``."""
     from dataclasses import replace
 
+    from hwsim.energy import with_table_prices
     from hwsim.spec.load import load_machine_file
-    from hwsim.spec.prices import with_table_prices
 
     loaded = load_machine_file(find("machine", name_or_path), _finder("machine"), overrides)
     known = _PRICED.get(id(loaded.spec))
@@ -131,8 +131,8 @@ def load_energy_table(name: str) -> EnergyTableSpec:
 
 def load_energy_table_file(file: Path) -> EnergyTableSpec:
     """An energy table by the path of its file."""
+    from hwsim.energy import EnergyTableSpec
     from hwsim.spec.load import load_spec_file
-    from hwsim.spec.prices import EnergyTableSpec
 
     return load_spec_file(EnergyTableSpec, file, shown(file))
 

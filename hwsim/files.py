@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hwsim.errors import InputError, OutputError
-from hwsim.text import data
+from hwsim.units import data
 
 _INPUTS: dict[str, None] = {}
 """Paths of what was read, resolved, in the order of reading."""

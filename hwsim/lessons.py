@@ -26,7 +26,7 @@ from hwsim.result import RunResult
 from hwsim.results.metrics import METRICS, about, energy_split, full_name, metrics_of, write
 from hwsim.spec.fields import did_you_mean
 from hwsim.target import Table
-from hwsim.text import percent, ratio, seconds
+from hwsim.units import percent, ratio, seconds
 
 if TYPE_CHECKING:
     from hwsim.results.plot.style import Figure
@@ -451,7 +451,7 @@ def _near(said: Any, expected: Quantity, within: float) -> tuple[bool, str]:
 def _beaten(lesson: Lesson, beat: BeatSpec, said: Any) -> tuple[bool, str]:
     """Whether a run with the student's parameters is better, by how much."""
     from hwsim.api import resolve_workload
-    from hwsim.spec.parameters import parameter_keys
+    from hwsim.spec.variant import parameter_keys
 
     if not isinstance(said, dict) or not all(isinstance(name, str) for name in said):
         return False, "parameters are expected, such as {tile: 32}"

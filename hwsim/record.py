@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import hypot, isfinite, log
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
-from hwsim.text import joules, seconds, watts
+from hwsim.units import joules, seconds, watts
 
 
 @dataclass(frozen=True)

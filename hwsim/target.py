@@ -4,31 +4,34 @@ A target says which choices of a schedule mean something on its machines, what i
 kernel becomes the work of its agents, what that costs, and why a run took as long as it did. It has no clock and prints
 nothing. `find_target` is the only place that asks what class a machine belongs to; the folder of a class is imported
 when a machine needs it.
+
+Tables and phrases about a run that several classes of machines share; each takes what it needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from hwsim.catalog import find_workload, shipped_folder
-from hwsim.engine.outcome import Outcome
+from hwsim.engine.outcome import BUSY, Outcome, summed
 from hwsim.engine.play import Crew
 from hwsim.errors import OverrideError
+from hwsim.memory.counters import ScratchpadCounters
 from hwsim.numerics.datapath import SumRule
 from hwsim.program.kernel import Kernel
-from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
+from hwsim.result import Counts, FormulaCheck, Intensity, RunResult, bytes_moved, workload_of
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.parameters import locate, parameter_keys
+from hwsim.spec.variant import locate, parameter_keys
 from hwsim.spec.workload import LAYOUT, WorkloadSpec
+from hwsim.units import bar, data, digits, percent, seconds
 
 if TYPE_CHECKING:
     from hwsim.memory.set_pressure import Pressure
-
 
 ARROW = "→"
 
@@ -344,3 +347,156 @@ def _is_read(name: str, group: str, knobs: Mapping[str, Knob]) -> bool:
 def _shown(name: str, value: object, knobs: Mapping[str, Knob]) -> str:
     """With its value where the name alone means something: ``order=ijk`` on an array."""
     return f"{name}={value}" if name in knobs else name
+
+
+FILLED = 0.75
+"""A larger array is worth while from this share of cells in use."""
+GROWS = ("n", "batch", "tokens", "m", "height")
+"""Sizes that make a problem larger without changing its kind, the usual one first."""
+FACTOR = 4
+"""How much larger a problem is proposed to be."""
+MOST_NAMES = 3
+"""Tensors that the table lists for a level."""
+
+
+def bounds_words(result: RunResult) -> str:
+    """Where the time lies between everything overlapping and nothing."""
+    lower, upper = seconds(result.bounds.lower_s), seconds(result.bounds.upper_s)
+    return f"{lower} if all parts overlapped, {upper} if none did"
+
+
+def longest_part(result: RunResult, usual: str) -> tuple[str, float]:
+    """What most cycles went to, and its share of all; the usual part where nothing took any."""
+    together = summed(result.attribution)
+    (_, part), cycles = next(iter(together.items()), ((BUSY, usual), 0))
+    return part, cycles / sum(together.values()) if together else 0.0
+
+
+def stream_bounds(result: RunResult, share: float, mapped: float) -> dict[str, tuple[str, str]]:
+    """Kind of bound and words, by part, of cells that operands stream through; `mapped` is the share of them in use."""
+    array, source = result.work.use["array"], main_memory(result)
+    filled = "What it still waits for is in the table; beyond that, only a larger or faster array would help."
+    if mapped < FILLED:
+        filled = "Tiles that fill the array, or a smaller array, would use it better."
+    return {
+        "array": (
+            "compute",
+            f"Bound by the array: values stream into it {percent(share, 1)} of the time, and {percent(mapped, 1)} of "
+            f"its {array['rows']} x {array['columns']} cells have something to multiply. {filled}",
+        ),
+        "weights": (
+            "bandwidth",
+            f"Bound by weights: the array waits for them to come from {source}. A larger batch uses each weight more "
+            "often.",
+        ),
+        "inputs": (
+            "bandwidth",
+            f"Bound by inputs: the array waits for them to come from {source}. Larger tiles, or keeping them on the "
+            "chip, would move fewer bytes.",
+        ),
+    }
+
+
+def main_memory(result: RunResult) -> str:
+    """``dram (34 GB/s)``."""
+    dram = dram_of(result)
+    return f"{dram['name']} ({dram['bandwidth'] or 'no limit'})"
+
+
+def dram_of(result: RunResult) -> Mapping[str, Any]:
+    """The main memory of the machine, as its file says it."""
+    found: Mapping[str, Any] = next(lv for lv in result.resolved.machine["memory"] if lv["kind"] == "dram")
+    return found
+
+
+def without_limit(level: str) -> Advice:
+    """To see whether a level is what holds a run up."""
+    return Advice((), (f"{level}.bandwidth=inf",), f"how fast it would be if {level} kept up")
+
+
+def factors(rows: Sequence[tuple[str, float]]) -> Table:
+    """The factors between the peak and what was reached."""
+    shown = tuple((name, percent(share, 1), bar(share, 24)) for name, share in rows)
+    return Table(("share of the peak", "", ""), shown, (0, 2))
+
+
+def pass_table(result: RunResult, loop: str, tiles: str, most: int | None = None) -> Table:
+    """Each loop or layer on the array: which unit did it, in which tiles, in which order."""
+    passes = result.work.use["array"]["passes"]
+    rows = [
+        (each["name"], each["unit"], f"{each['tiles']:,}", tile_words(each), each["order"]) for each in passes[:most]
+    ]
+    if len(passes) > len(rows):
+        rows.append((f"and {len(passes) - len(rows)} more", "", "", "", ""))
+    return Table((loop, "unit", tiles, "of", "order"), tuple(rows), (0, 1, 3, 4))
+
+
+def tile_words(each: Mapping[str, Any]) -> str:
+    """``m 128 x n 64``."""
+    return " x ".join(f"{name} {size}" for name, size in each["tile"].items())
+
+
+def per_byte(result: RunResult, level: str) -> str:
+    """Operations for each byte that a level exchanges with the one above; nothing where it moves none."""
+    value = result.intensity.levels[level]
+    return "" if value is None else digits(value)
+
+
+def choices_read(machine: MachineSpec, result: RunResult) -> dict[str, object]:
+    """What a schedule chose and the target reads, as it is typed; without loops of a core that mean nothing to it."""
+    workload = result.resolved.workload
+    found = {}
+    for name, knob in find_target(machine).reads(workload_of(result)).items():
+        value = _chosen(name, knob, workload)
+        if value is not None and (knob.group == "schedule" or str(value) != knob.default):
+            found[name] = value
+    return found
+
+
+def _chosen(name: str, knob: Knob, workload: Mapping[str, Any]) -> object:
+    """The value of a choice in the group of a workload that keeps it; None where nobody chose."""
+    group = workload.get(knob.group, {})
+    if knob.group == "choices":
+        return next((group[each] for each in (name, *knob.also) if each in group), None)
+    value: Any = group
+    for part in name.removeprefix(f"{knob.group}.").split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if value == "auto" else value
+
+
+def larger(sizes: Mapping[str, object]) -> tuple[str, str] | None:
+    """The size to type for a problem with more work in it; None where there is no number to raise."""
+    numbers = {name: size for name, size in sizes.items() if isinstance(size, int) and not isinstance(size, bool)}
+    name = next((each for each in (*GROWS, *numbers) if each in numbers), None)
+    return None if name is None else (name, str(FACTOR * numbers[name]))
+
+
+def scratchpad_levels(result: RunResult, homes: Mapping[str, str]) -> Table:
+    """Traffic on the array's side of each level and on the other one; `homes` say in which level a tensor lies."""
+    rows = []
+    for name, counts in result.memory.items():
+        here = _few([tensor for tensor, level in homes.items() if level == name])
+        near, entered, left = "", counts.bytes_written, counts.bytes_read
+        if isinstance(counts, ScratchpadCounters):
+            near = data(bytes_moved(counts))
+            entered, left = counts.bytes_filled, counts.bytes_drained
+        rows.append((name, near, data(entered), data(left), here, per_byte(result, name)))
+    return Table(("level", "traffic of the array", "moved in", "moved out", "holds", "op/byte"), tuple(rows))
+
+
+def tensor_traffic(result: RunResult, homes: Mapping[str, str] | None = None) -> Table:
+    """Elements of each tensor that went to and from main memory, how often each of its own did, and its home level."""
+    rows = []
+    for name, facts in result.tensors.items():
+        moved = facts.loads + facts.stores
+        often = f"{moved / facts.elements:.2f}" if facts.elements else ""
+        counts = (f"{facts.elements:,}", f"{facts.loads:,}", f"{facts.stores:,}")
+        rows.append((name, *counts, often, *([homes.get(name, "")] if homes is not None else [])))
+    columns = ("tensor", "elements", "loaded", "stored", "times")
+    return Table(columns, tuple(rows)) if homes is None else Table((*columns, "lies in"), tuple(rows), (0, 5))
+
+
+def _few(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:MOST_NAMES])} and {more} more"

@@ -20,7 +20,7 @@ from hwsim.cli.arguments import with_plot_name
 from hwsim.cli.console import err, make_safe, out, print_error, styled
 from hwsim.errors import HwsimError, InputError
 from hwsim.files import forget_inputs
-from hwsim.text import HIDDEN, visible
+from hwsim.units import HIDDEN, visible
 
 INTERRUPTED = 130
 _MOST_SAID = 200

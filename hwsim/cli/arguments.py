@@ -214,7 +214,7 @@ def _parameters(machine: str, workload: str, typed: Sequence[str], incomplete: s
     """Sizes and the like, and what the machine reads of the schedule; after the `=`, its values."""
     from hwsim.catalog import load_machine, load_workload
     from hwsim.spec.fields import literals
-    from hwsim.spec.parameters import parameter_keys, with_parameters
+    from hwsim.spec.variant import parameter_keys, with_parameters
     from hwsim.target import find_target
 
     words = dict(word.split("=", 1) for word in typed if ".." not in word and "," not in word)

@@ -117,7 +117,7 @@ def _is_lesson(path: Path) -> bool:
 
 def _check_table(path: Path) -> Verdict:
     from hwsim.catalog import load_energy_table, load_energy_table_file, shown
-    from hwsim.spec.prices import resolve_table
+    from hwsim.energy import resolve_table
 
     resolve_table(load_energy_table_file(path), load_energy_table)
     return Verdict(shown(path), "table of energy prices", (), ())

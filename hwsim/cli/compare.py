@@ -16,7 +16,7 @@ from hwsim.cli.console import err, make_table, out, screen, styled, wrapped
 from hwsim.errors import HwsimError, InputError
 from hwsim.record import ALIKE, ALIKE_WORDS, NEVER_MARK, NEVER_WORDS, within_bars
 from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, throughput, write
-from hwsim.text import counted, digits, format_title, percent, rate, ratio
+from hwsim.units import counted, digits, format_title, percent, rate, ratio
 
 if TYPE_CHECKING:
     from rich.table import Table

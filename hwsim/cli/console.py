@@ -24,7 +24,7 @@ from rich.text import Text
 
 from hwsim.files import write_text
 from hwsim.record import finite
-from hwsim.text import HIDDEN, visible
+from hwsim.units import HIDDEN, visible
 
 if TYPE_CHECKING:
     from hwsim.target import Line

@@ -11,7 +11,7 @@ from hwsim.cli.arguments import check_output, spinner
 from hwsim.cli.console import make_table, print_body, print_json, screen, styled, wrapped
 from hwsim.cli.run import formula_table, print_head, stage_table, why_table
 from hwsim.errors import InputError
-from hwsim.text import bar, data, digits, joules, percent, seconds
+from hwsim.units import bar, data, digits, joules, percent, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from hwsim.cli.arguments import check_place, spinner, store_files
 from hwsim.cli.console import err, json_text, out, print_chunk, says_everything
 from hwsim.errors import InputError
 from hwsim.files import write_text, written
-from hwsim.text import csv_cell
+from hwsim.units import csv_cell
 
 if TYPE_CHECKING:
     from hwsim.engine.outcome import Span

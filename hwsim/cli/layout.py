@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hwsim.cli.arguments import Output, pairs
 from hwsim.cli.console import make_table, screen, styled, wrapped
 from hwsim.errors import CapacityError, InputError
-from hwsim.text import counted, data, digits, joules, percent, seconds
+from hwsim.units import counted, data, digits, joules, percent, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console

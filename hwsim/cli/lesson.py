@@ -11,7 +11,7 @@ import typer
 from hwsim.cli.arguments import JsonFile, PlotFile, check_output, spinner
 from hwsim.cli.console import draw_table, err, out, print_plain, screen, styled, wrapped
 from hwsim.errors import CheckFailedError, InputError
-from hwsim.text import bar, counted
+from hwsim.units import bar, counted
 
 if TYPE_CHECKING:
     from rich.console import Console

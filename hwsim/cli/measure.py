@@ -15,7 +15,7 @@ from hwsim.cli.arguments import JsonFile, PlotFile, check_output, check_place, p
 from hwsim.cli.console import bars, make_table, out, styled
 from hwsim.errors import InputError
 from hwsim.files import write_text
-from hwsim.text import digits, seconds
+from hwsim.units import digits, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

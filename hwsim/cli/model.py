@@ -13,7 +13,7 @@ from hwsim.cli.console import err, out, print_body, print_plain, screen, styled,
 from hwsim.cli.run import next_command, remember
 from hwsim.errors import InputError
 from hwsim.files import write_text
-from hwsim.text import counted, data, joules, percent, rate, seconds, short, watts
+from hwsim.units import counted, data, joules, percent, rate, seconds, short, watts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +70,7 @@ def model_command(
     from hwsim.models.load import load_model
     from hwsim.models.run import run_phases, summed
     from hwsim.ops.model import ModelWorkload
-    from hwsim.spec.parameters import with_parameters
+    from hwsim.spec.variant import with_parameters
     from hwsim.systems.spec import is_system
 
     name, machine, parameters = _sorted(words)

@@ -22,7 +22,7 @@ from hwsim.energy import STATIC
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
 from hwsim.files import note_input, private_folders, read_file, why_none, write_text
 from hwsim.results.metrics import shown, write
-from hwsim.text import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts
+from hwsim.units import bar, digits, format_title, joule_seconds, joules, percent, ratio, seconds, short, watts
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,7 +15,7 @@ import typer
 from hwsim.cli.arguments import JsonFile, PlotFile, check_output, pairs
 from hwsim.cli.console import err, make_table, screen, styled, wrapped
 from hwsim.errors import InputError
-from hwsim.text import counted, data, digits, joules, percent, rate, seconds
+from hwsim.units import counted, data, digits, joules, percent, rate, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console

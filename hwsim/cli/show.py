@@ -15,7 +15,7 @@ import typer
 from hwsim.cli.arguments import Settings, check_output, machine_completion
 from hwsim.cli.console import make_table, out, print_json, print_plain, styled, titled_table
 from hwsim.errors import InputError
-from hwsim.text import digits, rate
+from hwsim.units import digits, rate
 
 if TYPE_CHECKING:
     from hwsim.catalog import Kind
@@ -208,7 +208,7 @@ def _print_together(system: SystemSpec) -> None:
     from hwsim.cli.compare import probes
     from hwsim.results.plot.run import make_roofline
     from hwsim.systems.spec import device_of
-    from hwsim.text import data
+    from hwsim.units import data
 
     if system.machine not in machine_names():
         out().print(f"there is no machine {system.machine} yet: collectives can be asked for, models cannot")

@@ -31,7 +31,7 @@ from hwsim.cli.console import bars, err, make_table, screen, styled
 from hwsim.errors import InputError
 from hwsim.record import ALIKE, NEVER_COMPARED
 from hwsim.results.metrics import THROUGHPUT, TRAFFIC, about, ends_of, shown, throughput, write
-from hwsim.text import counted, digits, ratio
+from hwsim.units import counted, digits, ratio
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,7 +14,7 @@ from hwsim.cli.arguments import JsonFile, Settings, check_output, pairs, parse_w
 from hwsim.cli.console import make_table, screen, styled, wrapped
 from hwsim.errors import InputError
 from hwsim.result import bytes_moved
-from hwsim.text import counted, data, joules, percent, ratio, seconds
+from hwsim.units import counted, data, joules, percent, ratio, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console

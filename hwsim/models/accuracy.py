@@ -26,7 +26,7 @@ from hwsim.models.load import frozen
 from hwsim.numerics.format import Array
 from hwsim.numerics.quantize import NumericReport, measure
 from hwsim.ops.model import ModelWorkload
-from hwsim.text import data as shown_bytes
+from hwsim.units import data as shown_bytes
 
 TOKENS = 16
 LONGEST_VOCABULARY, MOST_EXPERTS, MOST_REPEATS = 2048, 8, 2

@@ -32,7 +32,7 @@ from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.results.plot.timeline import PowerBin
 from hwsim.spec.machine import MachineSpec
 from hwsim.target import MACHINES, Advice, Bound, Details, Line, Section, Table, Why
-from hwsim.text import data, digits, joules, percent, seconds
+from hwsim.units import data, digits, joules, percent, seconds
 
 MOST_SAMPLES = 3
 """Lengths at which a step of a long answer is priced; between them its time is close to a parabola."""

@@ -20,7 +20,7 @@ from typing import Any
 from hwsim.errors import InputError
 from hwsim.models.layers import Data
 from hwsim.models.traced import Shape, Traced, plain
-from hwsim.text import data as shown_bytes
+from hwsim.units import data as shown_bytes
 
 MOST_GRAPH_BYTES = 64_000_000
 """Of the graph alone; weights may be as large as they are."""

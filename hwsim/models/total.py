@@ -36,7 +36,7 @@ from hwsim.results.explanation import NO_MATH
 from hwsim.results.explanation import explain as explain_kernel
 from hwsim.spec.fields import as_data
 from hwsim.target import ARROW, ComparedPart, find_target
-from hwsim.text import data
+from hwsim.units import data
 
 if TYPE_CHECKING:
     from hwsim.models.accuracy import Accuracy

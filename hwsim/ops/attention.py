@@ -17,13 +17,11 @@ from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.attention_shape import AttentionShape, HeadLayout, Room, scratch_bytes
 from hwsim.ops.norm import in_vectors
-from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan
 from hwsim.program.operation import Measured, Operation, Operator, Parameter, operation, wide_format
-from hwsim.program.tiling import LoopCuts
-from hwsim.spec.base import Extent, ParallelSchedule, Spec
-from hwsim.units import Bytes
+from hwsim.program.tiling import Group, LoopCuts
+from hwsim.spec.base import Bytes, Extent, ParallelSchedule, Spec
 
 # Statements ----------------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,7 @@ from hwsim.numerics.quantize import ScaledFormat, measure
 from hwsim.program.chain_workload import ChainStep, ChainWorkload, Rewrite
 from hwsim.program.graph import Columns, Derived, Graph, Node, is_elementwise, make_graph, within_epilogues
 from hwsim.program.kernel import MOST, Rounding, Setting, joined, make_rounding, storing_error
-from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.operator import tensor_format, weight_format
+from hwsim.program.loop_kernel import LoopKernel, tensor_format, weight_format
 from hwsim.program.tensors import Storage
 from hwsim.trace.nest import MAX_ACCESSES
 

@@ -31,8 +31,8 @@ from hwsim.ops.conv_schedule import (
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.contraction import ConvShape
 from hwsim.program.kernel import MOST, Setting
+from hwsim.program.loop_kernel import OperatorKernel, OperatorRun, need_floats
 from hwsim.program.operation import OPERATIONS, Operation, Operator, Parameter
-from hwsim.program.operator import OperatorKernel, OperatorRun, need_floats
 from hwsim.program.tensors import make_input
 from hwsim.spec.base import Extent, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec

@@ -32,14 +32,12 @@ from hwsim.ops.conv_transform import (
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.bind import Program, bind
 from hwsim.program.contraction import ConvShape
-from hwsim.program.group import Group, needs_floats
 from hwsim.program.kernel import MOST, Formula, Rounding, Setting
-from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loop_kernel import LoopKernel, Names, OperatorKernel, OperatorRun, need_floats
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand, first_shared
 from hwsim.program.operation import Operation, Operator
-from hwsim.program.operator import Names, OperatorKernel, OperatorRun, need_floats
 from hwsim.program.statement import all_statements, parse_statements
-from hwsim.program.tiling import LoopCuts, fit_plan
+from hwsim.program.tiling import Group, LoopCuts, fit_plan, needs_floats
 
 MOST_TILES = 2048
 """Around an epilogue that is done tile by tile, not more tiles than this are told apart."""

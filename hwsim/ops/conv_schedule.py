@@ -14,10 +14,10 @@ from hwsim.numerics.format import Format, find_format
 from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.contraction import ConvShape, Pair, conv_problem
 from hwsim.program.kernel import Formula, Setting
-from hwsim.spec.base import Extent, IndexName, ParallelSchedule, Spec
+from hwsim.spec.base import Bytes, Extent, IndexName, ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.trace.nest import Size
-from hwsim.units import Bytes, format_bytes
+from hwsim.units import format_bytes
 
 ImageLayout = Literal["nchw", "nhwc"]
 WeightLayout = Literal["oihw", "ohwi", "hwio"]

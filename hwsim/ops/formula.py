@@ -34,12 +34,11 @@ from hwsim.numerics.format import Array, find_format
 from hwsim.program import operation as core
 from hwsim.program.bind import Program, bind, statement_indices
 from hwsim.program.expression import FUNCTIONS, Affine, Apply, Element, Expr, IndexValue, Local, Number, is_cast
-from hwsim.program.group import Group
 from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
 from hwsim.program.operation import OPERATIONS, Operation, Operator, OwnOperation
 from hwsim.program.statement import Line, Statement, TileBlock, parse_statements
-from hwsim.program.tiling import LoopCuts
+from hwsim.program.tiling import Group, LoopCuts
 from hwsim.spec.base import Extent, IndexName, ParallelSchedule, Spec, TensorName
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.workload import WorkloadSpec

@@ -16,11 +16,10 @@ from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.conv_operator import as_operation
 from hwsim.ops.conv_schedule import EPSILON, ImageLayout, ordered
-from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan, Operand, first_shared
 from hwsim.program.operation import Measured, Operator, Parameter, operation
-from hwsim.program.tiling import LoopCuts, fit_plan
+from hwsim.program.tiling import Group, LoopCuts, fit_plan
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
 

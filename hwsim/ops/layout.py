@@ -12,12 +12,11 @@ from pydantic import Field
 from hwsim.numerics.format import Array, Format, find_format
 from hwsim.ops.norm import RowSchedule, row_by_row
 from hwsim.ops.pointwise import MatrixSizes, VectorSchedule
-from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
 from hwsim.program.operation import Operator, Parameter, operation
-from hwsim.program.tiling import LoopCuts
+from hwsim.program.tiling import Group, LoopCuts
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
 

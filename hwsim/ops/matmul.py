@@ -14,12 +14,11 @@ from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.program.bind import statement_indices
 from hwsim.program.evaluate import Product, find_product
-from hwsim.program.group import Group
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopOperation, LoopPlan, Operand
 from hwsim.program.operation import Operator, Parameter, operation
 from hwsim.program.tensors import Storage
-from hwsim.program.tiling import LoopCuts
+from hwsim.program.tiling import Group, LoopCuts
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
 # Sizes and schedules -------------------------------------------------------------------------------------------------

@@ -15,11 +15,10 @@ from pydantic import Field
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array, Format
 from hwsim.ops.pointwise import MatrixSizes
-from hwsim.program.group import flops_of
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.loops import LoopPlan
 from hwsim.program.operation import Measured, Operation, Operator, Parameter, operation
-from hwsim.program.tiling import AxisView, LoopCuts
+from hwsim.program.tiling import AxisView, LoopCuts, flops_of
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 from hwsim.trace.nest import Instructions
 

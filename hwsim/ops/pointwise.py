@@ -17,9 +17,9 @@ from pydantic import Field, model_validator
 
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array, Format
-from hwsim.program.group import flops_of
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Operation, Operator, OwnOperation, Parameter, operation
+from hwsim.program.tiling import flops_of
 from hwsim.spec.base import Extent, Name, ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.workload import WorkloadSpec

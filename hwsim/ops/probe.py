@@ -14,11 +14,10 @@ from hwsim.ops.reduce import ArraySizes
 from hwsim.program.kernel import Formula, Kernel, OutputBlock, Setting, Stage, Step
 from hwsim.program.loop_kernel import LoopKernel, at, part
 from hwsim.program.loops import LoopPlan, Ranges
-from hwsim.spec.base import Extent, NoSchedule, ParallelSchedule, Spec
+from hwsim.spec.base import Bytes, Extent, NoSchedule, ParallelSchedule, Spec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.trace.nest import Access, Chain, Instructions, Nest, OffsetTable, Work
 from hwsim.trace.view import TensorView
-from hwsim.units import Bytes
 
 POINTER_BYTES = 8
 

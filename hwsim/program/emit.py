@@ -29,12 +29,22 @@ from hwsim.program.evaluate import (
     window,
 )
 from hwsim.program.expression import Affine, Apply, Element, Expr, IndexValue, Local, mapped, walk
-from hwsim.program.group import Group, GroupLine, all_groups, make_groups
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, LoopPlan, Operand, Range, Ranges, TileLoop, all_loops, gather
 from hwsim.program.statement import Statement, TileBlock, all_statements
 from hwsim.program.tensors import AxisStep
-from hwsim.program.tiling import AxisView, LoopCuts, Place, Private, TileEdge, count_registers
+from hwsim.program.tiling import (
+    AxisView,
+    Group,
+    GroupLine,
+    LoopCuts,
+    Place,
+    Private,
+    TileEdge,
+    all_groups,
+    count_registers,
+    make_groups,
+)
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
 

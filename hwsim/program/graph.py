@@ -21,11 +21,10 @@ from hwsim.numerics.format import Array
 from hwsim.program.bind import Program, plus, reduced_indices, times
 from hwsim.program.chain_workload import ChainStep, ChainWorkload
 from hwsim.program.expression import Affine, Element, Expr, IndexValue, Local, mapped
-from hwsim.program.group import all_groups, make_groups
 from hwsim.program.operation import Operator
 from hwsim.program.statement import Line, Statement, TileBlock
-from hwsim.program.tiling import AxisView
-from hwsim.text import counted
+from hwsim.program.tiling import AxisView, all_groups, make_groups
+from hwsim.units import counted
 
 
 def is_elementwise(operator: Operator) -> bool:

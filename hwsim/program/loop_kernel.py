@@ -4,19 +4,25 @@ This is what most kernels are made of, and what a kernel of your own starts from
 `add_input` and `add_result`, say with `at` which index moves along which axis, describe each loop with `make_loop` and
 `add` it. Loops that run tile by tile, one after the other in each tile, are put into a `TileLoop` first; where a loop
 needs what all cores have computed before, `begin_phase` lets them wait for each other.
+
+From a workload to its kernel: the ports of an operator, and the kernel of one operator alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.numerics.format import Array, Format
-from hwsim.program.kernel import OutputBlock, Setting, Stage, Step
+from hwsim.numerics.datapath import WEIGHT_ONLY, Datapath, SumRule, find_datapath
+from hwsim.numerics.format import FORMATS, Array, Format, find_format
+from hwsim.numerics.quantize import ScaledFormat, can_be_scaled_integers, with_scales
+from hwsim.program.kernel import MOST, Formula, Kernel, Numbers, OutputBlock, Setting, Stage, Step, storing_error
 from hwsim.program.loops import (
     Compute,
     Item,
@@ -38,10 +44,14 @@ from hwsim.program.loops import (
     unit_of,
     walk,
 )
-from hwsim.program.tensors import TensorKernel
-from hwsim.spec.base import ParallelSchedule
+from hwsim.program.tensors import PLAIN, Storage, TensorKernel, load_inputs
+from hwsim.spec.base import FormatSpec, ParallelSchedule
+from hwsim.spec.workload import WorkloadSpec
 from hwsim.trace.nest import MAX_ACCESSES, Chain, Instructions, Nest, Size, Work
 from hwsim.trace.view import TensorView
+
+if TYPE_CHECKING:
+    from hwsim.program.operation import Operator
 
 NOTHING = Instructions()
 
@@ -375,3 +385,222 @@ def template_key(loop: Loop, ranges: Ranges) -> tuple[object, ...]:
     looked_up = (ranges[operand.gather.index][0] for operand in operands if operand.gather is not None)
     resumed = is_resumed(loop.operation, ranges)
     return (id(loop), resumed, *(extent for _, extent in ranges.values()), *places, *looked_up)
+
+
+Names = Mapping[str, str]
+"""The tensor of the kernel behind each port of an operator."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor that an operator reads or writes."""
+
+    name: str
+    shape: tuple[int, ...]
+    halo: tuple[int, ...] = ()
+    """Zeros around it that the operator reads too, so many on each side of each axis: the padding of a convolution."""
+    wide: bool = False
+    """Whether it holds sums, in the format that a sum of products is kept in."""
+    positive: bool = False
+    """Whether random values must not be negative: variances, and sums that must not cancel."""
+    below: int = 0
+    """For positions in a table: they are whole numbers from 0 up to this."""
+    over: str = ""
+    """The input whose memory an output takes when the operator runs alone: an update in place."""
+    fmt: str = ""
+    """Its number format, where that is neither the format of the tensors nor that of sums."""
+
+
+@dataclass(frozen=True)
+class OperatorRun:
+    """How an operator runs alone: name, precision, cores, and the values that the user gives."""
+
+    name: str
+    precision: str | FormatSpec
+    parallel: ParallelSchedule
+    given: Mapping[str, Array] = field(default_factory=dict)
+
+
+class OperatorKernel(LoopKernel):
+    """A kernel of one operator, whose tensors are called as its ports are."""
+
+    def __init__(self, operator: Operator, run: OperatorRun, setting: Setting) -> None:
+        super().__init__(run.name, tensor_format(run.precision, operator.weights), setting, run.parallel, run.given)
+        self.operator = operator
+        self._factors, self._weights = operator.factors, operator.weights
+        self.reads = operator.reads
+        self.sum_fmt = self.find_sum_format()
+        if isinstance(self.fmt, ScaledFormat) and self._factors:
+            base, numbers = self.fmt.base, setting.numbers
+            Datapath(base, base, find_format(numbers.accumulate or base.sum_name), numbers.chunk)  # or an error
+        self.weight_fmt = weight_format(run.precision, setting.numbers)
+        """The format of weights, where it is not that of the tensors."""
+        _check_given(operator.inputs, run.given)
+        storage = operator.storage(setting.lanes)
+        for port in operator.inputs:
+            self.add_input(
+                port.name, *port.shape, halo=port.halo, positive=port.positive, fmt=self._format_of(port),
+                below=port.below, storage=self._stored_as(port, storage.get(port.name, PLAIN)),
+            )  # fmt: skip
+        if setting.math:
+            for name, values in operator.follow(self.arrays).items():
+                if name not in run.given:
+                    self.arrays[name][...] = self.formats[name].store(values)
+        self._names = {port.name: port.over or port.name for port in (*operator.inputs, *operator.outputs)}
+        for name, shape in operator.before_results.items():
+            self.add_scratch(name, *shape)
+        for port in operator.outputs:
+            if not port.over:
+                kept = storage.get(port.name, PLAIN)
+                self.add_result(port.name, *port.shape, fmt=self._format_of(port), halo=port.halo, storage=kept)
+        updated = [port.over for port in operator.outputs if port.over] if setting.math else []
+        self._before = {name: self.arrays[name].copy() for name in updated}
+        self.results = [self._names[port.name] for port in operator.outputs]
+        self.registers_needed = operator.registers_needed
+        operator.emit(self, self._names)
+        for phase in self.program:
+            phase.operator, phase.names = operator, self._names
+
+    @property
+    def tolerance(self) -> float:
+        turned = storing_error(self.fmt) if self.turned else 0.0
+        return min(MOST, self.operator.tolerance(self.rounding) + turned)
+
+    def formulas(self) -> tuple[Formula, ...]:
+        return self.operator.formulas(self.setting, self.fmt)
+
+    def answers(self) -> Iterator[tuple[str, Array, Array]]:
+        self._need_math("answer")
+        references = self._references()
+        for port in self.operator.outputs:
+            yield port.name, self.arrays[self._names[port.name]], references[port.name]
+
+    def _format_of(self, port: Port) -> Format:
+        if port.fmt:
+            return find_format(port.fmt)
+        if self.weight_fmt is not None and port.name in self._weights:
+            return self.weight_fmt
+        return self.sum_fmt if port.wide else self.fmt
+
+    def _stored_as(self, port: Port, storage: Storage) -> Storage:
+        """With the axis along which scales run: that of the products which read the tensor."""
+        if self.weight_fmt is not None and port.name in self._weights:
+            return replace(storage, along=self._weights[port.name], apart=True)
+        if port.name not in self._factors or port.wide or port.fmt:
+            return storage
+        return replace(storage, along=self._factors[port.name], apart=isinstance(self.fmt, ScaledFormat))
+
+    def _reference(self) -> Array:
+        return self._references()[self.operator.outputs[-1].name]
+
+    def _references(self) -> dict[str, Array]:
+        inputs = {port.name: self.arrays[port.name] for port in self.operator.inputs} | self._before
+        return self.operator.reference({name: values.astype(np.float64) for name, values in inputs.items()})
+
+
+def _check_given(ports: Sequence[Port], given: Mapping[str, Array]) -> None:
+    """Several tensors that do not fit are named together: which of them is wrong, the user knows."""
+    own = [port for port in ports if port.name in given]
+    if len(own) > 1 and any(np.shape(given[port.name]) != port.shape for port in own):
+        found = " and ".join(f"{port.name} has shape {np.shape(given[port.name])}" for port in own)
+        raise ShapeError(f"{found}; the sizes of the workload need {' and '.join(str(port.shape) for port in own)}")
+
+
+def tensor_format(precision: str | FormatSpec, weights: Collection[str]) -> Format:
+    """The format of tensors in a precision: of activations, where it is one for weights and there are some."""
+    found = WEIGHT_ONLY.get(precision) if isinstance(precision, str) else None
+    return find_format(precision if found is None or not weights else found.activations)
+
+
+def weight_format(precision: str | FormatSpec, numbers: Numbers) -> Format | None:
+    """The format of weights in a precision that stores them more narrowly than the rest; None in any other."""
+    found = WEIGHT_ONLY.get(precision) if isinstance(precision, str) else None
+    if found is None:
+        return None
+    if numbers.scale != "none":
+        raise InputError(f"scale: {precision} has its own scales, one per {found.scale} of weights; leave it out")
+    return with_scales(find_format(found.weights), found.scale, found.block)
+
+
+def need_floats(name: str, fmt: Format) -> None:
+    """Roots, quotients and means have no meaning in whole numbers."""
+    if fmt.is_integer:
+        usable = ", ".join(each.name for each in FORMATS.values() if not each.is_integer)
+        raise InputError(
+            f"{name} cannot be computed in {fmt.name}: precision must be one of {usable}; or whole numbers stand for "
+            "fractions by a scale: scale=tensor"
+        )
+
+
+Inputs = Mapping[str, Array] | None
+
+
+def build_kernel(
+    workload: WorkloadSpec,
+    *,
+    seed: int = 0,
+    lanes: int = 1,
+    cores: int = 1,
+    math: bool = True,
+    line_bytes: int = 64,
+    inputs: Inputs = None,
+    compute: str = "",
+    sums: SumRule | None = None,
+    align: int | None = None,
+) -> Kernel:
+    """The kernel of a workload, for a machine with `lanes` elements in a vector and `cores` cores.
+
+    `inputs` replaces random tensors by given ones, by name. `compute` is the format that arithmetic runs in, where that
+    is not the format of the tensors; `sums` is how the machine keeps sums in it, where the workload does not say;
+    with `align` every tensor begins at a multiple of so many bytes.
+    """
+    if workload.operation is None:
+        raise InputError(f"there is no kernel for op '{workload.op}'")
+    given: dict[str, Any] = {"seed": seed, "lanes": lanes, "cores": cores, "math": math, "line_bytes": line_bytes}
+    given |= {"compute": compute, "sums": sums, "align": align}
+    if inputs is None and workload.inputs:
+        inputs = load_inputs(workload.inputs)
+    if workload.scale is None:
+        return build_kernel(with_usual_scale(workload, inputs), **given, inputs=inputs)
+    if workload.scale == "auto":
+        tried = workload.model_copy(update={"scale": "tensor"})
+        with suppress(InputError):
+            return build_kernel(tried, **given, inputs=inputs)
+        return build_kernel(workload.model_copy(update={"scale": "none"}), **given, inputs=inputs)
+    own = Numbers(workload.accumulate, workload.chunk, workload.scale, workload.scale_block, workload.distribution)
+    numbers = own
+    if sums is not None:
+        accumulate, chunk = own.accumulate or sums.accumulate, own.chunk or sums.chunk
+        numbers = replace(own, accumulate=accumulate, chunk=chunk, at_tiles=sums.at_tiles)
+    kernel: Kernel = workload.operation.kernel(
+        workload, Setting(seed, lanes, cores, math, line_bytes, numbers, compute, align), inputs
+    )
+    unread = [name for name in own.asked() if name not in kernel.reads]
+    if unread:
+        raise InputError(f"{unread[0]} means nothing to op '{workload.op}'; leave it out")
+    return kernel
+
+
+def with_usual_scale(workload: WorkloadSpec, inputs: Inputs = None) -> WorkloadSpec:
+    """Where nobody chose: integers stand for fractions by a scale for each tensor, if the operation can have scales.
+
+    What an operation does not compute in whole numbers stays refused: then another format is the better choice.
+    """
+    if workload.scale is not None:
+        return workload
+    plain = workload.model_copy(update={"scale": "none"})
+    if inputs or workload.inputs or not can_be_scaled_integers(find_datapath(workload.precision).a):
+        return plain
+    scaled = workload.model_copy(update={"scale": "tensor"})
+    try:
+        build_kernel(plain, math=False)
+        build_kernel(scaled, math=False)
+    except InputError:
+        return plain
+    return scaled
+
+
+def exact_kernel(workload: WorkloadSpec, *, seed: int = 0, inputs: Inputs = None) -> Kernel:
+    """The same workload in float64, with its inputs as they were before any rounding: for its reference."""
+    plain = {"precision": "fp64", "accumulate": None, "chunk": None, "scale": "none"}
+    return build_kernel(workload.model_copy(update=plain), seed=seed, inputs=inputs)

@@ -34,14 +34,12 @@ from hwsim.program.contraction import ConvView, find_convolution
 from hwsim.program.emit import Emitter
 from hwsim.program.evaluate import find_product
 from hwsim.program.expression import Apply, Element, Expr
-from hwsim.program.group import Group, GroupLine, all_groups, make_groups, needs_floats
 from hwsim.program.kernel import Formula, Kernel, Rounding, Setting, storing_error, sum_pieces
-from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loop_kernel import LoopKernel, Names, OperatorKernel, OperatorRun, Port, need_floats
 from hwsim.program.loops import LoopPlan
-from hwsim.program.operator import Names, OperatorKernel, OperatorRun, Port, need_floats
 from hwsim.program.statement import Line, Statement, TileBlock, all_statements, parse_statements
 from hwsim.program.tensors import Storage
-from hwsim.program.tiling import AxisView, LoopCuts
+from hwsim.program.tiling import AxisView, Group, GroupLine, LoopCuts, all_groups, make_groups, needs_floats
 from hwsim.spec.base import ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.workload import WorkloadSpec, import_home, import_operations

@@ -41,7 +41,7 @@ from hwsim.numerics.quantize import (
     with_losses,
 )
 from hwsim.program.kernel import Kernel, rows_of
-from hwsim.program.operator import exact_kernel
+from hwsim.program.loop_kernel import exact_kernel
 from hwsim.record import NEVER_MARK, ErrorBar
 from hwsim.result import (
     Counts,
@@ -63,7 +63,7 @@ from hwsim.spec.fields import as_data
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 from hwsim.spec.workload import WorkloadSpec, workload_model
 from hwsim.target import Why, find_target
-from hwsim.text import data, percent, rate
+from hwsim.units import data, percent, rate
 
 NO_MATH = "ran without math: the answer was not computed, so it could not be checked"
 

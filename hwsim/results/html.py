@@ -21,7 +21,7 @@ from hwsim.results.plot.diagram import as_svg, draw_machine
 from hwsim.results.plot.style import LOOKS, look_of, series_looks
 from hwsim.results.plot.timeline import assign_lanes, joined
 from hwsim.spec.fields import as_yaml
-from hwsim.text import data, digits, joules, percent, seconds, short, watts
+from hwsim.units import data, digits, joules, percent, seconds, short, watts
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from hwsim.energy import MEMORY, Entry
 from hwsim.engine.outcome import Outcome, Throttle
 from hwsim.result import RunResult
-from hwsim.text import csv_cell, data, digits, joule_seconds, joules, percent, rate, seconds, short, watts
-from hwsim.units import format_frequency
+from hwsim.units import (
+    csv_cell,
+    data,
+    digits,
+    format_frequency,
+    joule_seconds,
+    joules,
+    percent,
+    rate,
+    seconds,
+    short,
+    watts,
+)
 
 if TYPE_CHECKING:
     from hwsim.memory.counters import CacheCounters

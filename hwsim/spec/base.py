@@ -1,4 +1,4 @@
-"""What all parts of a file have in common: closed specs, names, number formats, limits of counts, shared loops.
+"""What all parts of a file have in common: closed specs, names, numbers with units, formats, limits, shared loops.
 
     count: Units = Field(1, description="Number of cores.")
 
@@ -9,7 +9,9 @@ or would be simulated for longer than anybody waits.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -18,17 +20,53 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
     StringConstraints,
     ValidationError,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from hwsim.units import (
+    Bandwidth,
+    EnergyPrice,
+    Latency,
+    format_bytes,
+    format_frequency,
+    parse_bandwidth,
+    parse_bytes,
+    parse_energy,
+    parse_frequency,
+    parse_latency,
+    parse_length,
+    parse_power,
+    plain,
+)
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=80)]
 """Names of machines, levels, units and clocks: lower case, as paths such as ``l1.size`` are made of them."""
+
+
+def _quantity(parse: Callable[[Any], Any], render: Callable[[Any], str], *examples: str) -> tuple[Any, ...]:
+    return (
+        PlainValidator(parse),
+        PlainSerializer(render, return_type=str),
+        WithJsonSchema({"type": "string", "examples": list(examples)}),
+    )
+
+
+Bytes = Annotated[int, *_quantity(parse_bytes, format_bytes, "64 B", "32 KiB", "inf")]
+Frequency = Annotated[int, *_quantity(parse_frequency, format_frequency, "2 GHz")]
+LatencyField = Annotated[Latency, *_quantity(parse_latency, str, "4 cycles", "0.5 ns")]
+BandwidthField = Annotated[Bandwidth, *_quantity(parse_bandwidth, str, "64 B/cycle", "25.6 GB/s", "inf")]
+EnergyField = Annotated[EnergyPrice, *_quantity(parse_energy, str, "10 pJ", "4 pJ/bit")]
+Watts = Annotated[Fraction, *_quantity(parse_power, lambda watts: f"{plain(watts)} W", "75 W")]
+Nanometres = Annotated[Fraction, *_quantity(parse_length, lambda nm: f"{plain(nm)} nm", "45 nm")]
 
 
 class Spec(BaseModel):

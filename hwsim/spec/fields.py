@@ -28,7 +28,7 @@ from hwsim.errors import Problem
 from hwsim.spec.base import KNOWN_FORMATS
 from hwsim.spec.document import NodePath, YamlNode, scalar
 from hwsim.spec.machine import KINDS, ComputeSpec, unit_spec
-from hwsim.text import HIDDEN
+from hwsim.units import HIDDEN
 
 PART_LISTS: Mapping[str, str] = {"clocks": "clock.", "compute": "", "memory": ""}
 """Lists of named parts, and what a path puts before the name: `l1.size`, but `clock.core.frequency`."""

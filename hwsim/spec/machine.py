@@ -16,9 +16,24 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Serializ
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from hwsim.spec.base import Banks, Bits, Held, Most, Name, Sourced, Spec
+from hwsim.spec.base import (
+    BandwidthField,
+    Banks,
+    Bits,
+    Bytes,
+    EnergyField,
+    Frequency,
+    Held,
+    LatencyField,
+    Most,
+    Name,
+    Nanometres,
+    Sourced,
+    Spec,
+    Watts,
+)
 from hwsim.spec.dram_device import DEVICES, DeviceName
-from hwsim.units import BandwidthField, Bytes, EnergyField, Frequency, LatencyField, Nanometres, Watts, format_bytes
+from hwsim.units import format_bytes
 
 Replacement = Literal["fifo", "lru", "plru", "random", "srrip"]
 Inclusion = Literal["none", "inclusive", "exclusive"]

@@ -26,7 +26,7 @@ from hwsim.results.metrics import metrics_of, shown, write
 from hwsim.spec.fields import did_you_mean
 from hwsim.sweep.grid import MACHINE, WORKLOAD, make_request
 from hwsim.target import Rung, Target, find_target, unread
-from hwsim.text import ratio
+from hwsim.units import ratio
 
 if TYPE_CHECKING:
     from hwsim.results.plot.style import Figure

@@ -135,7 +135,7 @@ class Resolver:
     def unknown_names(self, coordinates: Coordinates) -> list[str]:
         """What is wrong with the names of the axes, for one machine and one workload."""
         from hwsim.catalog import load_machine
-        from hwsim.spec.parameters import locate, parameter_keys, unknown_parameter
+        from hwsim.spec.variant import locate, parameter_keys, unknown_parameter
 
         spec = self._workload(str(coordinates[WORKLOAD]))
         parts = load_machine(str(coordinates[MACHINE])).spec

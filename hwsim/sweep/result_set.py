@@ -27,7 +27,7 @@ from hwsim.results.plot.style import plot_energy, plot_traffic
 from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
 from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, Coordinates, SweepRequest, Value, as_number, typed
 from hwsim.sweep.store import ResultStore, Status
-from hwsim.text import ratio
+from hwsim.units import ratio
 
 if TYPE_CHECKING:
     import pandas

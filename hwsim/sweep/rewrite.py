@@ -11,7 +11,7 @@ from hwsim.errors import InputError
 from hwsim.ops.chain import RULES
 from hwsim.program.chain_workload import ChainWorkload
 from hwsim.result import RunResult
-from hwsim.text import ratio
+from hwsim.units import ratio
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from hwsim.api import DEFAULT_MACHINE, DEFAULT_WORKLOAD, prepare, run_all
 from hwsim.engine.play import play
 from hwsim.errors import InputError
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.result import RunResult
 from hwsim.results.explanation import assemble, explain
 from hwsim.results.metrics import Amount, about, full_name, metrics_of, write
@@ -41,7 +41,7 @@ from hwsim.sweep.runner import COMPILING_S, WORTH_STARTING_S, Finished, Runner
 from hwsim.sweep.search import broken_rule, chosen_axes, usual_space
 from hwsim.sweep.store import MEMORY, ResultStore
 from hwsim.target import find_target
-from hwsim.text import digits
+from hwsim.units import digits
 
 if TYPE_CHECKING:
     from hwsim.results.plot.style import Figure

@@ -31,7 +31,7 @@ from hwsim.spec.machine import MachineSpec
 from hwsim.systems.collective import wire_fs
 from hwsim.systems.shards import load_asked, whole_number
 from hwsim.systems.spec import HostSpec, SystemSpec, as_femtoseconds, device_of, load_system
-from hwsim.text import data
+from hwsim.units import data
 
 MOST_PIECES = 100_000
 

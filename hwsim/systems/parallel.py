@@ -32,7 +32,7 @@ from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
 from hwsim.systems.spec import SystemSpec
-from hwsim.text import data
+from hwsim.units import data
 
 AXES = ("tp", "pp", "dp", "ep")
 NUMBERS = (*AXES, "sp", "micro")

@@ -31,13 +31,13 @@ from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import Attention, LatentAttention, ModelWorkload
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.parallel import AXES, ParallelLayout, check_heads, has_experts, make_layout, stages_of
 from hwsim.systems.scheduler import StepWork, Stream, closed_loop, open_loop, read_trace
 from hwsim.systems.serve import ServeResult, StepTime, serve
 from hwsim.systems.spec import EngineSpec, SystemSpec, device_of, load_engine, load_system
-from hwsim.text import data
+from hwsim.units import data
 
 MOST_ROWS = 1 << 24
 

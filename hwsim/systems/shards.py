@@ -27,7 +27,7 @@ from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model
 from hwsim.models.run import choose_kernels, phases_of
 from hwsim.ops.model import ModelWorkload
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.systems.collective import build_schedule, exchange
 from hwsim.systems.communicate import Network
 from hwsim.systems.parallel import NUMBERS, Parallel, ParallelLayout, ParallelStep, has_experts, layouts, make_layout

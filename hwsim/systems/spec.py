@@ -16,12 +16,12 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from hwsim.catalog import Kind, expand, find, is_file, is_path, load_machine, machine_names, names, shown
 from hwsim.errors import CatalogError
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import BandwidthField, LatencyField, Name, Spec
 from hwsim.spec.document import read_document
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.load import load_spec_file
 from hwsim.spec.machine import MachineSpec
-from hwsim.units import BandwidthField, Latency, LatencyField
+from hwsim.units import Latency
 
 FEMTOSECONDS = 10**15
 MOST_DEVICES = 4096

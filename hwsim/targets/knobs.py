@@ -10,11 +10,10 @@ from pydantic import BaseModel
 
 from hwsim.errors import InputError
 from hwsim.program.contraction import gemm_view
-from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loop_kernel import LoopKernel, build_kernel
 from hwsim.program.loops import all_loops
-from hwsim.program.operator import build_kernel
 from hwsim.spec.fields import choices, literals
-from hwsim.spec.parameters import Key, parameter_keys, with_parameters
+from hwsim.spec.variant import Key, parameter_keys, with_parameters
 from hwsim.spec.workload import ALGORITHM, WorkloadSpec
 from hwsim.target import Knob
 

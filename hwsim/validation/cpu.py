@@ -29,10 +29,10 @@ from hwsim.engine.play import play
 from hwsim.errors import Problem, SpecError
 from hwsim.memory.hierarchy import build_hierarchy
 from hwsim.program.kernel import Kernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.targets.cpu.run import CoreCrew
+from hwsim.targets.cpu.agent import CoreCrew
 from hwsim.targets.cpu.target import CpuTarget
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual

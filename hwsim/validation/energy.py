@@ -22,7 +22,7 @@ from hwsim.catalog import load_machine
 from hwsim.errors import Problem, SpecError
 from hwsim.program.contraction import ConvShape, GemmShape
 from hwsim.results.bar_table import ENERGY, POWER, TIME
-from hwsim.spec.base import Name, Spec
+from hwsim.spec.base import EnergyField, Name, Spec
 from hwsim.spec.load import load_spec_file
 from hwsim.spec.machine import MachineSpec
 from hwsim.targets.gpu.device import Device
@@ -41,7 +41,7 @@ from hwsim.targets.grid.mapping import (
     problems,
 )
 from hwsim.targets.grid.model import PeGrid
-from hwsim.units import EnergyField, EnergyPrice
+from hwsim.units import EnergyPrice
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import Residual
 from hwsim.validation.split import FIRST, Purpose, purpose_of

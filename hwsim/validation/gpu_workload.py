@@ -19,7 +19,7 @@ from hwsim.ops.attention_shape import AttentionShape
 from hwsim.ops.conv import ConvWorkload
 from hwsim.ops.layout import quantize
 from hwsim.program.kernel import Kernel, Setting
-from hwsim.program.operator import OperatorKernel, OperatorRun
+from hwsim.program.loop_kernel import OperatorKernel, OperatorRun
 from hwsim.spec.base import ParallelSchedule
 from hwsim.spec.workload import ThreadSchedule, WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device

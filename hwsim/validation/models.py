@@ -23,7 +23,7 @@ from hwsim.models.load import load_model
 from hwsim.models.run import run
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.systems.communicate import Network
 from hwsim.systems.parallel import make_layout
 from hwsim.systems.shards import run_layout

@@ -17,7 +17,7 @@ from statistics import mean, median
 from typing import Any, cast
 
 from hwsim.errors import InputError
-from hwsim.text import seconds
+from hwsim.units import seconds
 from hwsim.validation.residual import Residual
 from hwsim.validation.split import FIT
 

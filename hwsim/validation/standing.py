@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from hwsim.results.bar_table import BarTable
-from hwsim.text import seconds
+from hwsim.units import seconds
 from hwsim.validation.report import ComparisonRow, Report
 from hwsim.validation.residual import Coverage, Residual, coverage_of, judges
 from hwsim.validation.split import FIT

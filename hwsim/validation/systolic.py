@@ -18,8 +18,7 @@ from hwsim.catalog import load_machine
 from hwsim.engine.outcome import Outcome
 from hwsim.program.contraction import GemmShape, footprint
 from hwsim.program.kernel import Kernel
-from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import LoopKernel, build_kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.model import SystolicArray

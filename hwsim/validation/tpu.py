@@ -21,9 +21,8 @@ from hwsim.catalog import load_machine
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Kernel, Setting
-from hwsim.program.loop_kernel import LoopKernel, at
+from hwsim.program.loop_kernel import LoopKernel, at, build_kernel
 from hwsim.program.loops import LoopPlan, Ranges
-from hwsim.program.operator import build_kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.model import build_chip

@@ -14,8 +14,8 @@ from hwsim.spec.machine import KINDS
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    "errors", "units", "text", "glossary", "files", "machine_code", "jit", "record",
-    "spec", "catalog", "numerics", "trace", "program", "ops", "memory", "energy", "engine",
+    "errors", "units", "glossary", "files", "machine_code", "jit", "record",
+    "spec", "energy", "catalog", "numerics", "trace", "program", "ops", "memory", "engine",
     "result", "target", "targets", "results", "api", "models", "systems", "sweep", "measure", "validation",
     "lessons", "cli", "__main__",
 )  # fmt: skip
@@ -165,7 +165,7 @@ ALL_PARTS = frozenset(ORDER)
         ("hwsim.trace.nest", "from ..memory import dram", "trace may not import memory"),
         ("hwsim.trace.nest", "from hwsim import engine", "trace may not import engine"),
         ("hwsim.memory.dram", "from hwsim.program import steps", "memory and program do not know"),
-        ("hwsim.program.operator", "import hwsim.memory.dram", "program may not import memory"),
+        ("hwsim.program.kernel", "import hwsim.memory.dram", "program may not import memory"),
         ("hwsim.ops.norm", "import hwsim.memory.dram", "ops may not import memory"),
         ("hwsim.program.emit", "from hwsim.ops.norm import rmsnorm", "program may not import ops"),
         ("hwsim.engine.run", "from hwsim import run", "outer face"),
@@ -198,7 +198,7 @@ def test_an_offending_module_is_named(module: str, source: str, complaint: str) 
         ("hwsim.memory.dram", "from hwsim.trace.nest import Nest\nfrom hwsim.spec.machine import DramSpec"),
         ("hwsim.memory.dram", "from .cache import Cache\nfrom hwsim.memory import filter"),
         ("hwsim.engine.run", "import simpy\nfrom hwsim import __version__"),
-        ("hwsim.targets.gpu.run", "from hwsim.targets.gpu.device import Device\nfrom hwsim.targets.tables import data"),
+        ("hwsim.targets.gpu.run", "from hwsim.targets.gpu.device import Device\nfrom hwsim.target import data"),
         ("hwsim.validation.gpu", "from hwsim.targets.gpu.model import GpuModel"),
         ("hwsim.results.plot_energy", "import matplotlib.pyplot"),
         ("hwsim.results.plot.energy", "from matplotlib import pyplot"),

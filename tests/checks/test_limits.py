@@ -10,9 +10,9 @@ from annotated_types import Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from hwsim.energy import EnergyTableSpec
 from hwsim.spec.base import LARGEST_SIZE, Most, Spec
 from hwsim.spec.machine import KINDS, MachineSpec, unit_spec
-from hwsim.spec.prices import EnergyTableSpec
 from hwsim.units import (
     parse_bandwidth,
     parse_bytes,
@@ -48,7 +48,7 @@ def _specs() -> Iterator[type[BaseModel]]:
     while waiting:
         for each in waiting.pop().__subclasses__():
             waiting.append(each)
-            if each.__module__.startswith(("hwsim.spec.m", "hwsim.spec.c", "hwsim.spec.p", "hwsim.targets")):
+            if each.__module__.startswith(("hwsim.spec.m", "hwsim.spec.c", "hwsim.energy", "hwsim.targets")):
                 yield each
 
 

@@ -8,8 +8,8 @@ import pytest
 from hwsim.errors import InputError
 from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Kernel, make_rounding, storing_error
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.program.operation import find_operation
-from hwsim.program.operator import build_kernel
 from hwsim.results.explanation import verify
 from tests.contract.test_kernels import NAMES, small
 from tests.unit.kernels.operators import ran

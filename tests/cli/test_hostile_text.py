@@ -13,7 +13,7 @@ import yaml
 from command_line import hwsim
 
 from hwsim.cli.console import print_error
-from hwsim.text import csv_cell, visible
+from hwsim.units import csv_cell, visible
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = {

@@ -94,7 +94,7 @@ def test_without_math_the_screen_says_so() -> None:
 
 
 def test_a_wrong_answer_ends_with_1_and_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwsim.program.operator import OperatorKernel
+    from hwsim.program.loop_kernel import OperatorKernel
 
     right = OperatorKernel.answers
     off = np.float32(1e-3)

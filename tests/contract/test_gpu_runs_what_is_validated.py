@@ -11,7 +11,7 @@ import pytest
 import hwsim
 from hwsim.catalog import load_machine, load_workload
 from hwsim.program.contraction import ConvShape
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.gpu.lower import Conditions
 from hwsim.targets.gpu.model import GpuModel

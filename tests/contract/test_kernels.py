@@ -12,10 +12,10 @@ from hwsim.catalog import load_workload
 from hwsim.numerics.datapath import WEIGHT_ONLY
 from hwsim.numerics.format import FORMATS
 from hwsim.ops.pointwise import POINTWISE
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.program.operation import OPERATIONS, is_own
-from hwsim.program.operator import build_kernel
 from hwsim.spec.base import BlockedFormat, PlainFormat, WeightOnly
-from hwsim.spec.parameters import parameter_keys, with_parameters
+from hwsim.spec.variant import parameter_keys, with_parameters
 from hwsim.spec.workload import WorkloadSpec, known_operations, workload_model
 
 FOLDER = Path(__file__).parents[2] / "workloads"

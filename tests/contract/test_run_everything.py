@@ -16,7 +16,7 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.memory.counters import CacheCounters
 from hwsim.numerics.format import FORMATS, find_format
 from hwsim.result import RunResult
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.targets.cpu.model import core_spec
 from tests.small import small, small_on
 

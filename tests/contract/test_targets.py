@@ -18,7 +18,7 @@ from hwsim.engine.outcome import FEMTOSECONDS
 from hwsim.errors import CapacityError, InputError
 from hwsim.memory.counters import CacheCounters, ScratchpadCounters
 from hwsim.spec.machine import KINDS
-from hwsim.spec.parameters import parameter_keys
+from hwsim.spec.variant import parameter_keys
 from hwsim.spec.workload import LAYOUT
 from hwsim.target import Table, check_choices, find_target
 from tests.cli.command_line import hwsim

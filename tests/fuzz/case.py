@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from hwsim.cli.app import main
-from hwsim.text import HIDDEN
+from hwsim.units import HIDDEN
 
 BUDGET_S = 10.0
 """Of this process alone: how busy the computer is does not count."""

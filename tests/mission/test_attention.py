@@ -13,7 +13,7 @@ import pytest
 import hwsim
 from hwsim import RunResult
 from hwsim.errors import CapacityError
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import WorkloadSpec
 from tests.cli.command_line import hwsim as command
 from tests.unit.kernels.helpers import kernel, steps, workload

@@ -8,9 +8,9 @@ import pytest
 import hwsim
 from hwsim.catalog import load_workload
 from hwsim.ops.chain import ChainKernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.results.explanation import find_edges
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 
 RESNET = {"c": 8, "h": 28, "w": 28}
 

@@ -13,7 +13,7 @@ import pytest
 import hwsim
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import Array
-from hwsim.program.operator import OperatorKernel
+from hwsim.program.loop_kernel import OperatorKernel
 from tests.cli.command_line import hwsim as command
 from tests.cli.command_line import hwsim_process
 from tests.unit.kernels.helpers import kernel

@@ -13,7 +13,7 @@ from hwsim.engine.outcome import Outcome
 from hwsim.errors import CapacityError
 from hwsim.program.contraction import GemmShape
 from hwsim.program.kernel import Kernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.gemm import TIE

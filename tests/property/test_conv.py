@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hwsim.ops.conv import ConvWorkload, FoldedConv
 from hwsim.program.contraction import conv_problem
-from hwsim.program.operator import OperatorKernel, build_kernel
+from hwsim.program.loop_kernel import OperatorKernel, build_kernel
 from tests.unit.kernels.helpers import counts, steps, touches, workload
 
 quick = settings(max_examples=60, deadline=None)

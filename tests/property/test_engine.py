@@ -16,8 +16,7 @@ from hwsim.api import resolve_machine, resolve_workload, run_all, simulate
 from hwsim.engine.outcome import FEMTOSECONDS, Outcome
 from hwsim.engine.play import Link
 from hwsim.program import loops
-from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import LoopKernel, build_kernel
 
 # Links ----------------------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ from hwsim.ops.attention import AttentionSchedule, BackwardSchedule, attend, att
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.ops.norm import SoftmaxSchedule, softmax
 from hwsim.program.kernel import Setting
+from hwsim.program.loop_kernel import OperatorKernel, OperatorRun
 from hwsim.program.loops import Loop, Ranges, summed
 from hwsim.program.operation import Operator
-from hwsim.program.operator import OperatorKernel, OperatorRun
 from hwsim.spec.base import ParallelSchedule
 
 quick = settings(max_examples=40, deadline=None)

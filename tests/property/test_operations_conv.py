@@ -17,8 +17,8 @@ from hwsim.ops.conv_schedule import ConvSchedule
 from hwsim.program.bind import bind
 from hwsim.program.contraction import ConvShape, find_convolution
 from hwsim.program.kernel import Kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.program.operation import find_operation
-from hwsim.program.operator import build_kernel
 from hwsim.program.statement import parse_statements
 from tests.property.test_conv import schedules, sizes
 from tests.unit.kernels.helpers import counts, steps, workload

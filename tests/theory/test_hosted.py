@@ -7,7 +7,7 @@ import pytest
 from hwsim.errors import CapacityError, InputError
 from hwsim.models.load import load_model
 from hwsim.ops.model import ModelWorkload
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.systems.host import Hosted, formula_fs
 from hwsim.systems.spec import SystemSpec, load_system
 

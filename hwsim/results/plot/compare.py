@@ -26,7 +26,7 @@ from hwsim.results.plot.style import (
     plot_traffic,
     series_looks,
 )
-from hwsim.text import joules, ratio, seconds
+from hwsim.units import joules, ratio, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

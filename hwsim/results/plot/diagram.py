@@ -24,8 +24,7 @@ from hwsim.spec.machine import (
     StorageSpec,
     UnitSpec,
 )
-from hwsim.text import data
-from hwsim.units import format_bytes, format_frequency
+from hwsim.units import data, format_bytes, format_frequency
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

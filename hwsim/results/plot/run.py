@@ -37,7 +37,7 @@ from hwsim.results.plot.style import (
 from hwsim.results.plot.timeline import plot_timeline
 from hwsim.spec.machine import CacheSpec, MachineSpec, RegistersSpec, StorageSpec
 from hwsim.target import ARROW
-from hwsim.text import counted, joules, percent, rate, seconds, short
+from hwsim.units import counted, joules, percent, rate, seconds, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

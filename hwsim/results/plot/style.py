@@ -18,7 +18,7 @@ from hwsim.errors import InputError
 from hwsim.files import written
 from hwsim.result import RunResult, bytes_moved
 from hwsim.results.metrics import energy_split
-from hwsim.text import HIDDEN, data, joules, visible
+from hwsim.units import HIDDEN, data, joules, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

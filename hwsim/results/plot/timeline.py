@@ -19,7 +19,7 @@ from hwsim.errors import InputError
 from hwsim.result import RunResult
 from hwsim.results.plot.style import BAR, FAINT, LOOKS, TEXT, canvas, series_looks
 from hwsim.spec.machine import MachineSpec
-from hwsim.text import data, joules, percent, seconds
+from hwsim.units import data, joules, percent, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

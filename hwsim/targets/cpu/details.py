@@ -12,7 +12,7 @@ from hwsim.result import RunResult, workload_of
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 from hwsim.target import Details, Line, Section, Table, find_target
 from hwsim.targets.cpu.model import CpuCore, core_spec
-from hwsim.text import bar, counted, digits, percent, ratio
+from hwsim.units import bar, counted, digits, percent, ratio
 
 MOST_ACCESSES = 400_000_000
 """A longer run is looked at as far as this: some seconds."""

@@ -7,10 +7,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import SMALLEST_SHARE, Bits, Cycles, Held, Name, PerCycle, Products, Spec, SumFormat, Units
+from hwsim.spec.base import (
+    SMALLEST_SHARE,
+    Bits,
+    Bytes,
+    Cycles,
+    Held,
+    LatencyField,
+    Name,
+    PerCycle,
+    Products,
+    Spec,
+    SumFormat,
+    Units,
+)
 from hwsim.spec.fields import Finding
 from hwsim.spec.machine import MachineSpec, UnitSpec
-from hwsim.units import Bytes, LatencyField
 
 CoreRate = Annotated[float, Field(ge=SMALLEST_SHARE, le=64)]
 

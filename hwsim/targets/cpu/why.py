@@ -13,11 +13,10 @@ from hwsim.engine.outcome import BUSY, summed
 from hwsim.memory.counters import CacheCounters
 from hwsim.result import RunResult, bytes_moved
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
-from hwsim.target import ARROW, Advice, Bound, Table, Why
+from hwsim.target import ARROW, Advice, Bound, Table, Why, bounds_words, per_byte
 from hwsim.targets.cpu.details import crowded_level, look, most_missed
 from hwsim.targets.cpu.model import CpuCore, core_spec
-from hwsim.targets.tables import bounds_words, per_byte
-from hwsim.text import counted, data, digits, percent
+from hwsim.units import counted, data, digits, percent
 
 
 def advise(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice:

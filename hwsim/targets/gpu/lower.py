@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 from hwsim.errors import CapacityError, InputError
 from hwsim.program.contraction import GemmView, footprint, gemm_view
 from hwsim.program.graph import FusedOperator
-from hwsim.program.group import count_body
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Item, Loop, Operand, Phase, Ranges, all_loops, flops_of, summed, walk
 from hwsim.program.operation import Operator
+from hwsim.program.tiling import count_body
 from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.attention import DECODE
 from hwsim.targets.gpu.device import KernelCost
 from hwsim.targets.gpu.gemm import GemmBytes
 from hwsim.targets.gpu.knobs import choose_split, choose_tiles
 from hwsim.targets.gpu.model import GpuModel, as_gemm
-from hwsim.text import data
 from hwsim.trace.nest import Instructions
+from hwsim.units import data
 
 if TYPE_CHECKING:
     from hwsim.program.contraction import ConvView

@@ -7,10 +7,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Cycles, Held, KernelTile, Name, PerCycle, Rate, Share, Spec, Units
+from hwsim.spec.base import (
+    Bytes,
+    Cycles,
+    Held,
+    KernelTile,
+    LatencyField,
+    Name,
+    PerCycle,
+    Rate,
+    Share,
+    Spec,
+    Units,
+    Watts,
+)
 from hwsim.spec.fields import Finding, unknown_format
 from hwsim.spec.machine import MachineSpec, UnitSpec
-from hwsim.units import Bytes, LatencyField, Watts
 
 FormatName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 

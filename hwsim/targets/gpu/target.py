@@ -9,10 +9,10 @@ from hwsim.engine.outcome import Outcome
 from hwsim.engine.play import Crew
 from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.program.kernel import Kernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.target import ComparedPart, Knob, Rung, Starts, Why, tried
 from hwsim.targets.gpu.device import LAUNCH, Device

@@ -8,10 +8,22 @@ from typing import Any
 from hwsim.engine.outcome import summed
 from hwsim.result import RunResult, bytes_moved
 from hwsim.spec.machine import MachineSpec
-from hwsim.target import Advice, Bound, Details, Line, Section, Table, Why
+from hwsim.target import (
+    Advice,
+    Bound,
+    Details,
+    Line,
+    Section,
+    Table,
+    Why,
+    bounds_words,
+    choices_read,
+    larger,
+    per_byte,
+    tensor_traffic,
+)
 from hwsim.targets.gpu.device import LAUNCH, WORDS
-from hwsim.targets.tables import bounds_words, choices_read, larger, per_byte, tensor_traffic
-from hwsim.text import data, digits, percent, seconds
+from hwsim.units import data, digits, percent, seconds
 
 MEANING = {**WORDS, "tail": "the last blocks, which leave other SMs idle"}
 SHORT = (LAUNCH, "start", "step latency", "tail")

@@ -13,12 +13,11 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.program.bind import reduced_indices
 from hwsim.program.contraction import ConvShape, ConvView, gemm_view
 from hwsim.program.expression import Apply, walk
-from hwsim.program.group import all_groups, count_body, make_groups
 from hwsim.program.kernel import Kernel
-from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loop_kernel import LoopKernel, OperatorKernel
 from hwsim.program.loops import Item, Loop
 from hwsim.program.operation import Operator
-from hwsim.program.operator import OperatorKernel
+from hwsim.program.tiling import all_groups, count_body, make_groups
 from hwsim.spec.machine import MachineSpec
 from hwsim.targets.grid.agent import play_mapping
 from hwsim.targets.grid.mapping import LETTERS, ORDERS, RowStationary, limits, mappings, most_of, problems

@@ -7,10 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Bits, Name, PerCycle, Side
+from hwsim.spec.base import Bits, Bytes, Name, PerCycle, Side
 from hwsim.spec.fields import Finding, unknown_format
 from hwsim.spec.machine import MachineSpec, UnitSpec
-from hwsim.units import Bytes
 
 
 class GridSpec(UnitSpec):

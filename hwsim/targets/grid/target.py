@@ -15,11 +15,10 @@ from hwsim.errors import InputError
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.program.kernel import Kernel
-from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import LoopKernel, build_kernel
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.target import ComparedPart, Knob, Starts, Target, Why
 from hwsim.targets.grid.agent import ARRAY, ENTER, PlayedMapping, play_mapping

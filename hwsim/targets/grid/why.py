@@ -6,8 +6,14 @@ from functools import partial
 
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
-from hwsim.target import Advice, Bound, Details, Line, Section, Table, Why
-from hwsim.targets.tables import (
+from hwsim.target import (
+    Advice,
+    Bound,
+    Details,
+    Line,
+    Section,
+    Table,
+    Why,
     bounds_words,
     choices_read,
     dram_of,
@@ -21,7 +27,7 @@ from hwsim.targets.tables import (
     tile_words,
     without_limit,
 )
-from hwsim.text import counted, percent
+from hwsim.units import counted, percent
 
 PARTS = {
     "array": "values stream through the array",

@@ -7,10 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Banks, Name, Spec
+from hwsim.spec.base import Banks, Bytes, Name, Spec
 from hwsim.spec.fields import Finding, unknown_formats
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec, ScratchpadSpec, UnitSpec
-from hwsim.units import Bytes
 
 
 class BankFormatSpec(Spec):

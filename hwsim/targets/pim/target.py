@@ -12,8 +12,7 @@ from hwsim.engine.play import Crew, Event, Floor, Wait
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.program.kernel import Kernel
-from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import LoopKernel, build_kernel
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec

@@ -6,9 +6,22 @@ from functools import partial
 
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
-from hwsim.target import Advice, Bound, Details, Line, Section, Table, Why
-from hwsim.targets.tables import bounds_words, choices_read, dram_of, longest_part, per_byte, tensor_traffic
-from hwsim.text import data, percent
+from hwsim.target import (
+    Advice,
+    Bound,
+    Details,
+    Line,
+    Section,
+    Table,
+    Why,
+    bounds_words,
+    choices_read,
+    dram_of,
+    longest_part,
+    per_byte,
+    tensor_traffic,
+)
+from hwsim.units import data, percent
 
 PARTS = {
     "mac": "columns stream past the units",

@@ -15,11 +15,10 @@ from hwsim.program.chain_workload import ChainStep, ChainWorkload
 from hwsim.program.contraction import footprint, gemm_view
 from hwsim.program.graph import make_graph
 from hwsim.program.kernel import Kernel
-from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loop_kernel import LoopKernel, build_kernel
 from hwsim.program.loops import Item, Loop, Operand, TileLoop
-from hwsim.program.operator import build_kernel
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.targets.systolic.agent import play_alone
 from hwsim.targets.systolic.estimate import Goal

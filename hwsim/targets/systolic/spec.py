@@ -7,10 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from hwsim.spec.base import Cycles, Name, PerCycle, Rate, Side, Spec, Units
+from hwsim.spec.base import BandwidthField, Bytes, Cycles, LatencyField, Name, PerCycle, Rate, Side, Spec, Units
 from hwsim.spec.fields import Finding, did_you_mean, unknown_formats
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec, ScratchpadSpec, UnitSpec
-from hwsim.units import BandwidthField, Bytes, LatencyField
 
 Dataflow = Literal["ws", "os", "is"]
 Folding = Literal["serial", "pipelined"]

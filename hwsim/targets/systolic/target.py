@@ -11,12 +11,11 @@ from hwsim.errors import OverrideError
 from hwsim.numerics.datapath import SumRule, find_datapath, sums_in
 from hwsim.program.contraction import gemm_view
 from hwsim.program.kernel import Kernel
-from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loop_kernel import LoopKernel, build_kernel
 from hwsim.program.loops import all_loops
-from hwsim.program.operator import build_kernel
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
-from hwsim.spec.parameters import parameter_keys, with_parameters
+from hwsim.spec.variant import parameter_keys, with_parameters
 from hwsim.spec.workload import AUTO, WorkloadSpec, is_tile, tile_parts
 from hwsim.target import ComparedPart, Knob, Rung, Starts, Target, Why
 from hwsim.targets.knobs import algorithm_knobs, by_name, has_products, in_first_format, powers

@@ -9,8 +9,13 @@ from typing import Any
 from hwsim.engine.outcome import Outcome
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
-from hwsim.target import Advice, Bound, Details, Line, Section, Why
-from hwsim.targets.tables import (
+from hwsim.target import (
+    Advice,
+    Bound,
+    Details,
+    Line,
+    Section,
+    Why,
     bounds_words,
     choices_read,
     dram_of,
@@ -24,7 +29,7 @@ from hwsim.targets.tables import (
     tile_words,
     without_limit,
 )
-from hwsim.text import counted, percent
+from hwsim.units import counted, percent
 
 PARTS = {
     "array": "values stream through the array",

@@ -8,7 +8,7 @@ from hwsim.catalog import load_machine
 from hwsim.engine.outcome import Outcome
 from hwsim.engine.play import play
 from hwsim.program.contraction import GemmShape
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.targets.systolic.model import SystolicArray
 from hwsim.targets.systolic.run import ArrayCrew

@@ -12,8 +12,8 @@ from hwsim.api import run_all, simulate
 from hwsim.catalog import load_workload
 from hwsim.errors import CapacityError, InputError
 from hwsim.program.contraction import ConvShape
-from hwsim.program.operator import build_kernel
-from hwsim.spec.parameters import with_parameters
+from hwsim.program.loop_kernel import build_kernel
+from hwsim.spec.variant import with_parameters
 from hwsim.targets.grid.agent import play_mapping
 from hwsim.targets.grid.lower import find_mapping
 from hwsim.targets.grid.model import PeGrid

@@ -9,7 +9,7 @@ from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
 from hwsim.engine.play import play as play_crew
 from hwsim.errors import InputError
 from hwsim.memory.hierarchy import build_hierarchy
-from hwsim.targets.cpu.run import CoreCrew
+from hwsim.targets.cpu.agent import CoreCrew
 from tests.unit.engine.made import Script, adds
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hwsim.ops.chain import ChainKernel
 from hwsim.program.chain_workload import ChainWorkload
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import WorkloadSpec
 
 

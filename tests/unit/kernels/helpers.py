@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from hwsim.program.kernel import Kernel, Step
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import WorkloadSpec
 from tests.conventions import Matrix, Touch
 

@@ -10,8 +10,8 @@ import numpy as np
 from hwsim.numerics.format import Array
 from hwsim.ops.pointwise import PointwiseWorkload
 from hwsim.program.kernel import Setting
+from hwsim.program.loop_kernel import OperatorKernel, OperatorRun
 from hwsim.program.operation import Operator, find_operation
-from hwsim.program.operator import OperatorKernel, OperatorRun
 from hwsim.spec.base import ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 

@@ -11,8 +11,8 @@ from hwsim.ops.attention import AttentionSchedule, BackwardSchedule, attend, att
 from hwsim.ops.attention_shape import AttentionShape, Room
 from hwsim.ops.norm import SoftmaxSchedule, softmax
 from hwsim.program.kernel import Setting
+from hwsim.program.loop_kernel import OperatorKernel, OperatorRun
 from hwsim.program.operation import Operator
-from hwsim.program.operator import OperatorKernel, OperatorRun
 from hwsim.spec.base import ParallelSchedule
 from hwsim.units import parse_bytes
 from tests.unit.kernels.helpers import counts, kernel, steps

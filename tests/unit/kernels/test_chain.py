@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from tests.unit.kernels.chains import LAYER, LAYER_TENSORS, chain, convolved, largest, layer, run, step
 
 FUSIONS = [

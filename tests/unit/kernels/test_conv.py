@@ -18,7 +18,7 @@ from hwsim.program.contraction import ConvShape
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.tiling import accesses
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.trace.nest import MAX_ACCESSES
 from tests.unit.kernels.helpers import counts, kernel, steps, touches, workload
 

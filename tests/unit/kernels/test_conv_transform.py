@@ -13,8 +13,8 @@ from hwsim.errors import InputError
 from hwsim.ops.conv import ConvWorkload
 from hwsim.ops.conv_transform import Fourier, Winograd, find_transform, transformed_products
 from hwsim.program.contraction import ConvShape
+from hwsim.program.loop_kernel import OperatorKernel, build_kernel
 from hwsim.program.loops import all_loops, walk
-from hwsim.program.operator import OperatorKernel, build_kernel
 from tests.unit.kernels.helpers import workload
 
 

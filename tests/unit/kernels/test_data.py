@@ -10,9 +10,9 @@ import pytest
 import hwsim
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import find_format
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.program.tensors import OUTLIER_GAIN, make_input, random_values
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 
 MATMUL = {"format": 1, "name": "mm", "description": "product", "op": "matmul", "sizes": {"n": 16}}

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import find_format
 from hwsim.ops.pointwise import POINTWISE, StageSpec
-from hwsim.program.group import flops_of
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.operation import Operator
+from hwsim.program.tiling import flops_of
 from hwsim.spec.base import ParallelSchedule
 from hwsim.targets.cpu.hazards import is_stream
 from tests.unit.kernels.helpers import counts, touches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.errors import OverrideError
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from tests.unit.kernels.helpers import workload
 
 MATMUL = workload("matmul", {"n": 256})

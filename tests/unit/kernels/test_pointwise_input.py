@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import WorkloadSpec
 from tests.unit.kernels.helpers import counts, steps
 from tests.unit.kernels.operators import made, ran, staged

@@ -26,9 +26,8 @@ from hwsim.ops.matmul import (
 from hwsim.ops.strassen import StrassenSchedule, matmul_strassen, strassen_levels
 from hwsim.program.graph import FusedOperator
 from hwsim.program.kernel import Numbers, Setting
-from hwsim.program.loop_kernel import LoopKernel
+from hwsim.program.loop_kernel import LoopKernel, OperatorKernel, OperatorRun, build_kernel
 from hwsim.program.operation import Operator, find_operation
-from hwsim.program.operator import OperatorKernel, OperatorRun, build_kernel
 from hwsim.spec.base import ParallelSchedule
 from tests.unit.kernels.helpers import counts, touches
 from tests.unit.kernels.operators import inputs, made, ran

@@ -7,7 +7,7 @@ import pytest
 
 from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Setting
-from hwsim.program.operator import OperatorKernel, OperatorRun
+from hwsim.program.loop_kernel import OperatorKernel, OperatorRun
 from hwsim.spec.base import ParallelSchedule
 from tests.unit.kernels.operators import applied
 

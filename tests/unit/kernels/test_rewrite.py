@@ -11,8 +11,8 @@ import pytest
 from hwsim.ops.chain import RULES, rewrite
 from hwsim.program import graph as graphs
 from hwsim.program.graph import make_graph
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.program.operation import find_operation
-from hwsim.program.operator import build_kernel
 from tests.unit.kernels.chains import LAYER, LAYER_TENSORS, chain, convolved, layer, run, step
 
 QKV = [

@@ -7,8 +7,8 @@ import pytest
 
 import hwsim
 from hwsim.errors import CapacityError, ShapeError
-from hwsim.program.operator import build_kernel
-from hwsim.spec.parameters import with_parameters
+from hwsim.program.loop_kernel import build_kernel
+from hwsim.spec.variant import with_parameters
 from hwsim.trace.nest import Instructions
 from tests.unit.kernels.helpers import counts, kernel, steps, touches, workload
 

@@ -7,7 +7,7 @@ import pytest
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
 from hwsim.program.kernel import Kernel
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.targets.systolic.lower import Mapped, map_kernel
 from hwsim.targets.systolic.model import Chip, build_chip

@@ -8,7 +8,7 @@ from hwsim.catalog import load_machine
 from hwsim.models.load import load_model
 from hwsim.models.run import run
 from hwsim.results.html import render_page, run_page
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 
 
 def test_the_page_of_a_model_has_every_operation_with_its_time_and_energy() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hwsim import text
+from hwsim import units as text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hwsim.api import resolve_machine, resolve_workload
 from hwsim.errors import InputError, OverrideError
 from hwsim.spec.fields import as_data
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.target import Target, check_choices, find_target, unread, written_choices
 

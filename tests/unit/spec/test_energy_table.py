@@ -9,8 +9,8 @@ import pytest
 
 import hwsim
 from hwsim.catalog import energy_table_names, load_energy_table, load_machine
+from hwsim.energy import resolve_table, sram_price
 from hwsim.errors import CatalogError, InputError, SpecError
-from hwsim.spec.prices import resolve_table, sram_price
 
 KIB = 1024
 

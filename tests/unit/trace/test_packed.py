@@ -9,7 +9,7 @@ import pytest
 
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.numerics.format import FORMATS
-from hwsim.program.operator import build_kernel
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.machine import CacheSpec
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.cpu.hazards import is_stream

@@ -10,7 +10,7 @@ import pytest
 from hwsim.errors import SpecError
 from hwsim.models.load import load_model
 from hwsim.models.run import run
-from hwsim.spec.parameters import with_parameters
+from hwsim.spec.variant import with_parameters
 from hwsim.validation.models import COLUMNS, _machine, pytorch_seconds, served_seconds, validate
 from hwsim.validation.report import Report
 from hwsim.validation.table import read_table, shipped

@@ -6,8 +6,8 @@ import pytest
 
 from hwsim.catalog import load_workload
 from hwsim.errors import CapacityError, InputError
-from hwsim.program.operator import build_kernel
-from hwsim.spec.parameters import with_parameters
+from hwsim.program.loop_kernel import build_kernel
+from hwsim.spec.variant import with_parameters
 from hwsim.targets.gpu.attention import find_kernel
 from hwsim.targets.gpu.device import KernelCost
 from hwsim.targets.gpu.gemm import GemmBytes
