@@ -11,7 +11,9 @@ def main() -> int:
     """Run the command line of this process; gives its exit code."""
     gc.set_threshold(*_SELDOM)
     from hwsim.cli.app import main as run
+    from hwsim.cli.arguments import CTRL_C
 
+    CTRL_C.heed()
     code = run(sys.argv[1:])
     gc.freeze()  # the process ends: nobody needs to look for circles among all modules once more
     return code

@@ -16,13 +16,12 @@ from typing import Annotated
 import typer
 
 from hwsim import __version__
-from hwsim.cli.arguments import with_plot_name
+from hwsim.cli.arguments import CTRL_C, INTERRUPTED, with_plot_name
 from hwsim.cli.console import err, make_safe, out, print_error, styled
 from hwsim.errors import HwsimError, InputError
 from hwsim.files import forget_inputs
 from hwsim.units import HIDDEN, visible
 
-INTERRUPTED = 130
 _MOST_SAID = 200
 """Letters of an error that was not foreseen."""
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
@@ -206,6 +205,7 @@ def _exit_code(stop: SystemExit) -> int:
 
 def _finish(code: int) -> int:
     if code == INTERRUPTED:
+        CTRL_C.said = True
         print_error("interrupted")
     try:
         sys.stdout.flush()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -131,27 +133,53 @@ def make_request(words: Sequence[str], settings: Iterable[str] | None, seed: int
     return grid.make_request(given.machines, given.workloads, given.parameters, fields, seed, math)
 
 
-@contextmanager
-def heeding_ctrl_c() -> Iterator[list[bool]]:
-    """Remembers Ctrl-C: one that arrives inside foreign code, such as the compiler's, would be lost otherwise."""
-    asked: list[bool] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
+INTERRUPTED = 130
 
-    def note(number: int, frame: FrameType | None) -> None:
-        asked.append(True)
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
+@dataclass
+class CtrlC:
+    """Ctrl-C ends the process at once, also inside machine code, inside a library, or while workers end.
+
+    Python raises KeyboardInterrupt when it has its turn again, which may be minutes later, or never where the compiler
+    swallows it. So the signal also wakes a thread, which gives Python a moment and then ends the process. Nothing is
+    lost: files are written whole or not at all, stores hold every finished point, and workers end with their parent.
+    """
+
+    kept: str = ""
+    """What whoever interrupts should know."""
+    said: bool = False
+    """Whether the user has been told."""
+    finishing: bool = False
+    """Whether what is done is being printed, and no more will be begun."""
+
+    def heed(self) -> None:
+        """Begin to watch; called where the process is ours."""
+        with suppress(ValueError, OSError):  # not the main thread, or a system that wakes by sockets alone
+            reads, writes = os.pipe()
+            os.set_blocking(writes, False)
+            signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, args=(reads,), daemon=True).start()
+
+    def _watch(self, reads: int) -> None:
+        while signal.SIGINT not in os.read(reads, 1):
+            pass
+        time.sleep(_GRACE_S)
+        if self.finishing:
+            return
+        if not self.said:
+            cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # a progress bar hides it
+            lines = [line for line in (self.kept, "error: interrupted") if line]
+            os.write(sys.stderr.fileno(), (cursor + "\n".join(lines) + "\n").encode())
+        os._exit(INTERRUPTED)
+
+
+_GRACE_S = 0.3
+CTRL_C = CtrlC()
+"""That of this process."""
 
 
 def follow(news: Iterable[Finished], total: int, doing: str) -> SweepTally:
-    """Watch points arrive, with a bar on a terminal. Raises KeyboardInterrupt where Ctrl-C was pressed."""
+    """Watch points arrive, with a bar on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from hwsim.sweep.runner import SweepTally
@@ -161,12 +189,10 @@ def follow(news: Iterable[Finished], total: int, doing: str) -> SweepTally:
         TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"), TimeRemainingColumn()
     )  # fmt: skip
     shown = Progress(*columns, console=bars(), transient=True)
-    with heeding_ctrl_c() as asked, shown as bar:
+    with shown as bar:
         task = bar.add_task("points", total=total, failed="")
         for each in news:
             tally.add(each)
-            if asked:
-                raise KeyboardInterrupt
             bar.update(task, advance=1, failed=f"{tally.failed} failed" if tally.failed else "")
     return tally
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import Settings, check_output
+from hwsim.cli.arguments import CTRL_C, INTERRUPTED, Settings, check_output
 from hwsim.cli.console import bars, err, out, styled, titled_table
 from hwsim.errors import InputError
 
@@ -31,7 +31,6 @@ REPLAY_EXAMPLE = "Example: [cyan]hwsim replay course_cpu trace.din.gz --set l1.s
 
 _FEED_BYTES = 1 << 22
 """How much is fed at a time, in bytes accessed: keeps the buffers small where accesses span many lines."""
-_INTERRUPTED = 130
 
 
 class TraceFormat(Enum):
@@ -77,7 +76,7 @@ def replay_command(
     output.show(lambda: data, lambda: print_report(data))
     if not replay.complete:
         err().print(f"stopped early: these counts are of the first {replay.accesses:,} accesses only")
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _replay(
                 if accesses == limit:
                     break
         except KeyboardInterrupt:
-            complete = False
+            complete, CTRL_C.finishing = False, True
         return Replay(hierarchy, reader.format, accesses, reader.instructions, complete)
 
 

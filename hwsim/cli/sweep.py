@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwsim.cli.arguments import (
+    CTRL_C,
     AxisSettings,
     ExecutorName,
     Jobs,
@@ -158,10 +159,13 @@ def _confirm(request: SweepRequest, yes: bool) -> None:
 @contextmanager
 def _kept(store: ResultStore) -> Iterator[None]:
     """Whoever interrupts a sweep is told that nothing is lost."""
+    told = f"points are kept in {store.name}; the same command goes on from there"
+    CTRL_C.kept = f"the finished {told}"
     try:
         yield
     except KeyboardInterrupt:
-        _tell(f"{store.count():,} points are kept in {store.name}; the same command goes on from there")
+        count, CTRL_C.kept = store.count(), ""
+        _tell(f"{count:,} {told}")
         raise
 
 

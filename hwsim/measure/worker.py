@@ -12,11 +12,14 @@ import json
 import math
 import os
 import platform
+import signal
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import numba
@@ -173,13 +176,22 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer jobs until there are none."""
-    for line in sys.stdin:
+    """Answer jobs until whoever asks has gone; Ctrl-C is theirs to heed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asked: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_listen, args=(asked,), daemon=True).start()
+    while True:
         try:
-            answer = run_job(json.loads(line))
+            answer = run_job(json.loads(asked.get()))
         except Exception as error:  # noqa: BLE001 - whatever a compiler raises is the answer
             answer = {"error": f"{type(error).__name__}: {error}"}
         os.write(OUTPUT, (json.dumps(answer) + "\n").encode())
+
+
+def _listen(asked: SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        asked.put(line)
+    os._exit(0)  # also in the middle of a loop
 
 
 if __name__ == "__main__":

@@ -19,16 +19,16 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures import CancelledError as FutureCancelled
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from time import monotonic
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from hwsim.errors import InputError, PassingError
@@ -91,6 +91,7 @@ class Processes(Backend):
         context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if isinstance(context, ForkServerContext):
             context.set_forkserver_preload([name for name in sys.modules if _is_model(name)])
+            _start_tracker()
         return ProcessPoolExecutor(self.workers, context, initializer=_start_worker, initargs=(dict(os.environ),))
 
     def submit(self, executor: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -107,6 +108,23 @@ class Processes(Backend):
         executor.shutdown(wait=False, cancel_futures=True)
         for pid in processes:
             _end(pid)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+    """Each item and what the function makes of it, as it is done, by one process for each core; what was not begun is
+    dropped when the caller stops."""
+    backend = Processes(usable_cores())
+    pool = backend.open()
+    try:
+        begun = {backend.submit(pool, function, item): item for item in items}
+        for done in as_completed(begun):
+            yield begun[done], done.result()
+    finally:
+        backend.close(pool)
 
 
 @dataclass(frozen=True)
@@ -172,6 +190,16 @@ class _Settled(AbstractContextManager[None]):
 
 def _is_model(module: str) -> bool:
     return module.startswith(("hwsim.", "llvmlite.")) and not module.startswith("hwsim.cli")
+
+
+def _start_tracker() -> None:
+    """Python's process that clears up behind others; that it had to, because they were ended, is no news."""
+    before = sys.warnoptions[:]
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions[:] = before
 
 
 @contextmanager

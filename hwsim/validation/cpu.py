@@ -10,15 +10,12 @@ first left in the caches grows in a straight line with their number, which is fo
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +29,7 @@ from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.machine import MachineSpec
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.sweep.executor import in_parallel
 from hwsim.targets.cpu.agent import CoreCrew
 from hwsim.targets.cpu.target import CpuTarget
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
@@ -56,19 +54,6 @@ def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
     for value in np.unique(data):
         ranks[data == value] = ranks[data == value].mean()
     return ranks
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """`map`, on as many processes as there are processors; what was not begun is dropped when the caller stops."""
-    pool = ProcessPoolExecutor(max_workers=os.cpu_count())
-    try:
-        yield from pool.map(function, items)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 WHAT = "seconds of a matmul over tile size, against a measured Zen 3 core"
@@ -129,18 +114,19 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     machine = load_machine("zen3", ["core.ports.fma=0"]).spec
     yield len(measured)
     simulated: dict[Case, float] = {}
-    rows = []
-    for case, found in zip(measured, in_parallel(partial(simulate_case, machine), measured), strict=True):
+    rows: dict[Case, ComparisonRow] = {}
+    for case, found in in_parallel(partial(simulate_case, machine), measured):
         seconds = measured[case]
         simulated[case] = found
-        detail = f"{simulated[case]:.4g} s simulated, {seconds:.4g} s measured"
-        residual = Residual("cpu_matmul", machine.name, simulated[case], seconds, case.purpose)
-        error = relative_error(simulated[case], seconds)
-        rows.append(ComparisonRow(case.name, f"{case.build} {case.variant}", error, detail, residual))
-        yield rows[-1]
+        detail = f"{found:.4g} s simulated, {seconds:.4g} s measured"
+        residual = Residual("cpu_matmul", machine.name, found, seconds, case.purpose)
+        error = relative_error(found, seconds)
+        rows[case] = ComparisonRow(case.name, f"{case.build} {case.variant}", error, detail, residual)
+        yield rows[case]
     curves, groups = _correlations(measured, simulated)
-    yield report("cpu", WHAT, rows, _bars(curves, groups, measured, simulated), _notes(curves, groups),
-                 {("cpu_matmul", machine.name): for_fits})  # fmt: skip
+    bars, notes = _bars(curves, groups, measured, simulated), _notes(curves, groups)
+    fits = {("cpu_matmul", machine.name): for_fits}
+    yield report("cpu", WHAT, [rows[case] for case in measured], bars, notes, fits)
 
 
 def simulate_case(machine: MachineSpec, case: Case) -> float:

@@ -6,17 +6,17 @@ furthest off is shown by family, machine and size; single rows of exact comparis
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, cast
 
 from hwsim.errors import InputError
+from hwsim.sweep.executor import in_parallel
 from hwsim.units import seconds
 from hwsim.validation.residual import Residual
 from hwsim.validation.split import FIT
@@ -198,13 +198,7 @@ def compare_all(
 ) -> Iterator[tuple[str, Report]]:
     """Every comparison in a process of its own, as many at a time as there are processors; each as it is done."""
     ordered = sorted(families, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
-    pool = ProcessPoolExecutor(max_workers=os.cpu_count())
-    try:
-        begun = {pool.submit(compare, name, data, count, seed): name for name in ordered}
-        for done in as_completed(begun):
-            yield begun[done], done.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return in_parallel(partial(compare, data=data, count=count, seed=seed), ordered)
 
 
 def compare(family: str, data: Path | None, count: int | None, seed: int) -> Report:
