@@ -14,9 +14,7 @@ import argparse
 import sys
 from dataclasses import dataclass, field
 
-import hwsim
-from hwsim.api import resolve_workload
-from hwsim.measure.loops import Bench
+from hwsim.measure.loops import Bench, simulate
 
 FACTOR, SHARE = 1.5, 0.75
 """How far a ratio may be off, and in which share of the rows."""
@@ -76,13 +74,6 @@ STORIES = (
 )  # fmt: skip
 
 
-def simulate(machine: str, chosen: Side) -> float:
-    """Numba fuses multiplications and additions only where it may reorder sums, which is in vector loops."""
-    schedule = resolve_workload(chosen.workload, chosen.settings).schedule  # type: ignore[attr-defined]
-    apart = {} if getattr(schedule, "vector", False) else {"core.ports.fma": 0}
-    return hwsim.run(machine, chosen.workload, math=False, set=apart, **chosen.settings).time_s
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machine", default="zen4", help="the machine file that stands for this computer")
@@ -98,7 +89,8 @@ def main() -> int:
             times = []
             for each in (story.slow, story.fast):
                 found = bench.measure(each.workload, each.settings, chosen.machine, repeats=chosen.repeats)
-                times.append((simulate(chosen.machine, each), found.seconds))
+                simulated_s = simulate(each.workload, each.settings, chosen.machine).time_s
+                times.append((simulated_s, found.seconds))
             simulated, measured = (slow / fast for slow, fast in zip(*times, strict=True))
             off = max(simulated, measured) / min(simulated, measured)
             agrees = (simulated > 1) == (measured > 1) or max(measured, 1 / measured) < EVEN

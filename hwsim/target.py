@@ -10,6 +10,7 @@ Tables and phrases about a run that several classes of machines share; each take
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -366,10 +367,25 @@ def bounds_words(result: RunResult) -> str:
 
 
 def longest_part(result: RunResult, usual: str) -> tuple[str, float]:
-    """What most cycles went to, and its share of all; the usual part where nothing took any."""
+    """What most cycles went to, and its share of all; the usual part where nothing took any.
+
+    Main memory that has more to do than the usual part is what a run waits for, even where much of that time hides
+    behind other work: then the longest wait for what it moves counts.
+    """
     together = summed(result.attribution)
     (_, part), cycles = next(iter(together.items()), ((BUSY, usual), 0))
+    counts = result.memory[dram_of(result)["name"]]
+    operands = ("outputs",) if counts.bytes_written > counts.bytes_read else ("weights", "inputs")
+    waits = {name: taken for (kind, name), taken in together.items() if kind != BUSY and name in operands}
+    if part == usual and waits and memory_busy(result) * result.time_s > result.bounds.parts.get(usual, math.inf):
+        part = max(waits, key=lambda name: waits[name])
+        cycles = waits[part]
     return part, cycles / sum(together.values()) if together else 0.0
+
+
+def memory_busy(result: RunResult) -> float:
+    """Share of the time in which main memory moves bytes."""
+    return result.bounds.parts.get(dram_of(result)["name"], 0.0) / result.time_s if result.time_s else 0.0
 
 
 def stream_bounds(result: RunResult, share: float, mapped: float) -> dict[str, tuple[str, str]]:
@@ -398,9 +414,12 @@ def stream_bounds(result: RunResult, share: float, mapped: float) -> dict[str, t
 
 
 def main_memory(result: RunResult) -> str:
-    """``dram (34 GB/s)``."""
+    """``dram (34 GB/s, busy 91 % of the time)``."""
     dram = dram_of(result)
-    return f"{dram['name']} ({dram['bandwidth'] or 'no limit'})"
+    if not dram["bandwidth"]:
+        return f"{dram['name']} (no limit)"
+    amount, _, unit = str(dram["bandwidth"]).partition(" ")
+    return f"{dram['name']} ({digits(float(amount))} {unit}, busy {percent(memory_busy(result), 1)} of the time)"
 
 
 def dram_of(result: RunResult) -> Mapping[str, Any]:

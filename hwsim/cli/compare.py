@@ -306,6 +306,7 @@ def roofline_command(
         ),
     ],
     settings: Settings = None,
+    no_math: Annotated[bool, typer.Option("--no-math", help="As it always is: a roofline needs no answers.")] = False,
     plot: PlotFile = None,
     json_file: JsonFile = None,
 ) -> None:

@@ -209,7 +209,7 @@ def print_head(console: Console, result: RunResult, why: Why) -> None:
     style, mark = good[result.verified]
     console.print(f"{mark} {verdict(result)}", style=style)
     if words := accuracy(result):
-        console.print(f"  {words}")
+        wrapped(console, "  ", words, style="")
 
 
 def stage_table(result: RunResult) -> Table:
@@ -321,9 +321,9 @@ def _print_time(console: Console, result: RunResult, why: Why) -> None:
     )
     _print_bar(console, result.time)
     if speed:
-        console.print(f"{_INDENT}{speed}")
+        wrapped(console, _INDENT, speed, style="")
     for line in why.lines:
-        console.print(f"{_INDENT}{line.text}", style=STYLES[line.weight])
+        wrapped(console, _INDENT, line.text, style=STYLES[line.weight])
 
 
 def _print_energy(console: Console, result: RunResult, why: Why) -> None:

@@ -381,10 +381,10 @@ class Operator:
     def layout(self, lanes: int) -> LoopCuts:
         """How the loops run with so many elements in a vector."""
         if lanes not in self._layouts:
-            self._layouts[lanes] = self._layout(lanes)
+            self._layouts[lanes] = self._choose_layout(lanes)
         return self._layouts[lanes]
 
-    def _layout(self, lanes: int) -> LoopCuts:
+    def _choose_layout(self, lanes: int) -> LoopCuts:
         if self.operation.layout is not None:
             return self.operation.layout(self, self.schedule, lanes)
         return LoopCuts(vector=getattr(self.schedule, "vector", True), fuse=getattr(self.schedule, "fused", True))

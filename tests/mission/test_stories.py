@@ -263,6 +263,11 @@ def test_a8_a_roofline_prints_the_share_of_what_is_attainable() -> None:
     assert 10 < share < 100
 
 
+def test_a_roofline_takes_no_math_as_the_other_commands_do() -> None:
+    words = ("roofline", "course_cpu", "matmul_simd", "n=32")
+    assert printed(*words, "--no-math") == printed(*words)
+
+
 def test_a8_every_mark_of_a_roofline_lies_inside_the_axes_and_levels_of_one_bandwidth_share_a_name() -> None:
     from hwsim.cli.compare import probes
     from hwsim.results.plot.run import make_roofline, plot_roofline
@@ -344,3 +349,25 @@ def test_t20_the_formula_of_a_tiled_product_counts_the_tiles_at_the_edge() -> No
     assert said["loads.B"] == result.tensors["B"].loads
     whole = hwsim.run("course_cpu", "matmul_tiled", m=8, k=k, n=8, tile=4, v1=2, v2=2, math=False)
     assert said["loads.A"] == m * k * 5 and whole.tensors["A"].loads == 8 * k * 4
+
+
+@pytest.mark.parametrize("workload", ["matmul", "matvec"])
+def test_an_array_that_memory_keeps_waiting_is_not_called_bound_by_its_cells(workload: str) -> None:
+    """Weights of tpu_v1 come at 32 GB/s: twice as many bytes a second help more than twice the clock, and the screen
+    says so although values stream into the cells for most of the cycles."""
+    words = ("run", "tpu_v1", workload, "n=1024", "--no-math")
+    text = printed(*words)
+    assert re.search(r"Bound by weights: the array waits .* dram \(32\.2 GB/s, busy \d", " ".join(text.split()))
+    assert "dram.bandwidth=inf" in text, "the next command follows the bound"
+    run = hwsim.run("tpu_v1", workload, n=1024, math=False)
+    wider = hwsim.run("tpu_v1", workload, n=1024, math=False, set={"dram.bandwidth": "60 GiB/s"})
+    faster = hwsim.run("tpu_v1", workload, n=1024, math=False, set={"clock.core.frequency": "1.4 GHz"})
+    assert run.time_s / wider.time_s > 1.2 > run.time_s / faster.time_s
+    assert "Bound by the array" in printed("run", "tpu_v4", "matmul", "n=2048", "--no-math")
+
+
+def test_lines_of_a_screen_go_on_below_themselves() -> None:
+    """A long line that is wrapped does not begin again at the edge."""
+    lines = printed("run", "tpu_v1", "transpose").splitlines()
+    first = next(number for number, line in enumerate(lines) if "of it the arithmetic alone" in line)
+    assert lines[first + 1].startswith("  ") or not lines[first + 1]
