@@ -43,20 +43,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("cli/app.py", "sweep/executor.py", "machine_code.py", "jit.py", "__main__.py")
 """Files that only a terminal, a cluster or a disk exercises."""
-SLOW = (
-    "fuzz",
-    "browser",
-    "safety",
-    "docs",
-    "checks",
-    "property",
-    "golden/test_runs.py",
-    "contract/test_run_everything.py",
-)
-"""Tests that take too long to be run for each mutation, or that look at the text of the sources."""
+SLOW = ("fuzz", "browser", "safety", "docs", "checks")
+"""Tests that start other processes, or that look at the text of the sources."""
+EXAMPLES = 15
+"""Most examples of a property: those of `make check` begin with them."""
+QUIETLY = ("-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow")
 COMPILED = {"compiled", "inlined", "called", "njit"}
 SECONDS = 20
 """Of CPU: so much is run of a file of tests, and of all that reach a mutation; stopped after three times as long."""
+COMPILING = 240
+"""Seconds of CPU more for a process that has to compile first."""
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
@@ -220,11 +216,21 @@ def with_switches(source: str, mutations: dict[int, int], noted: set[int]) -> st
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
+def _number(text: str) -> int:
+    return int(text.partition("=")[2])
+
+
 def prepare(tree: Path, mutations: list[Mutation]) -> None:
     """The copy of the sources, with a switch for each mutation that works while tests run."""
     ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.db", ".mypy_cache", ".ruff_cache", "out")
     shutil.copytree(ROOT, tree, ignore=ignored)
     (tree / "hwsim/mutant_switch.py").write_text(SWITCH, encoding="utf-8")
+    for path in (tree / "tests").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        fewer = re.sub(r"max_examples=\d+", lambda found: min(found[0], f"max_examples={EXAMPLES}", key=_number), text)
+        fewer = fewer.replace("derandomize=True", f"derandomize=True, max_examples={EXAMPLES}")
+        if fewer != text:
+            path.write_text(fewer, encoding="utf-8")
     for name in {each.file for each in mutations if each.verdict != "gone"}:
         here = {number: each for number, each in enumerate(mutations) if each.file == name}
         live = {each.place: number for number, each in here.items() if each.live and each.verdict != "gone"}
@@ -281,7 +287,7 @@ def in_a_fork(words: list[str], active: int, tree: Path, seconds: int) -> tuple[
         switch.ACTIVE, switch.LOG = active, str(log)  # type: ignore[attr-defined]
         os.environ.update(HWSIM_MUTANT=str(active), HWSIM_MUTANT_LOG=str(log))
         recorder = Recorder(log, switch)
-        words = [*words, "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
+        words = [*words, *QUIETLY]
         ended = False
         with contextlib.suppress(BaseException), contextlib.redirect_stdout(io.StringIO()):
             ended = pytest.main(words, [recorder]) != pytest.ExitCode.INTERRUPTED
@@ -299,17 +305,17 @@ def in_a_fork(words: list[str], active: int, tree: Path, seconds: int) -> tuple[
     return recorder, ended
 
 
-def reach(tree: Path, known: Tests, save: Any) -> None:
+def reach(tree: Path, known: Tests, seconds: int, save: Any) -> None:
     """Run each file of tests that is new or changed once, all switches off."""
     for path in sorted((tree / "tests").rglob("test_*.py"), reverse=True):
         name = path.relative_to(tree).as_posix()
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if any(f"/{each}" in name for each in SLOW) or known.get(name, {}).get("digest") == digest:
             continue
-        recorded, ended = in_a_fork([name], -1, tree, SECONDS)
+        recorded, ended = in_a_fork([name], -1, tree, seconds)
         passed = {test: what for test, what in recorded.tests.items() if test not in recorded.failed}
         known[name] = {"digest": digest, "tests": passed}
-        spent = sum(seconds for seconds, _ in known[name]["tests"].values())
+        spent = sum(each for each, _ in known[name]["tests"].values())
         print(f"{name}: {len(known[name]['tests'])} tests, {spent:.1f} s{'' if ended else ', stopped'}", flush=True)
         save()
 
@@ -318,7 +324,7 @@ def _quickest(tests: dict[str, tuple[float, list[int]]]) -> list[tuple[float, st
     return [(seconds, test) for test, (seconds, _) in tests.items()]
 
 
-def witnesses(number: int, mutation: Mutation, known: Tests) -> list[str]:
+def witnesses(number: int, mutation: Mutation, known: Tests, within: int) -> list[str]:
     """Tests that reach a mutation, a quick one of each file first; then what else their files hold, within the time.
 
     Nothing notes that compiled code is reached: for it, tests that name its module or one that imports it.
@@ -342,35 +348,35 @@ def witnesses(number: int, mutation: Mutation, known: Tests) -> list[str]:
     chosen: list[str] = []
     spent = 0.0
     for _, seconds, test in [*sorted(ranked), *sorted(others)]:
-        if spent + seconds <= SECONDS and len(chosen) < 100:
+        if spent + seconds <= within and len(chosen) < 100:
             chosen.append(test)
             spent += seconds
     return chosen
 
 
-def judge(tree: Path, number: int, mutation: Mutation, known: Tests, at_import: set[int]) -> None:
+def judge(tree: Path, number: int, mutation: Mutation, known: Tests, at_import: set[int], within: int) -> None:
     """Switch one mutation on, run the tests that reach it, and note the first that fails."""
-    tests = witnesses(number, mutation, known)
+    tests = witnesses(number, mutation, known, within)
     started = time.monotonic()
     if not tests:
         mutation.verdict, mutation.by = "survived", "no fast test reaches it"
         return
     if mutation.live and number not in at_import:
-        recorded, ended = in_a_fork(["-x", *tests], number, tree, 3 * SECONDS)
+        recorded, ended = in_a_fork(["-x", *tests], number, tree, 3 * within)
         mutation.by = recorded.failed[0] if recorded.failed else "" if ended else "does not end"
     else:
-        mutation.by = in_a_process(tree, mutation, tests)
+        mutation.by = in_a_process(tree, mutation, tests, 3 * within + COMPILING)
     mutation.verdict, mutation.seconds = "killed" if mutation.by else "survived", round(time.monotonic() - started, 1)
 
 
-def in_a_process(tree: Path, mutation: Mutation, tests: list[str]) -> str:
+def in_a_process(tree: Path, mutation: Mutation, tests: list[str], seconds: int) -> str:
     """Change the text of the copy, run the tests in a process of their own, and change it back."""
     target = tree / mutation.file
     instrumented = target.read_text(encoding="utf-8")
     target.write_text(text_with((ROOT / mutation.file).read_text(encoding="utf-8"), mutation.place), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", *QUIETLY, *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    limit = [f'ulimit -t {3 * SECONDS}; exec "$@"', "sh", *command]
+    limit = [f'ulimit -t {seconds}; exec "$@"', "sh", *command]
     try:
         done = subprocess.run(
             ["sh", "-c", *limit], cwd=tree, env=environment, capture_output=True, text=True, check=False
@@ -407,7 +413,9 @@ def main() -> int:
         "--json", type=Path, default=Path("mutants.json"), help="Where verdicts are kept while it runs."
     )
     parser.add_argument("--known", action="store_true", help="Only tests whose reach is known from an earlier try.")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="CPU time of a file, and of a mutation.")
     asked = parser.parse_args()
+    sys.dont_write_bytecode = False  # the rewritten tests are kept in the copy: each fork reads them again
     kept = asked.json.resolve()
     before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"mutations": [], "tests": {}}
     known: Tests = before["tests"]
@@ -427,10 +435,10 @@ def main() -> int:
         prepare(tree, mutations)
         at_import = imported(tree)
         if not asked.known:
-            reach(tree, known, save)
-        for number, each in enumerate(mutations):
+            reach(tree, known, asked.seconds, save)
+        for number, each in sorted(enumerate(mutations), key=lambda pair: not pair[1].live):  # compiling comes last
             if not each.verdict:
-                judge(tree, number, each, known, at_import)
+                judge(tree, number, each, known, at_import, asked.seconds)
                 save()
                 where = f"{each.file}:{each.line}  {each.change[:90]}"
                 print(f"{number:4} {each.verdict:8} {each.seconds:5.0f} s  {where}  {each.by}", flush=True)

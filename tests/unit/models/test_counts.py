@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -296,4 +297,15 @@ def test_devices_in_line_share_the_layers() -> None:
     first, last = whole.layers(0, 20), whole.layers(20, 12)
     assert [(block.name, block.repeat) for block in first.blocks] == [("embedding", 1), ("layer", 20)]
     assert [(block.name, block.repeat) for block in last.blocks] == [("layer", 12), ("head", 1)]
-    assert parameters(first) + parameters(last) == parameters(whole)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert_base", "llama3_8b", "mixtral_8x7b", "deepseek_v3"])
+@pytest.mark.parametrize("cuts", [(), (1,), (3, 7)])
+def test_devices_in_line_hold_every_weight_once(name: str, cuts: tuple[int, ...]) -> None:
+    whole = graph(name)
+    total = sum(block.repeat for block in whole.blocks if block.repeat > 1)
+    edges = [0, *cuts, total]
+    parts = [whole.layers(first, last - first) for first, last in pairwise(edges)]
+    assert sum(map(parameters, parts)) == parameters(whole)
+    phase = decode(2, 100)
+    assert sum(macs(part, phase) for part in parts) == macs(whole, phase)

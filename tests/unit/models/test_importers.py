@@ -57,6 +57,93 @@ def test_every_family_makes_a_model_whose_operations_fit_each_other(family: str)
     assert macs(graph, forward(1, 8, 8)) > 0
 
 
+def like_llama(family: str, width: int, layers: int, heads: int, kv: int, inner: int, words: int, **more: Any) -> Any:
+    return {
+        "model_type": family, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv, "intermediate_size": inner, "vocab_size": words, **more,
+    }  # fmt: skip
+
+
+EXPERTS = {"moe_intermediate_size": 1408, "num_experts": 60, "num_experts_per_tok": 4}
+LATENT = {
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+}  # fmt: skip
+PUBLISHED: dict[str, tuple[Any, int, int, int]] = {
+    # config.json on Hugging Face, and the number of parameters that its API tells of the safetensors; channels of a
+    # head that positions turn (their papers: 40 % of Phi-2's, a quarter of GPT-NeoX's); numbers kept for each token
+    "Mistral-7B-v0.1": (like_llama("mistral", 4096, 32, 32, 8, 14336, 32_000), 7_241_732_096, 128, 2 * 32 * 1024),
+    "Qwen2-7B": (like_llama("qwen2", 3584, 28, 28, 4, 18944, 152_064), 7_615_616_512, 128, 2 * 28 * 512),
+    "gemma-2b": (like_llama("gemma", 2048, 18, 8, 1, 16384, 256_000, head_dim=256), 2_506_172_416, 256, 2 * 18 * 256),
+    "gemma-2-2b": (like_llama("gemma2", 2304, 26, 8, 4, 9216, 256_000, head_dim=256), 2_614_341_888, 256,
+                   2 * 26 * 1024),
+    "gemma-3-1b": (like_llama("gemma3_text", 1152, 26, 4, 1, 6912, 262_144, head_dim=256), 999_885_952, 256,
+                   2 * 26 * 256),
+    "phi-2": (like_llama("phi", 2560, 32, 32, 32, 10240, 51_200, partial_rotary_factor=0.4), 2_779_683_840, 32,
+              2 * 32 * 2560),
+    "Phi-3-mini": (like_llama("phi3", 3072, 32, 32, 32, 8192, 32_064), 3_821_079_552, 96, 2 * 32 * 3072),
+    # Black and others, GPT-NeoX-20B, 2022, section 2
+    "gpt-neox-20b": (like_llama("gpt_neox", 6144, 44, 64, 64, 24576, 50_432, rotary_pct=0.25), 20_554_567_680, 24,
+                     2 * 44 * 6144),
+    "roberta-base": (like_llama("roberta", 768, 12, 12, 12, 3072, 50_265, max_position_embeddings=514,
+                                type_vocab_size=1), 124_645_632, 0, 0),
+    "Qwen3-30B-A3B": (like_llama("qwen3_moe", 2048, 48, 32, 4, 6144, 151_936, head_dim=128, moe_intermediate_size=768,
+                                 num_experts=128, num_experts_per_tok=8), 30_532_122_624, 128, 2 * 48 * 512),
+    # but for the gate of the common expert: a number for each channel and layer
+    "Qwen1.5-MoE-A2.7B": (like_llama("qwen2_moe", 2048, 24, 16, 16, 5632, 151_936, **EXPERTS,
+                                     shared_expert_intermediate_size=5632), 14_315_784_192 - 24 * 2048, 128,
+                          2 * 24 * 2048),
+    "DeepSeek-V2-Lite": (like_llama("deepseek_v2", 2048, 27, 16, 16, 10944, 102_400, **LATENT, q_lora_rank=None,
+                                    moe_intermediate_size=1408, n_routed_experts=64, n_shared_experts=2,
+                                    num_experts_per_tok=6, first_k_dense_replace=1), 15_706_484_224, 64, 27 * 576),
+}  # fmt: skip
+STOCK: dict[str, Any] = {
+    "llama3_8b": like_llama("llama", 4096, 32, 32, 8, 14336, 128_256),
+    "qwen3_32b": like_llama("qwen3", 5120, 64, 64, 8, 25600, 151_936, head_dim=128),
+    "mixtral_8x7b": like_llama("mixtral", 4096, 32, 32, 8, 14336, 32_000, num_local_experts=8, num_experts_per_tok=2),
+    "deepseek_v3": like_llama("deepseek_v3", 7168, 61, 128, 128, 18432, 129_280, **LATENT, q_lora_rank=1536,
+                              moe_intermediate_size=2048, n_routed_experts=256, n_shared_experts=1,
+                              num_experts_per_tok=8, first_k_dense_replace=3),
+    "bert_base": like_llama("bert", 768, 12, 12, 12, 3072, 30_522, max_position_embeddings=512, type_vocab_size=2),
+    "vit_b16": like_llama("vit", 768, 12, 12, 12, 3072, 1),
+    "gpt2": {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50_257,
+             "n_positions": 1024},
+    "opt_1_3b": {"model_type": "opt", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
+                 "ffn_dim": 8192, "vocab_size": 50_272, "max_position_embeddings": 2048},
+    "whisper_small": {"model_type": "whisper", "d_model": 768, "encoder_attention_heads": 12, "encoder_ffn_dim": 3072,
+                      "encoder_layers": 12, "decoder_layers": 12, "vocab_size": 51_865, "num_mel_bins": 80},
+}  # fmt: skip
+
+
+def imported(data: Any) -> ModelGraph:
+    return ModelGraph.of(model_from_data(read_config("config.json", data, "small")[0], "config.json"))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_makes_a_model_of_the_published_size(name: str) -> None:
+    data, count, turned, kept = PUBLISHED[name]
+    graph = imported(data)
+    assert parameters(graph) == count
+    assert {node.size("head_dim") for _, node in graph.nodes() if node.word == "rope"} == (
+        {turned} if turned else set()
+    )
+    assert kept_per_token(graph) == kept
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_a_published_config_makes_the_stock_model_operation_by_operation(name: str) -> None:
+    def operations(graph: ModelGraph) -> list[tuple[str, int, str, dict[str, int]]]:
+        return [(block.name, block.repeat, node.word, node.sizes) for block, node in graph.nodes()]
+
+    graph, stock = imported(STOCK[name]), ModelGraph.of(load_model(name).model)
+    assert [row[1:] for row in operations(graph)] == [row[1:] for row in operations(stock)]
+
+
+def test_a_width_that_heads_do_not_divide_is_refused() -> None:
+    for family, field in (("gpt2", "n_head"), ("opt", "num_attention_heads"), ("whisper", "encoder_attention_heads")):
+        with pytest.raises(InputError, match=f"{field}: 64 cannot be divided into 5 heads"):
+            read_config("config.json", {**SMALL[family], "model_type": family, field: 5}, "small")
+
+
 def test_a_model_file_says_the_same_as_the_config_it_was_made_from(tmp_path: Path) -> None:
     loaded = import_file(config(tmp_path, LLAMA, "tiny.json"))
     path = tmp_path / "again.yaml"

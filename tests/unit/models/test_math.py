@@ -59,6 +59,62 @@ def test_a_convolution_equals_the_sum_written_out() -> None:
     np.testing.assert_allclose(evaluate(graph, weights, image, Exact())[0], wanted, rtol=1e-10)
 
 
+def computed(image: list[object] | str, *operations: dict[str, object], given: np.ndarray) -> np.ndarray:
+    """What a small network without weights makes of some numbers."""
+    blocks = [{"name": "net", "operations": list(operations)}]
+    width = {"width": given.shape[-1]} if image == "features" else {}
+    graph = ModelGraph.of(small(blocks=blocks, input=image, sizes={}, **width))
+    return evaluate(graph, RandomWeights(1), given[None], Exact())[0]
+
+
+def function(word: str, *values: float) -> np.ndarray:
+    return computed("features", {"name": "f", "op": word}, given=np.array([values]))[0]
+
+
+@pytest.mark.parametrize("word", ["gelu", "gelu_new", "quick_gelu", "relu", "silu", "swish", "hard_swish"])
+def test_a_gate_lets_through_a_share_that_it_keeps_back_on_the_other_side(word: str) -> None:
+    """f(x) = x g(x) with g(x) + g(-x) = 1: f(x) - f(-x) = x; nothing far below zero, everything far above."""
+    x = np.array([0.0, 0.3, 1.0, 2.5, 4.0, 30.0])
+    np.testing.assert_allclose(function(word, *x) - function(word, *-x), x, atol=1e-12)
+    np.testing.assert_allclose(function(word, -30.0, 30.0), [0, 30], atol=1e-9)
+    gates = {"relu": 1.0, "silu": 1 / (1 + np.exp(-1)), "swish": 1 / (1 + np.exp(-1)), "hard_swish": 4 / 6}
+    near = 0.002 if word in ("gelu", "gelu_new") else 0.006 if word == "quick_gelu" else 1e-12
+    assert function(word, 1.0)[0] == pytest.approx(gates.get(word, 0.841345), abs=near)  # Φ(1) of the normal law
+
+
+def test_functions_of_a_number_have_the_values_that_logarithms_give() -> None:
+    """e^(ln 3) = 3: 3 / 4, (9 - 1) / (9 + 1); shares of 1, 3 and 4."""
+    third = float(np.log(3))
+    np.testing.assert_allclose(function("sigmoid", third, -third, 0.0), [3 / 4, 1 / 4, 1 / 2])
+    np.testing.assert_allclose(function("tanh", third, -third), [0.8, -0.8])
+    np.testing.assert_allclose(function("relu6", -1.0, 5.0, 7.0), [0, 5, 6])
+    np.testing.assert_allclose(function("softmax", 0.0, third, np.log(4)), [1 / 8, 3 / 8, 4 / 8])
+    np.testing.assert_allclose(function("swiglu", third, 0.0, 2.0, 5.0), [third * 0.75 * 2, 0])
+    np.testing.assert_allclose(function("geglu", 1.0, 30.0, 2.0, 5.0), [2 * 0.841345, 150], rtol=1e-3)
+
+
+def test_windows_are_pooled_joined_and_grown_place_by_place() -> None:
+    """Two channels of 4 x 4: 0 … 15, and the same from below."""
+    image = np.stack([np.arange(16.0).reshape(4, 4), -np.arange(16.0).reshape(4, 4)])
+    pool = {"name": "p", "kernel": 2, "stride": 2}
+    shape = [2, 4, 4]
+    largest = computed(shape, {**pool, "op": "maxpool"}, given=image)
+    np.testing.assert_array_equal(largest, [[[5, 7], [13, 15]], [[0, -2], [-8, -10]]])
+    mean = computed(shape, {**pool, "op": "avgpool"}, given=image)
+    np.testing.assert_array_equal(mean[0], [[2.5, 4.5], [10.5, 12.5]])
+    np.testing.assert_array_equal(mean[1], -mean[0])
+    edged = computed(shape, {**pool, "op": "maxpool", "kernel": 3, "stride": 2, "padding": 1}, given=image)
+    np.testing.assert_array_equal(edged, [[[5, 7], [13, 15]], [[0, -1], [-4, -5]]])  # edges count for nothing
+    grown = computed(shape, {"name": "u", "op": "upsample"}, given=image)
+    np.testing.assert_array_equal(grown, np.kron(image, np.ones((1, 2, 2))))
+    both = computed(
+        shape, {"name": "r", "op": "relu"}, {"name": "c", "op": "concat", "inputs": ["r", "input"]}, given=image
+    )
+    np.testing.assert_array_equal(both, np.concatenate([np.maximum(image, 0), image]))
+    whole = computed(shape, {"name": "g", "op": "global_avgpool"}, given=image)
+    np.testing.assert_array_equal(whole, [[7.5, -7.5]])
+
+
 def test_a_narrower_format_is_further_off_and_by_about_its_roundoff() -> None:
     """bf16 has 8 bits of mantissa, fp16 11, fp32 24: errors of a few roundoffs (2^-9, 2^-12, 2^-25)."""
     model = model_from_data({**small().model_dump(exclude_unset=True)}, "small")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 import pytest
 
-from hwsim.catalog import load_machine
+from hwsim.catalog import load_machine, model_names
 from hwsim.errors import InputError
-from hwsim.models.count import Formats, decode, forward
+from hwsim.models.count import Formats, Pass, decode, forward, kept_of, macs_of, prefill
 from hwsim.models.graph import ModelGraph, ModelNode
-from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes
+from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes, joined_adds
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.price import StepPrice, simulated_on
 from hwsim.models.run import model_timeline, run_phases
@@ -175,6 +176,60 @@ def served_kernels(model: ModelWorkload, rows: int, tp: int = 1) -> dict[str, li
         for block, node, calls in low.calls(graph)
         if block.name == "layer"
     }
+
+
+def multiply_adds(call: KernelCall) -> float:
+    """Of a kernel, from its sizes alone."""
+    z = dict(call.sizes)
+    if not call.product:
+        return 0.0
+    if call.op == "attention":
+        return call.count * 2 * z["batch"] * z["heads"] * z["queries"] * z["n"] * z["d"]
+    if call.op.startswith("matmul"):
+        return call.count * prod(z.values())
+    high, wide = ((z[side] + 2 * z["padding"] - z[window]) // z["stride"] + 1
+                  for side, window in (("height", "kernel"), ("width", "kernel_w")))  # fmt: skip
+    window = z["kernel"] * z["kernel_w"] * z["ci"] // z["groups"]
+    return call.count * z["batch"] * high * wide * z["co"] * window
+
+
+@pytest.mark.parametrize("name", [name for name in model_names() if name != "unet"])  # grows by transposed convolutions
+@pytest.mark.parametrize("phase", [forward(2, 64, 64), decode(3, 65)], ids=["forward", "decode"])
+def test_kernels_multiply_what_the_operations_of_a_model_do(name: str, phase: Pass) -> None:
+    """However they are put together. A prompt's attention computes the hidden half of its scores, too, and a kernel
+    of a latent one pads; experts are as full as the fullest."""
+    graph = ModelGraph.of(load_model(name).model)
+    for kernels in ("eager", "compiled", "serving"):
+        low = KernelLowering(Formats("bf16", "bf16", "bf16"), kernels, phase)
+        done: Counter[str] = Counter()
+        wanted: Counter[str] = Counter()
+        for block, node, calls in low.calls(graph):
+            kind = node.word if node.word in ("experts", "latent_attention") else block.name
+            z, pairs = node.sizes, phase.queries(node) * phase.context
+            scores = isinstance(node.op, Attention) and node.op.causal and not node.op.cross
+            done[kind] += sum(map(multiply_adds, calls))
+            wanted[kind] += phase.batch * z["heads"] * pairs * 2 * z["head_dim"] if scores else macs_of(node, phase)
+        for kind, found in done.items():
+            most = 2 if kind == "experts" else 1.12 if kind == "latent_attention" and phase.tokens > 1 else 1
+            assert wanted[kind] <= found <= most * wanted[kind], kind
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3_8b", "deepseek_v3", "whisper_small"])
+def test_an_engine_writes_to_its_cache_what_it_keeps(name: str) -> None:
+    """Keys and values, or latent vectors, of new tokens: a pass before the attention itself."""
+    for phase in (decode(5, 200), prefill(3, 40)):
+        low = KernelLowering(Formats("bf16", "bf16", "bf16"), SERVING, phase)
+        for _, node, calls in low.calls(ModelGraph.of(load_model(name).model)):
+            if kept_of(node):
+                assert prod(dict(calls[0].sizes).values()) == phase.batch * phase.tokens * kept_of(node)
+
+
+def test_a_sum_runs_with_the_norm_that_reads_it_and_nothing_else_does() -> None:
+    """Llama: each layer's first norm reads the last sum of the layer before, its second the sum of attention."""
+    blocks = {block.name: joined_adds(block) for block in ModelGraph.of(load_model("llama3_8b").model).blocks}
+    names = {node.name: node.word for node in ModelGraph.of(load_model("llama3_8b").model).blocks[1].nodes}
+    assert sorted(names[each] for each in blocks["layer"]) == ["add", "add", "rmsnorm", "rmsnorm"]
+    assert blocks["embedding"] == blocks["head"] == frozenset()
 
 
 def test_an_engine_takes_products_of_one_input_together() -> None:

@@ -1,46 +1,191 @@
-"""Plots are written in each format, byte for byte the same each time."""
+"""Every plot is written in each format, the same bytes each time, and says what it should."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
+import hwsim
+from hwsim.api import Run, run_all, set_pressure
 from hwsim.errors import InputError
-from hwsim.results.plot.compare import plot_ladder
-from hwsim.results.plot.run import plot_split
-from hwsim.results.plot.style import LOOKS, look_of
+from hwsim.result import bytes_moved, machine_of
+from hwsim.results.plot.compare import ComparedRun, plot_compare, plot_ladder, plot_steps
+from hwsim.results.plot.diagram import _thickness, as_svg, as_text, draw_machine, fit_words
+from hwsim.results.plot.run import make_roofline
+from hwsim.results.plot.style import LOOKS, look_of, plot_energy_stack, series_looks, spread
+from hwsim.results.plot.timeline import plot_collective, plot_knee
+from hwsim.sweep.result_set import ResultSet
 from tests.unit.results.made import small
 
 
-@pytest.mark.parametrize(("suffix", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
-def test_a_ladder_is_drawn(tmp_path: Path, suffix: str, begins: bytes) -> None:
-    rungs = {"naive": small("matmul_naive"), "tiled": small()}
-    files = [tmp_path / f"{number}{suffix}" for number in range(2)]
+@pytest.fixture(scope="module")
+def sweep() -> ResultSet:
+    return hwsim.sweep("course_cpu", "matmul_tiled", n=64, tile=[4, 8, 16, 32, 64], precision=["fp32", "bf16", "int8"])
+
+
+Draw = Callable[[Path, ResultSet], object]
+RUN = {"naive": small("matmul_naive"), "tiled": small()}
+PLOTS: dict[str, Draw] = {
+    **{kind: (lambda path, sweep, kind=kind: sweep.plot(kind, path)) for kind in ("lines", "heat", "pareto")},
+    "energy": lambda path, sweep: sweep.where(precision="fp32").plot("energy", path),
+    "traffic": lambda path, sweep: sweep.where(precision="fp32").plot("traffic", path),
+    "compare": lambda path, _: plot_compare(
+        [ComparedRun("course_cpu", name, run) for name, run in RUN.items()], path, "t"
+    ),
+    "ladder": lambda path, _: plot_ladder(RUN, path, "t"),
+    "steps": lambda path, _: plot_steps({"one": RUN, "two": RUN}, path, "t"),
+    "split": lambda path, _: small().plot.split(path),
+    "roofline": lambda path, _: small().plot.roofline(path),
+    "diagram": lambda path, _: small().plot.diagram(path),
+    "timeline": lambda path, _: small().plot.timeline(
+        run_all("course_cpu", "matmul_tiled", timeline=True, parameters={"n": 32}).outcome.spans, path
+    ),
+    "sets": lambda path, _: small().plot.sets(set_pressure(small()), path),  # type: ignore[arg-type]
+    "stack": lambda path, _: plot_energy_stack(RUN, path, "t"),
+    "shares": lambda path, _: plot_energy_stack(RUN, path, "t", shares=True),
+    "knee": lambda path, _: plot_knee([("1", 90, 0.011, 0.012), ("8", 600, 0.013, 0.02)], path, "t", "8"),
+    "collective": lambda path, _: plot_collective({"ring": [(1024, 1e-5), (2**20, 1e-4)]}, path, "t"),
+    "blocks": lambda path, _: gpu_blocks().result.plot.timeline(gpu_blocks().outcome.spans, path),
+}
+
+
+@cache
+def gpu_blocks() -> Run:
+    return run_all("a100_40", "matmul", timeline=True, parameters={"n": 1024}, math=False)
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Those that are saved."""
+    found: list[Figure] = []
+    save = Figure.savefig
+
+    def noted(self: Figure, *words: Any, **more: Any) -> None:
+        found.append(self)
+        save(self, *words, **more)
+
+    monkeypatch.setattr(Figure, "savefig", noted)
+    return found
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_is_readable_and_the_same_bytes_each_time(
+    name: str, tmp_path: Path, sweep: ResultSet, figures: list[Figure]
+) -> None:
+    files = [tmp_path / f"{number}.svg" for number in range(2)]
     for file in files:
-        plot_ladder(rungs, file, "title")
-    assert files[0].read_bytes().startswith(begins)
+        PLOTS[name](file, sweep)
+    assert files[0].read_bytes().startswith(b"<?xml")
     assert files[0].read_bytes() == files[1].read_bytes()
+    for figure in figures[:1]:
+        is_readable(figure)
 
 
-def test_the_ladder_names_rungs_times_and_speed_ups(tmp_path: Path) -> None:
-    import matplotlib
+def is_readable(figure: Figure) -> None:
+    """Letters of a size that can be read and that fits, lines of a grid fainter than those of data, long bars that
+    fill their axis and leave room for a number."""
+    sizes = [each.get_fontsize() for each in figure.findobj(Text) if each.get_text()]
+    assert min(sizes) >= 7 and max(sizes) <= 14
+    for axes in figure.axes:
+        data = [line.get_linewidth() for line in axes.lines if len(line.get_xdata()) > 1 and line.get_alpha() is None]
+        grid = [line.get_linewidth() for line in (*axes.get_xgridlines(), *axes.get_ygridlines()) if line.get_visible()]
+        assert max(grid, default=0.0) <= min([1.0, *data])
+        bars = [patch for each in axes.containers for patch in each if isinstance(patch, Rectangle)]
+        if bars and not axes.lines and axes.get_xscale() == "linear":
+            ends = [patch.get_x() + patch.get_width() for patch in bars]
+            tops = [patch.get_y() + patch.get_height() for patch in bars]
+            upright = len({round(patch.get_width(), 9) for patch in bars}) == 1
+            end, limit = (max(tops), max(axes.get_ylim())) if upright else (max(ends), max(axes.get_xlim()))
+            assert 0.45 * limit <= end <= limit
 
+
+def test_a_link_is_as_thick_as_its_share_of_the_traffic() -> None:
+    """From 1.2 points for none to 9 more for the busiest, in proportion."""
+    result = small()
+    machine = machine_of(result)
+    moved = {name: bytes_moved(counts) for name, counts in result.memory.items()}
+    thick = {name: _thickness(machine.level(name), result) - 1.2 for name in moved}
+    most = max(moved, key=lambda name: moved[name])
+    assert thick[most] == pytest.approx(9)
+    for name in moved:
+        assert thick[name] == pytest.approx(9 * moved[name] / moved[most])
+    assert all(_thickness(level, None) == 1.2 for level in machine.memory)
+
+
+@pytest.mark.parametrize(("suffix", "begins"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
+def test_a_plot_is_written_in_the_format_of_its_name(
+    suffix: str, begins: bytes, tmp_path: Path, sweep: ResultSet
+) -> None:
+    PLOTS["lines"](tmp_path / f"a{suffix}", sweep)
+    assert (tmp_path / f"a{suffix}").read_bytes().startswith(begins)
+
+
+def words_of(draw: Callable[[Path], object], tmp_path: Path) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        plot_ladder({"naive": small("matmul_naive"), "tiled": small()}, tmp_path / "a.svg")
-    text = (tmp_path / "a.svg").read_text()
+        draw(tmp_path / "a.svg")
+    return (tmp_path / "a.svg").read_text()
+
+
+def test_a_ladder_names_rungs_times_and_speed_ups(tmp_path: Path) -> None:
+    text = words_of(lambda path: plot_ladder(RUN, path), tmp_path)
     for word in ("naive", "tiled", "1×", "dram", "static"):
         assert f">{word}" in text or word in text
 
 
-def test_one_run_is_drawn(tmp_path: Path) -> None:
-    plot_split(small(), tmp_path / "run.png")
-    assert (tmp_path / "run.png").stat().st_size > 5000
+def test_lines_name_their_series_and_mark_both_limits(tmp_path: Path) -> None:
+    results = hwsim.sweep(
+        "course_cpu", "matmul_tiled", n=256, tile=[16, 32, 64], precision=["fp32", "int8"], math=False
+    )
+    text = words_of(lambda path: results.plot("lines", path), tmp_path)
+    for word in ("fp32", "int8", "tile", "time", "energy", "3·tile² = l1", "A, B fit sets of l1"):
+        assert word in text
 
 
-def test_another_ending_is_refused(tmp_path: Path) -> None:
+def test_the_plot_follows_the_axes(sweep: ResultSet, tmp_path: Path) -> None:
+    assert "3·tile²" not in words_of(lambda path: sweep.plot("pareto", path), tmp_path)
+    grid = hwsim.sweep("course_cpu", "add", n="64..384:64", set={"l1.size": "8KiB..256KiB:x2"})
+    text = words_of(lambda path: grid.plot("auto", path), tmp_path)
+    assert "l1.size" in text and "8 KiB" in text
+
+
+def test_what_cannot_be_drawn_is_said(sweep: ResultSet) -> None:
+    with pytest.raises(InputError, match="did you mean 'heat'"):
+        sweep.plot("haet")
+    with pytest.raises(InputError, match="is not swept here"):
+        sweep.plot("lines", x="n")
+    with pytest.raises(InputError, match="two swept axes"):
+        hwsim.sweep("course_cpu", "add", n=[64, 128]).plot("heat")
+    with pytest.raises(InputError, match="no axis to draw over"):
+        hwsim.sweep("course_cpu", "add", n=64).plot("lines")
+    with pytest.raises(InputError, match="no timeline"):
+        small().plot.timeline(())
     with pytest.raises(InputError, match=r"\.pdf, \.png, \.svg"):
-        plot_split(small(), tmp_path / "run.bmp")
+        small().plot.split(Path("run.bmp"))
+
+
+def test_labels_move_apart_as_little_as_needed() -> None:
+    assert spread([0.5, 0.9], 0.1) == [0.5, 0.9]
+    moved = spread([0.5, 0.5, 0.52], 0.1)
+    ordered = sorted(moved)
+    assert all(b - a >= 0.1 - 1e-6 for a, b in pairwise(ordered))
+    assert sum(moved) == pytest.approx(sum([0.5, 0.5, 0.52]))  # none is favoured
+    assert spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+
+
+def test_formats_keep_their_colour_and_others_never_take_it() -> None:
+    looks = series_looks(["fp32", "odd", "int8"])
+    assert looks["fp32"].colour == LOOKS["fp32"].colour
+    assert looks["odd"].colour not in (LOOKS["fp32"].colour, LOOKS["int8"].colour)
+    assert len({look.marker for look in looks.values()}) == 3
 
 
 def test_a_level_looks_the_same_everywhere_and_unknown_names_do_too() -> None:
@@ -48,3 +193,34 @@ def test_a_level_looks_the_same_everywhere_and_unknown_names_do_too() -> None:
     assert look_of("l7") == look_of("l7")
     together = [LOOKS[name] for name in ("arithmetic", "operand supply", "control", "l1", "l2", "l3", "dram")]
     assert len({look.colour for look in together}) == len(together)
+
+
+def test_a_roofline_is_the_lesser_of_peak_and_bandwidth() -> None:
+    """course_cpu, one core at 2 GHz: 64 B/cycle from l1 is 128 GB/s; 8 lanes, one fma: 32 GFLOP/s; DRAM 25.6 GB/s."""
+    result = small("matmul_simd")
+    line = make_roofline(machine_of(result), {"run": result}, {})
+    assert line.units == 1
+    assert line.roofs["l1"] == 128e9
+    assert line.roofs["dram"] == pytest.approx(25.6e9)
+    assert line.ceilings["fp32"] == 32e9
+    assert line.attainable("dram", 0.5, "fp32") == pytest.approx(12.8e9)
+    assert line.attainable("dram", 100, "fp32") == 32e9
+    assert line.ridge("dram", "fp32") == pytest.approx(1.25)
+    assert {spot.level for spot in line.spots} == {"l1", "l2", "dram"}
+    assert all(spot.flops_per_s <= line.attainable(spot.level, spot.intensity, "fp32") * 1.001 for spot in line.spots)
+
+
+def test_a_diagram_draws_private_parts_for_each_unit_and_shared_ones_once() -> None:
+    machine = machine_of(small())
+    titles = [box.title for box in draw_machine(machine, small()).boxes]
+    assert sum(title.startswith("core[") for title in titles) == 4
+    assert sum(title.startswith("l1") for title in titles) == 4
+    assert sum(title.startswith("dram") for title in titles) == 1
+    assert "up, " in as_svg(draw_machine(machine, small()), "x")
+    assert "up, " not in as_svg(draw_machine(machine), "x")
+    assert len({len(line) for line in as_text(machine).splitlines() if line[0] in "┌│└"}) == 1
+
+
+def test_words_are_cut_between_words() -> None:
+    assert fit_words("cache, 8 ways, lru", 30) == "cache, 8 ways, lru"
+    assert fit_words("cache, 8 ways, lru", 16) == "cache, 8 ways …"
