@@ -116,8 +116,8 @@ def test_a_link_is_as_thick_as_its_share_of_the_traffic() -> None:
     thick = {name: _thickness(machine.level(name), result) - 1.2 for name in moved}
     most = max(moved, key=lambda name: moved[name])
     assert thick[most] == pytest.approx(9)
-    for name in moved:
-        assert thick[name] == pytest.approx(9 * moved[name] / moved[most])
+    for name, count in moved.items():
+        assert thick[name] == pytest.approx(9 * count / moved[most])
     assert all(_thickness(level, None) == 1.2 for level in machine.memory)
 
 
