@@ -100,8 +100,8 @@ def gemm_view(loop: Loop) -> GemmView | None:
 
 def _reach(operand: Operand) -> Callable[[str], Size]:
     """Sorts indices by how far a step of them moves an operand, the farthest first."""
-    strides: Mapping[str, Size] = {index: -abs(stride) for index, stride in operand.strides.items()}
-    return lambda index: strides.get(index, 0)
+    steps = {index: min(stride, -stride) for index, stride in operand.strides.items()}
+    return lambda index: steps.get(index, 0)
 
 
 Box = Mapping[str, int]
