@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, cycles_to_fs
@@ -248,7 +249,7 @@ class ArrayAgent:
             start = self._begin(step, arrivals, needed, room)
             end, out = self._advance(step, start)
         lane = self.watch.name if step.work is not None else f"{self.watch.name} vector unit"
-        self.floor.record(lane, step.name, self._time(start), self._time(end))
+        self.floor.record(lane, step.name, self.time_of(start), self.time_of(end))
         if step.lane >= 0:
             self.floor.start(self._done(number, end))
         else:
@@ -354,7 +355,7 @@ class ArrayAgent:
     def _fs(self, cycles: Fraction | int) -> int:
         return cycles_to_fs(cycles, self._clock_hz)
 
-    def _time(self, cycle: int) -> int:
+    def time_of(self, cycle: int) -> int:
         """The first femtosecond of a cycle, rounded down: so that it is in that cycle again when it is rounded up."""
         return cycle * FEMTOSECONDS // self._clock_hz
 
@@ -363,17 +364,20 @@ class ArrayAgent:
         return -(-int(self.floor.now) * self._clock_hz // FEMTOSECONDS)
 
     def _until(self, cycle: int) -> Event:
-        return self.floor.delay(max(0, self._time(cycle) - self.floor.now))
+        return self.floor.delay(max(0, self.time_of(cycle) - self.floor.now))
 
 
 def _kind(move: Move) -> str:
     return WEIGHTS if move.role == "weight" else INPUTS
 
 
-def play_alone(chip: Chip, whole: ArrayPass) -> int:
-    """Cycles of a pass that waits for no other one."""
+def play_alone(chip: Chip, whole: ArrayPass, longest: float = inf) -> float:
+    """Cycles of a pass that waits for no other one; without end if it takes longer than asked for."""
     alone = replace(whole, number=0, needs=(), steps=[_free(step) for step in whole.steps])
-    return play_passes(chip, [alone], Floor()).watch.now
+    floor = Floor()
+    agent, done = _start(chip, [alone], floor)
+    floor.run(None if longest == inf else agent.time_of(int(longest) + 1))
+    return agent.watch.now if done.processed else inf
 
 
 def least_alone(chip: Chip, step: TileStep) -> tuple[float, bool]:
@@ -392,12 +396,18 @@ def least_alone(chip: Chip, step: TileStep) -> tuple[float, bool]:
 
 def play_passes(chip: Chip, passes: Sequence[ArrayPass], floor: Floor, host: tuple[int, int] = (0, 0)) -> ArrayAgent:
     """Let the time of passes pass on a floor."""
-    links = {name: floor.link(name, rate) for name, rate in chip.bytes_per_second.items()}
-    agent = ArrayAgent(floor, chip, passes, links, host)
-    done = agent.start()
+    agent, done = _start(chip, passes, floor, host)
     floor.run()
     assert done.processed, "an array waits for something that never comes"
     return agent
+
+
+def _start(
+    chip: Chip, passes: Sequence[ArrayPass], floor: Floor, host: tuple[int, int] = (0, 0)
+) -> tuple[ArrayAgent, Event]:
+    links = {name: floor.link(name, rate) for name, rate in chip.bytes_per_second.items()}
+    agent = ArrayAgent(floor, chip, passes, links, host)
+    return agent, agent.start()
 
 
 def _free(step: TileStep) -> TileStep:

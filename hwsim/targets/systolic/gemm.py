@@ -128,7 +128,7 @@ class TilingSearch:
         timed = GemmShape(*(self.streamed(name, cuts[name].box) for name in "mnk"))
         most = self.chip.array.cycles(*self.chip.array.share(timed, 1, self.chip.unit.count)) * (1 + EQUAL)
         least, exact = least_alone(self.chip, step)
-        return walk if least <= most and (exact or play_alone(self.chip, walk.as_pass) <= most) else None
+        return walk if least <= most and (exact or play_alone(self.chip, walk.as_pass, most) <= most) else None
 
     def _keeping_more(self, choice: Tiling) -> Tiling:
         """The same tiles with as much of each operand kept as there is room for: what has come need not make room."""
@@ -368,7 +368,7 @@ def _alike(search: TilingSearch) -> tuple[object, ...]:
 
 def _played(search: TilingSearch, choices: Sequence[Tiling]) -> _Walk:
     """The choice that is over first when it is played alone; of those that are equal, the one of the best rank."""
-    played: list[tuple[int, _Walk]] = []
+    played: list[tuple[float, _Walk]] = []
     shortest, left = inf, MOST_PLAYED
     promising = next((each for each in choices if each.steps * search.batches <= LONGEST), None)
     for choice in sorted(choices, key=lambda each: not each.sure):
@@ -380,14 +380,14 @@ def _played(search: TilingSearch, choices: Sequence[Tiling]) -> _Walk:
         walk = _Walk(search, choice)
         steps = len(walk.as_pass.steps)
         left -= 0 if choice.sure or steps > MOST_PLAYED else steps
-        played.append((play_alone(search.chip, walk.as_pass), walk))
+        played.append((play_alone(search.chip, walk.as_pass, shortest * (1 + TIE)), walk))
         shortest = min(shortest, played[-1][0])
     if not played or choices[0].estimate < LONG * shortest:  # too long to be played
         return _Walk(search, choices[0])
     return min((each for each in played if each[0] <= shortest * (1 + TIE)), key=_rank)[1]
 
 
-def _rank(played: tuple[int, _Walk]) -> tuple[float, ...]:
+def _rank(played: tuple[float, _Walk]) -> tuple[float, ...]:
     """Energy, then bytes; then two buffers rather than one, for they let loads run ahead of the pass before."""
     cycles, choice = played[0], played[1].choice
     return about(choice.energy), choice.traffic, -min(2, choice.buffers), choice.steps, cycles
