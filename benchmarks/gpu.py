@@ -11,7 +11,7 @@ from statistics import median
 from time import perf_counter
 
 from hwsim.catalog import load_machine
-from hwsim.engine.play import Floor
+from hwsim.engine import Floor
 from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.agent import GridPlay
 from hwsim.targets.gpu.model import GpuModel

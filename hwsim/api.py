@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.catalog import load_machine, load_workload
-from hwsim.engine.outcome import Outcome, Span, keep_within_limit
-from hwsim.engine.play import play
+from hwsim.engine import Outcome, Span, keep_within_limit, play
 from hwsim.errors import CapacityError, HostMemoryError, InputError, ShapeError
 from hwsim.files import note_input
 from hwsim.program.kernel import Kernel, small_tensors

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from hwsim.catalog import find_workload, shipped_folder
-from hwsim.engine.outcome import BUSY, Outcome, summed
-from hwsim.engine.play import Crew
+from hwsim.engine import BUSY, Crew, Outcome, summed
 from hwsim.errors import OverrideError
 from hwsim.memory.counters import ScratchpadCounters
 from hwsim.numerics.datapath import SumRule

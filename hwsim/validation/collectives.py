@@ -13,8 +13,7 @@ from hwsim.systems.bars import COLLECTIVE
 from hwsim.systems.communicate import communicate
 from hwsim.systems.spec import SystemSpec, load_system
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT, Purpose, purpose_of
+from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 FORMAT_BYTES = {"half": 2, "bfloat16": 2, "int8": 1}

@@ -29,8 +29,7 @@ from hwsim.systems.parallel import make_layout
 from hwsim.systems.shards import run_layout
 from hwsim.systems.spec import load_system
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT, purpose_of, unfitted_half
+from hwsim.validation.residual import FIT, Residual, purpose_of, unfitted_half
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error, tables
 
 TRAINING = "gpu_model_training"

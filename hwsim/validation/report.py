@@ -18,8 +18,7 @@ from typing import Any, cast
 from hwsim.errors import InputError
 from hwsim.sweep.executor import in_parallel
 from hwsim.units import seconds
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT
+from hwsim.validation.residual import FIT, Residual
 
 WORST_ROWS, WORST_PARTS = 10, 5
 FEWEST_ROWS = 5

@@ -19,8 +19,7 @@ from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN
 from hwsim.systems.scheduler import Stream, closed_loop
 from hwsim.systems.serve_model import Service, make_service
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT, Purpose, purpose_of
+from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 WHAT = (

@@ -17,8 +17,7 @@ from statistics import mean, median
 from hwsim.results.bar_table import BarTable
 from hwsim.units import seconds
 from hwsim.validation.report import ComparisonRow, Report
-from hwsim.validation.residual import Coverage, Residual, coverage_of, judges
-from hwsim.validation.split import FIT
+from hwsim.validation.residual import FIT, Coverage, Residual, coverage_of, judges
 from hwsim.validation.table import shipped
 
 LOWEST, HIGHEST = 0.75, 0.85

@@ -15,7 +15,7 @@ from typing import Literal, cast, get_args
 
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import Outcome
+from hwsim.engine import Outcome
 from hwsim.program.contraction import GemmShape, footprint
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel, build_kernel

@@ -11,8 +11,7 @@ from statistics import median
 
 from hwsim.api import run_all
 from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import is_held_out, purpose_of
+from hwsim.validation.residual import Residual, is_held_out, purpose_of
 from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
 
 WHAT = "time of the layers of Llama-3.1-8B on tpu_v6e, against measured ones"
