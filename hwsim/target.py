@@ -31,7 +31,7 @@ from hwsim.spec.workload import LAYOUT, WorkloadSpec
 from hwsim.units import bar, data, digits, percent, seconds
 
 if TYPE_CHECKING:
-    from hwsim.memory.set_pressure import Pressure
+    from hwsim.memory.locality import Pressure
 
 ARROW = "→"
 

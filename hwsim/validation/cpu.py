@@ -31,9 +31,21 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.sweep.executor import in_parallel
 from hwsim.targets.cpu.agent import CoreCrew
 from hwsim.targets.cpu.target import CpuTarget
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    shipped,
+    tables,
+)
 from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, tables
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:

@@ -25,8 +25,8 @@ from hwsim.spec.workload import ThreadSchedule, WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.lower import KEYS, Conditions
 from hwsim.targets.gpu.target import GpuTarget
+from hwsim.validation.report import LINE, Record, integer, table_error
 from hwsim.validation.residual import FIT, Purpose, purpose_of, unfitted_half
-from hwsim.validation.table import LINE, Record, integer, table_error
 
 COLUMNS = (
     "family", "machine", "op", "impl", "dtype", "pass", "b", "m", "n", "k", "heads", "kv_heads", "seq_q", "seq_kv",

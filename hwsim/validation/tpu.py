@@ -28,9 +28,21 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.model import build_chip
 from hwsim.targets.systolic.why import array_use
 from hwsim.trace.nest import Instructions
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    table_error,
+    tables,
+)
 from hwsim.validation.residual import FIRST, Residual
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables
 
 WHAT = "TOPS of stacks of layers on tpu_v1, against measurements published at ISCA 2017"
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from hwsim.energy import STATIC
 from hwsim.engine import BUSY, summed
-from hwsim.memory.reuse_distance import ReuseHistogram
-from hwsim.memory.set_pressure import Pressure
+from hwsim.memory.locality import Pressure, ReuseHistogram
 from hwsim.result import RunResult, machine_of
 from hwsim.results.explanation import explain
 from hwsim.results.metrics import energy_split

@@ -15,7 +15,7 @@ from functools import partial
 
 from hwsim.engine import BUSY, summed
 from hwsim.memory.counters import CacheCounters
-from hwsim.memory.set_pressure import Crowding, Pressure, find_crowding, measure_set_pressure
+from hwsim.memory.locality import Crowding, Pressure, find_crowding, measure_set_pressure
 from hwsim.program.kernel import Kernel, rows_of
 from hwsim.result import RunResult, bytes_moved, workload_of
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
