@@ -2,8 +2,8 @@
 
     python benchmarks/collectives_fit.py measured.csv [MACHINE ...]
 
-Rows are taken apart by a hash of their shape (hwsim/validation/split.py): half are fitted on, half only reported. What
-is printed goes into the `libraries` of a system file. Needs SciPy, which hwsim itself does not.
+Rows are taken apart by a hash of their shape (hwsim/validation/residual.py): half are fitted on, half only reported.
+What is printed goes into the `libraries` of a system file. Needs SciPy, which hwsim itself does not.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from hwsim.validation.collectives import FORMAT_BYTES, LIBRARIES, OPERATIONS, whole
-from hwsim.validation.split import is_held_out
-from hwsim.validation.table import read_table
+from hwsim.validation.report import read_table
+from hwsim.validation.residual import is_held_out
 
 Numbers = NDArray[np.float64]
 BUSES = ("l40s", "rtx_pro_6000", "b60")

@@ -11,14 +11,14 @@ from statistics import median
 from time import perf_counter
 
 from hwsim.catalog import load_machine
-from hwsim.engine.play import Floor
+from hwsim.engine import Floor
 from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.agent import GridPlay
 from hwsim.targets.gpu.model import GpuModel
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu import modelled_seconds
 from hwsim.validation.gpu_workload import COLUMNS, MeasuredKernel
-from hwsim.validation.table import read_table, shipped
+from hwsim.validation.report import read_table, shipped
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 

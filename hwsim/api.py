@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.catalog import load_machine, load_workload
-from hwsim.engine.outcome import Outcome, Span, keep_within_limit
-from hwsim.engine.play import play
+from hwsim.engine import Outcome, Span, keep_within_limit, play
 from hwsim.errors import CapacityError, HostMemoryError, InputError, ShapeError
 from hwsim.files import note_input
 from hwsim.program.kernel import Kernel, small_tensors
@@ -32,8 +31,7 @@ from hwsim.target import Target, check_choices, find_target, written_choices
 from hwsim.units import data, format_bytes
 
 if TYPE_CHECKING:
-    from hwsim.memory.reuse_distance import ReuseHistogram
-    from hwsim.memory.set_pressure import Pressure
+    from hwsim.memory.locality import Pressure, ReuseHistogram
 
 BYTES_PER_ELEMENT = 20
 """Of memory for each element of the tensors: its random value in float64, as it is stored, its reference, the answer
@@ -283,7 +281,7 @@ def set_pressure(result: RunResult) -> Pressure | None:
 
 def reuse_histogram(result: RunResult) -> ReuseHistogram:
     """How far apart the uses of a line are in a stored run: its accesses once more, as far as some seconds allow."""
-    from hwsim.memory.reuse_distance import measure_reuse  # compiled: only where it is asked for
+    from hwsim.memory.locality import measure_reuse  # compiled: only where it is asked for
 
     machine, workload = machine_of(result), workload_of(result)
     line = machine.caches[0].line if machine.caches else 64

@@ -246,7 +246,7 @@ def _instructions(machine: MachineSpec, energy: EnergySpec, table: EnergyTableSp
             f"it has {known}{near}"
         )
     for unit in machine.compute:
-        if unit.kind == "cpu":
+        if unit.pays_by_instruction:
             yield f"{unit.name}.instruction", table.instructions[kind]
 
 

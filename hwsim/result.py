@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from pydantic import ValidationError
 
-from hwsim.engine.outcome import Attribution, TensorTraffic, Throttle
+from hwsim.engine import Attribution, TensorTraffic, Throttle
 from hwsim.errors import InputError
 from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.numerics.format import Array

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from hwsim.catalog import find_workload, shipped_folder
-from hwsim.engine.outcome import BUSY, Outcome, summed
-from hwsim.engine.play import Crew
+from hwsim.engine import BUSY, Crew, Outcome, summed
 from hwsim.errors import OverrideError
 from hwsim.memory.counters import ScratchpadCounters
 from hwsim.numerics.datapath import SumRule
@@ -32,7 +31,7 @@ from hwsim.spec.workload import LAYOUT, WorkloadSpec
 from hwsim.units import bar, data, digits, percent, seconds
 
 if TYPE_CHECKING:
-    from hwsim.memory.set_pressure import Pressure
+    from hwsim.memory.locality import Pressure
 
 ARROW = "→"
 

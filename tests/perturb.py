@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from hwsim.api import resolve_workload, run_all
 from hwsim.catalog import load_machine
-from hwsim.engine.play import play
+from hwsim.engine import play
 from hwsim.errors import HwsimError
 from hwsim.spec.fields import PART_LISTS, as_data
 from hwsim.spec.machine import MachineSpec

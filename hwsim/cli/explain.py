@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hwsim.memory.set_pressure import Pressure
+    from hwsim.memory.locality import Pressure
     from hwsim.result import RunResult
     from hwsim.target import Why
 

@@ -23,7 +23,7 @@ from hwsim.files import write_text, written
 from hwsim.units import csv_cell
 
 if TYPE_CHECKING:
-    from hwsim.engine.outcome import Span
+    from hwsim.engine import Span
     from hwsim.result import RunResult
     from hwsim.results.html import Page
     from hwsim.sweep.grid import SweepRequest

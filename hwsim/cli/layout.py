@@ -175,7 +175,7 @@ def _print_hosted(run: HostedRun) -> None:
 
 def _write_timeline(path: Path, steps: Sequence[ParallelStep | HostedStep], title: str) -> None:
     """Phases one after the other, each once."""
-    from hwsim.engine.outcome import Span
+    from hwsim.engine import Span
     from hwsim.files import write_text
     from hwsim.results.plot.style import is_plot_file
     from hwsim.results.plot.timeline import plot_timeline, timeline_json

@@ -235,7 +235,7 @@ def stage_table(result: RunResult) -> Table:
 
 def why_table(result: RunResult, why: Why) -> Table:
     """Where the cycles went: all units together, the largest first."""
-    from hwsim.engine.outcome import BUSY, summed
+    from hwsim.engine import BUSY, summed
 
     together = summed(result.attribution)
     whole = sum(together.values())

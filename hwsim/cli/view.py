@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hwsim.program.gradient import ExpressionGraph
     from hwsim.result import RunResult
-    from hwsim.sweep.rewrite import Rewritten
+    from hwsim.sweep.search import Rewritten
     from hwsim.trace.view import LabelledAccess, Layout
 
 VIEW_EXAMPLE = "Example: [cyan]hwsim view 3x5 slice=0:3,1:3[/cyan], [cyan]hwsim view 1x2x3x4 permute=1,2,3,0[/cyan]"
@@ -289,7 +289,7 @@ def rewrite_command(
     json_file: JsonFile = None,
 ) -> None:
     """Try rewrites of a chain of operations; each is kept only if the answer is the same and the time falls."""
-    from hwsim.sweep.rewrite import try_rewrites
+    from hwsim.sweep.search import try_rewrites
 
     output = check_output(json_file, inputs=words or ())
     given = parse_words(words or ("course_cpu", "resnet_block_plain"))

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from hwsim.energy import static_watts
-from hwsim.engine.outcome import FEMTOSECONDS, Span
+from hwsim.engine import FEMTOSECONDS, Span
 from hwsim.errors import InputError
 from hwsim.memory.counters import CacheCounters
 from hwsim.models.accuracy import measure_accuracy

@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from hwsim import __version__
-from hwsim.engine.outcome import Attribution
+from hwsim.engine import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
 from hwsim.models.price import HOST, SPAWN, KernelPrice, OperationCost, PassCost, starts_of

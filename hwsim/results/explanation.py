@@ -27,7 +27,7 @@ import numpy as np
 
 from hwsim import __version__
 from hwsim.energy import Entry
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome, Throttle, in_cycles
+from hwsim.engine import FEMTOSECONDS, Outcome, StageOutcome, Throttle, in_cycles
 from hwsim.memory.counters import CacheCounters
 from hwsim.numerics.format import FORMATS, Array
 from hwsim.numerics.quantize import (

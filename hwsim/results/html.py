@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from hwsim.engine.outcome import BUSY, FEMTOSECONDS, Span, summed
+from hwsim.engine import BUSY, FEMTOSECONDS, Span, summed
 from hwsim.record import ErrorBar, finite
 from hwsim.result import RunResult, machine_of, workload_of
 from hwsim.results.explanation import explain, peak_words, verdict

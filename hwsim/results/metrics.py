@@ -19,7 +19,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from hwsim.energy import MEMORY, Entry
-from hwsim.engine.outcome import Outcome, Throttle
+from hwsim.engine import Outcome, Throttle
 from hwsim.result import RunResult
 from hwsim.units import (
     csv_cell,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializeAsAny, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -256,6 +256,9 @@ class UnitSpec(Sourced):
 
     kind: str = Field(description="The class of machines that it belongs to.")
     name: Name = Field(description="How paths and counters call one unit.")
+
+    pays_by_instruction: ClassVar[bool] = False
+    """Whether each instruction that it issues costs energy of its own, beside its arithmetic."""
 
     if TYPE_CHECKING:  # declared by each class, at its own place
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hwsim.engine.outcome import Span
+from hwsim.engine import Span
 from hwsim.errors import InputError
 from hwsim.record import within_bars
 from hwsim.result import RunResult

@@ -25,7 +25,7 @@ from time import monotonic, process_time
 from typing import TYPE_CHECKING, Any
 
 from hwsim.api import DEFAULT_MACHINE, DEFAULT_WORKLOAD, prepare, run_all
-from hwsim.engine.play import play
+from hwsim.engine import play
 from hwsim.errors import InputError
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.result import RunResult

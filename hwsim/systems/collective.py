@@ -24,7 +24,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.engine.outcome import seconds_to_fs
+from hwsim.engine import seconds_to_fs
 
 SWITCH = -1
 """The rank of a switch that adds and copies by itself."""

@@ -19,8 +19,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
-from hwsim.engine.outcome import FEMTOSECONDS, Span
-from hwsim.engine.play import Event, Floor, Link, Wait
+from hwsim.engine import FEMTOSECONDS, Event, Floor, Link, Span, Wait
 from hwsim.errors import InputError
 from hwsim.spec.fields import did_you_mean
 from hwsim.systems.collective import SWITCH, Message, Schedule, build_schedule

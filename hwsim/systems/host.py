@@ -17,8 +17,7 @@ from typing import Any
 
 from hwsim.catalog import load_machine
 from hwsim.energy import static_watts
-from hwsim.engine.outcome import FEMTOSECONDS, Span
-from hwsim.engine.play import Event, Floor, Link, Wait
+from hwsim.engine import FEMTOSECONDS, Event, Floor, Link, Span, Wait
 from hwsim.errors import CapacityError, InputError
 from hwsim.models.count import Formats, Pass, stored_bits
 from hwsim.models.graph import ModelGraph

@@ -20,8 +20,7 @@ from math import ceil
 from typing import Any, Literal
 
 from hwsim.energy import static_watts
-from hwsim.engine.outcome import FEMTOSECONDS, Span
-from hwsim.engine.play import Event, Floor, Wait
+from hwsim.engine import FEMTOSECONDS, Event, Floor, Span, Wait
 from hwsim.errors import CapacityError, InputError
 from hwsim.models.count import Formats, Pass, parameters_of, stored_bits
 from hwsim.models.graph import LAST, ModelGraph

@@ -12,8 +12,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Protocol
 
-from hwsim.engine.outcome import FEMTOSECONDS, Span
-from hwsim.engine.play import Event, Floor, Wait
+from hwsim.engine import FEMTOSECONDS, Event, Floor, Span, Wait
 from hwsim.errors import InputError
 from hwsim.systems.scheduler import Job, Request, Scheduler, SchedulerCounts, StepWork, Stream
 from hwsim.systems.spec import EngineSpec, as_femtoseconds

@@ -21,7 +21,7 @@ from functools import cached_property
 
 from hwsim.catalog import expand
 from hwsim.energy import static_watts
-from hwsim.engine.outcome import FEMTOSECONDS
+from hwsim.engine import FEMTOSECONDS
 from hwsim.errors import CapacityError, InputError
 from hwsim.models.count import Formats, kept_per_token, stored_bits
 from hwsim.models.graph import LAST, Exchange, ModelGraph

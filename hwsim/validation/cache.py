@@ -18,8 +18,20 @@ from pathlib import Path
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    table_error,
+    tables,
+)
 
 
 @dataclass(frozen=True)

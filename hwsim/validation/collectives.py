@@ -12,10 +12,22 @@ from pathlib import Path
 from hwsim.systems.bars import COLLECTIVE
 from hwsim.systems.communicate import communicate
 from hwsim.systems.spec import SystemSpec, load_system
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT, Purpose, purpose_of
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    number,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    table_error,
+    tables,
+)
+from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
 
 FORMAT_BYTES = {"half": 2, "bfloat16": 2, "int8": 1}
 OPERATIONS = {

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import FEMTOSECONDS
-from hwsim.engine.play import play
+from hwsim.engine import FEMTOSECONDS, play
 from hwsim.errors import Problem, SpecError
 from hwsim.memory.hierarchy import build_hierarchy
 from hwsim.program.kernel import Kernel
@@ -32,10 +31,21 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.sweep.executor import in_parallel
 from hwsim.targets.cpu.agent import CoreCrew
 from hwsim.targets.cpu.target import CpuTarget
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT, Purpose, purpose_of
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, shipped, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    shipped,
+    tables,
+)
+from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:

@@ -11,8 +11,17 @@ from pathlib import Path
 
 from hwsim.api import resolve_machine, run_all
 from hwsim.spec.dram_device import DEVICES
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.table import Record, number, read_table, tables
+from hwsim.validation.report import (
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    number,
+    read_table,
+    relative_error,
+    report,
+    tables,
+)
 
 WHAT = "dependent reads of a channel of DDR4-3200, against Ramulator 2.1"
 FITTED = "row hit"

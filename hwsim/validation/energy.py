@@ -42,10 +42,22 @@ from hwsim.targets.grid.mapping import (
 )
 from hwsim.targets.grid.model import PeGrid
 from hwsim.units import EnergyPrice
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIRST, Purpose, purpose_of
-from hwsim.validation.table import LINE, Record, columns_of, integer, number, read_table, shipped, table_error
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    columns_of,
+    integer,
+    number,
+    read_table,
+    relative_error,
+    report,
+    shipped,
+    table_error,
+)
+from hwsim.validation.residual import FIRST, Purpose, Residual, purpose_of
 
 SHAPE = ("batch", "c_in", "c_out", "h_in", "w_in", "r", "s", "stride", "pad", "groups")
 LAYER_COLUMNS = ("network", "layer", *SHAPE, "zero_inputs_pct", "total_ms", "energy_mj")

@@ -14,12 +14,24 @@ from pathlib import Path
 from statistics import mean
 
 from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome
+from hwsim.engine import FEMTOSECONDS, Outcome
 from hwsim.errors import CapacityError
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import is_held_out, purpose_of
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    number,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    table_error,
+    tables,
+)
+from hwsim.validation.residual import Residual, is_held_out, purpose_of
 
 WHAT = "cycles of layers on gemmini16, against clocked RTL"
 

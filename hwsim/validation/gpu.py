@@ -36,9 +36,8 @@ from hwsim.validation.gpu_workload import (
     pieces_of,
     play_piece,
 )
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
+from hwsim.validation.report import Bar, ComparisonRow, Progress, read_table, relative_error, report, sample, tables
 from hwsim.validation.residual import Residual
-from hwsim.validation.table import read_table, sample, tables
 
 WHAT = "seconds of library kernels, against times measured on real GPUs"
 

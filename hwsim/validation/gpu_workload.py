@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
-from hwsim.engine.play import play
+from hwsim.engine import play
 from hwsim.numerics.datapath import find_datapath
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.ops.conv import ConvWorkload
@@ -25,8 +25,8 @@ from hwsim.spec.workload import ThreadSchedule, WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.lower import KEYS, Conditions
 from hwsim.targets.gpu.target import GpuTarget
-from hwsim.validation.split import FIT, Purpose, purpose_of, unfitted_half
-from hwsim.validation.table import LINE, Record, integer, table_error
+from hwsim.validation.report import LINE, Record, integer, table_error
+from hwsim.validation.residual import FIT, Purpose, purpose_of, unfitted_half
 
 COLUMNS = (
     "family", "machine", "op", "impl", "dtype", "pass", "b", "m", "n", "k", "heads", "kv_heads", "seq_q", "seq_kv",

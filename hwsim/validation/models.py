@@ -28,10 +28,23 @@ from hwsim.systems.communicate import Network
 from hwsim.systems.parallel import make_layout
 from hwsim.systems.shards import run_layout
 from hwsim.systems.spec import load_system
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT, purpose_of, unfitted_half
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, shipped, table_error, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    number,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    shipped,
+    table_error,
+    tables,
+)
+from hwsim.validation.residual import FIT, Residual, purpose_of, unfitted_half
 
 TRAINING = "gpu_model_training"
 WHAT = "seconds of whole models, against PyTorch on real GPUs and a serving engine"

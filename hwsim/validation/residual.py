@@ -1,8 +1,9 @@
-"""Residuals: what was measured beside what was simulated, row by row; and intervals made of them.
+"""Residuals: what was measured beside what was simulated, row by row; which rows may count; and intervals made of them.
 
-Rows that a constant may have been fitted on never count. The others make the intervals, in two halves by a hash of the
-shape: `hwsim/validation/split.py` decides. A row is judged by the intervals of the half that it is not in: they have
-never seen its shape, and a draw that makes the bars of one half too wide makes those of the other too narrow.
+A hash of the shape decides which rows a model may be fitted on, and those never count. The machine is no part of the
+shape, so a constant that was fitted on one GPU has not seen the same shape on another. The other rows make the error
+bars, in two halves. A row is judged by the intervals of the half that it is not in: they have never seen its shape, and
+a draw that makes the bars of one half too wide makes those of the other too narrow.
 """
 
 from __future__ import annotations
@@ -11,16 +12,41 @@ import csv
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from io import StringIO
 from math import isfinite, log
+from typing import Literal
 
 import numpy as np
 
 from hwsim.results.bar_table import COLUMNS, COVERAGE, LEVELS, TIME, BarGroup, BarTable, decade_of
-from hwsim.validation.split import FIRST, FIT, SECOND, Purpose
+
+Purpose = Literal["fit", "first", "second"]
+FIT: Purpose = "fit"
+FIRST: Purpose = "first"
+SECOND: Purpose = "second"
 
 FEWEST = 20
 """Where a family has fewer unfitted rows than this on a machine, they make intervals and none judges."""
+
+
+def is_held_out(*shape: object) -> bool:
+    """Whether rows of this shape are for reporting alone; the others may be fitted on."""
+    return _hash(shape)[0] % 2 == 1
+
+
+def purpose_of(*shape: object) -> Purpose:
+    """What rows of this shape are for: to be fitted on, or one of the halves that make error bars and judge them."""
+    return unfitted_half(*shape) if is_held_out(*shape) else FIT
+
+
+def unfitted_half(*shape: object) -> Purpose:
+    """The same where nothing is fitted to any row."""
+    return FIRST if _hash(shape)[1] % 2 else SECOND
+
+
+def _hash(shape: tuple[object, ...]) -> bytes:
+    return sha256("|".join(str(part) for part in shape).encode()).digest()
 
 
 @dataclass(frozen=True)

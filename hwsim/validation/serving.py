@@ -18,10 +18,22 @@ from hwsim.errors import CapacityError
 from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN
 from hwsim.systems.scheduler import Stream, closed_loop
 from hwsim.systems.serve_model import Service, make_service
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIT, Purpose, purpose_of
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    number,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    table_error,
+    tables,
+)
+from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
 
 WHAT = (
     "time per output token (TPOT) and to the first token (TTFT) of served models against measured ones; rows that "

@@ -15,7 +15,7 @@ from typing import Literal, cast, get_args
 
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import Outcome
+from hwsim.engine import Outcome
 from hwsim.program.contraction import GemmShape, footprint
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel, build_kernel
@@ -24,8 +24,20 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.model import SystolicArray
 from hwsim.targets.systolic.spec import Dataflow
 from hwsim.targets.systolic.why import array_use
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    table_error,
+    tables,
+)
 
 WHAT = "cycles, scratchpad reads and writes and mapping efficiency of folds, against SCALE-Sim 3.0.0"
 

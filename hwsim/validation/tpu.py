@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome
+from hwsim.engine import FEMTOSECONDS, Outcome
 from hwsim.numerics.format import find_format
 from hwsim.program.kernel import Kernel, Setting
 from hwsim.program.loop_kernel import LoopKernel, at, build_kernel
@@ -28,10 +28,21 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.model import build_chip
 from hwsim.targets.systolic.why import array_use
 from hwsim.trace.nest import Instructions
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import FIRST
-from hwsim.validation.table import LINE, Record, integer, read_table, sample, table_error, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    table_error,
+    tables,
+)
+from hwsim.validation.residual import FIRST, Residual
 
 WHAT = "TOPS of stacks of layers on tpu_v1, against measurements published at ISCA 2017"
 

@@ -10,10 +10,22 @@ from pathlib import Path
 from statistics import median
 
 from hwsim.api import run_all
-from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
-from hwsim.validation.residual import Residual
-from hwsim.validation.split import is_held_out, purpose_of
-from hwsim.validation.table import LINE, Record, integer, number, read_table, sample, table_error, tables
+from hwsim.validation.report import (
+    LINE,
+    Bar,
+    ComparisonRow,
+    Progress,
+    Record,
+    integer,
+    number,
+    read_table,
+    relative_error,
+    report,
+    sample,
+    table_error,
+    tables,
+)
+from hwsim.validation.residual import Residual, is_held_out, purpose_of
 
 WHAT = "time of the layers of Llama-3.1-8B on tpu_v6e, against measured ones"
 

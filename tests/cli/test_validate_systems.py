@@ -11,7 +11,7 @@ from command_line import hwsim
 from hwsim.systems.communicate import communicate
 from hwsim.systems.spec import load_system
 from hwsim.validation.collectives import OPERATIONS
-from hwsim.validation.split import is_held_out
+from hwsim.validation.residual import is_held_out
 
 HEAD = "machine,library,op,dtype,devices,elements,latency_us\n"
 SERVED = "model,machine,backend,backend_version,precision,isl,osl,batch_size,tp,dp,moe_ep,ttft_ms,tpot_ms\n"

@@ -14,7 +14,7 @@ import pytest
 
 from hwsim.api import Run, resolve_machine, resolve_workload, run_all
 from hwsim.catalog import load_machine, workload_names
-from hwsim.engine.outcome import FEMTOSECONDS
+from hwsim.engine import FEMTOSECONDS
 from hwsim.errors import CapacityError, InputError
 from hwsim.memory.counters import CacheCounters, ScratchpadCounters
 from hwsim.spec.machine import KINDS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import Outcome
+from hwsim.engine import Outcome
 from hwsim.errors import CapacityError
 from hwsim.program.contraction import GemmShape
 from hwsim.program.kernel import Kernel

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import hwsim
 from hwsim.api import resolve_machine, resolve_workload, run_all, simulate
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome
-from hwsim.engine.play import Link
+from hwsim.engine import FEMTOSECONDS, Link, Outcome
 from hwsim.program import loops
 from hwsim.program.loop_kernel import LoopKernel, build_kernel
 

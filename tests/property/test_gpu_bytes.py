@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import total
+from hwsim.engine import total
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.contraction import ConvShape, GemmShape
 from hwsim.results.plot.timeline import power_over_time

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 import hwsim
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import Outcome
-from hwsim.engine.play import play
+from hwsim.engine import Outcome, play
 from hwsim.errors import CapacityError
 from hwsim.targets.systolic.estimate import Goal
 from hwsim.targets.systolic.run import ArrayCrew

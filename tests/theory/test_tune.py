@@ -10,7 +10,7 @@ import pytest
 from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
 from hwsim.memory.footprint import estimate_misses
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.memory.reuse_distance import measure_reuse
+from hwsim.memory.locality import measure_reuse
 from hwsim.results.explanation import capacity_tile, conflict_tile
 from hwsim.spec.machine import CacheSpec
 from hwsim.sweep.grid import SweepRequest, make_request

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwsim.energy import STATIC
-from hwsim.engine.outcome import BUSY, summed
-from hwsim.memory.reuse_distance import ReuseHistogram
-from hwsim.memory.set_pressure import Pressure
+from hwsim.engine import BUSY, summed
+from hwsim.memory.locality import Pressure, ReuseHistogram
 from hwsim.result import RunResult, machine_of
 from hwsim.results.explanation import explain
 from hwsim.results.metrics import energy_split
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hwsim.engine.outcome import Span
+    from hwsim.engine import Span
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwsim.energy import dynamic_joules, static_watts
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome, Span
+from hwsim.engine import FEMTOSECONDS, Outcome, Span
 from hwsim.errors import InputError
 from hwsim.result import RunResult
 from hwsim.results.plot.style import BAR, FAINT, LOOKS, TEXT, canvas, series_looks

@@ -11,6 +11,10 @@ earlier than its window, MSHRs and prefetchers can run ahead.
 A run finds its inputs in the storage behind main memory, if there is one: each page of them is staged into DRAM once.
 Tensors that a run writes are made in DRAM and cost nothing there. Results stay in DRAM.
 
+Whatever is loaded from a tensor narrower than the arithmetic is widened, and rounded back before it is stored: one more
+instruction for each such load and store, scalar or vector. Where the machine computes in the tensors' own format there
+is nothing to do, but for weights that are stored more narrowly.
+
 The run of a kernel on CPU cores: they take its blocks, replay its accesses, and wait for each other.
 """
 
@@ -24,18 +28,16 @@ from time import perf_counter
 from typing import Any
 
 from hwsim.energy import Ledger
-from hwsim.engine.outcome import Outcome, StageOutcome, TensorTraffic, cycles_to_fs, seconds_to_fs
-from hwsim.engine.play import Event, Floor, Link, Wait
+from hwsim.engine import Event, Floor, Link, Outcome, StageOutcome, TensorTraffic, Wait, cycles_to_fs, seconds_to_fs
 from hwsim.errors import CapacityError
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.hierarchy import Hierarchy, Traffic, build_hierarchy
 from hwsim.program.kernel import Kernel, OutputBlock, Stage, Step
 from hwsim.program.loops import MOST_STEPS
 from hwsim.spec.machine import CacheSpec, DramSpec, Level, MachineSpec, RegistersSpec, StorageSpec
-from hwsim.targets.cpu.lower import converting_stages
 from hwsim.targets.cpu.model import ZERO, Chunk, CpuCore, StepCost, Transfer, core_spec
 from hwsim.targets.cpu.tally import CoreTally, Stopwatch
-from hwsim.trace.nest import Nest, Work
+from hwsim.trace.nest import Instructions, Nest, Work
 from hwsim.units import Bandwidth, Latency, format_bytes
 
 MOST_OF_A_STEP = 256
@@ -427,6 +429,33 @@ class CoreCrew:
             pages = self.storage.staged_pages
             ledger.post(self.storage.spec.name, "read", pages, bits=8 * PAGE_BYTES * pages)
         return ledger
+
+
+def converting_stages(kernel: Kernel) -> Sequence[Stage]:
+    """The stages of a kernel, its arithmetic in the format that the machine computes in, conversions counted."""
+    compute = kernel.compute_fmt
+    narrow = frozenset(name for name, view in kernel.tensors.items() if view.element_bits < compute.bits)
+    stages = kernel.stages()
+    if not narrow and compute.name == kernel.fmt.name:
+        return stages
+    return [
+        Stage(stage.name, tuple(_converting(block, narrow, kernel.fmt.name, compute.name) for block in stage.blocks))
+        for stage in stages
+    ]
+
+
+def _converting(block: OutputBlock, narrow: frozenset[str], stored: str, compute: str) -> OutputBlock:
+    def steps() -> Iterator[Step]:
+        for step in block.steps():
+            work = step.work
+            count = sum(
+                nest.count(access) for nest in step.nests for access in nest.accesses if access.tensor in narrow
+            )
+            fmt = compute if work.fmt == stored else work.fmt
+            more = work.instructions + Instructions(convert=count)
+            yield replace(step, work=replace(work, fmt=fmt, instructions=more))
+
+    return OutputBlock(block.index, steps)
 
 
 def _spill_words(kernel: Kernel, core: CpuCore) -> tuple[str, ...]:

@@ -32,8 +32,7 @@ from hwsim.targets.cpu.hazards import (
     run_bytes,
     window_lines,
 )
-from hwsim.targets.cpu.lower import RegisterFile, Spills, lanes_of
-from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec
+from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec, RegisterFile, Spills, lanes_of
 from hwsim.trace.nest import Chain, Instructions, Nest, Work
 from hwsim.units import Bandwidth
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
-from hwsim.engine.outcome import AgentTime, TensorTraffic
+from hwsim.engine import AgentTime, TensorTraffic
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.hierarchy import Traffic
 from hwsim.spec.machine import CacheSpec

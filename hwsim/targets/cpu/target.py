@@ -14,13 +14,13 @@ from typing import ClassVar, cast
 
 from pydantic import BaseModel
 
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome
-from hwsim.engine.play import Crew
-from hwsim.errors import OverrideError
+from hwsim.engine import FEMTOSECONDS, Crew, Outcome
+from hwsim.errors import InputError, OverrideError
 from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
 from hwsim.memory.footprint import FootprintHierarchy
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.numerics.datapath import SumRule, find_datapath
+from hwsim.numerics.format import FORMATS, BlockFormat, FloatFormat, Format, IntFormat
 from hwsim.program.contraction import gemm_view
 from hwsim.program.kernel import Formula, Kernel
 from hwsim.program.loop_kernel import LoopKernel, build_kernel
@@ -31,11 +31,9 @@ from hwsim.spec.variant import with_parameters
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.target import ComparedPart, Knob, Rung, Starts, Why, tried
 from hwsim.targets.cpu.agent import CoreCrew
-from hwsim.targets.cpu.details import crowded_rows
-from hwsim.targets.cpu.lower import choose_format, lanes_of
 from hwsim.targets.cpu.model import CpuCore, core_spec
-from hwsim.targets.cpu.spec import CoreFormatSpec
-from hwsim.targets.cpu.why import explain
+from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, lanes_of
+from hwsim.targets.cpu.why import crowded_rows, explain
 from hwsim.targets.knobs import own_knobs
 from hwsim.units import counted, digits, format_bytes
 
@@ -403,3 +401,32 @@ class CpuTarget:
 
 
 TARGET = CpuTarget
+
+
+def choose_format(unit: CpuSpec, fmt: Format, *, convert: bool) -> Format:
+    """The format that a core computes in: the tensors' own or, if asked, the narrowest it has that loses nothing."""
+    if fmt.name in unit.formats:
+        return fmt
+    has = ", ".join(unit.formats)
+    if not convert:
+        raise InputError(
+            f"precision: {unit.name} does not compute in {fmt.name}; it has {has}. Take one of these, or convert=true: "
+            "converted on the way to registers and back, and counted"
+        )
+    wider = [FORMATS[name] for name in unit.formats if name in FORMATS and contains(FORMATS[name], fmt)]
+    if not wider:
+        raise InputError(f"precision: {unit.name} has no format with all numbers of {fmt.name}; it has {has}")
+    return min(wider, key=lambda other: (other.lane_bits, -other.significand))
+
+
+def contains(wide: Format, narrow: Format) -> bool:
+    """Whether every number of a format is one of another; of an MX format, every element with a usual scale."""
+    if isinstance(narrow, BlockFormat):
+        many_exponents = isinstance(wide, FloatFormat) and wide.grid.exponent >= 8
+        return many_exponents and contains(wide, narrow.element)
+    if isinstance(wide, IntFormat) and isinstance(narrow, IntFormat):
+        return wide.low <= narrow.low and narrow.high <= wide.high
+    if isinstance(wide, FloatFormat) and isinstance(narrow, FloatFormat):
+        in_range = wide.smallest <= narrow.smallest and narrow.largest <= wide.largest
+        return in_range and wide.significand >= narrow.significand
+    return False

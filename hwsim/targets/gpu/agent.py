@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import groupby
 
-from hwsim.engine.outcome import FEMTOSECONDS
-from hwsim.engine.play import Event, Floor, Link, Wait
+from hwsim.engine import FEMTOSECONDS, Event, Floor, Link, Wait
 from hwsim.targets.gpu.device import (
     DRAM,
     L2,

@@ -17,8 +17,7 @@ from math import ceil
 from time import perf_counter
 
 from hwsim.energy import ARITHMETIC, Ledger
-from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, Held, Outcome, StageOutcome, TensorTraffic
-from hwsim.engine.play import Floor, Wait
+from hwsim.engine import FEMTOSECONDS, AgentTime, Floor, Held, Outcome, StageOutcome, TensorTraffic, Wait
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel

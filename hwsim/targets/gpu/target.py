@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from hwsim.engine.outcome import Outcome
-from hwsim.engine.play import Crew
+from hwsim.engine import Crew, Outcome
 from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import build_kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from hwsim.engine.outcome import summed
+from hwsim.engine import summed
 from hwsim.result import RunResult, bytes_moved
 from hwsim.spec.machine import MachineSpec
 from hwsim.target import (

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hwsim.engine.outcome import Watch, cycles_to_fs
-from hwsim.engine.play import Event, Floor, Wait
+from hwsim.engine import Event, Floor, Wait, Watch, cycles_to_fs
 from hwsim.targets.grid.mapping import RowStationary
 from hwsim.targets.grid.model import (
     MOST_PASSES,

@@ -21,7 +21,7 @@ from typing import TypeVar
 import numpy as np
 
 from hwsim.energy import ARITHMETIC, MEMORY, OPERANDS, Ledger
-from hwsim.engine.outcome import seconds_to_fs
+from hwsim.engine import seconds_to_fs
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array
 from hwsim.program.contraction import ConvShape

@@ -9,8 +9,7 @@ from fractions import Fraction
 from time import perf_counter
 from typing import ClassVar
 
-from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, Outcome, StageOutcome, TensorTraffic
-from hwsim.engine.play import Crew, Floor
+from hwsim.engine import FEMTOSECONDS, AgentTime, Crew, Floor, Outcome, StageOutcome, TensorTraffic
 from hwsim.errors import InputError
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.datapath import SumRule, find_datapath

@@ -7,8 +7,18 @@ from itertools import groupby
 from typing import ClassVar
 
 from hwsim.energy import ARITHMETIC, Ledger
-from hwsim.engine.outcome import Outcome, StageOutcome, TensorTraffic, Watch, cycles_to_fs, seconds_to_fs
-from hwsim.engine.play import Crew, Event, Floor, Wait
+from hwsim.engine import (
+    Crew,
+    Event,
+    Floor,
+    Outcome,
+    StageOutcome,
+    TensorTraffic,
+    Wait,
+    Watch,
+    cycles_to_fs,
+    seconds_to_fs,
+)
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.datapath import SumRule, find_datapath
 from hwsim.program.kernel import Kernel

@@ -14,8 +14,7 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
-from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, cycles_to_fs
-from hwsim.engine.play import Event, Floor, Link, Wait
+from hwsim.engine import FEMTOSECONDS, AgentTime, Event, Floor, Link, Wait, cycles_to_fs
 from hwsim.targets.systolic.model import Chip
 from hwsim.targets.systolic.tiling import ArrayPass, Move, TileStep
 

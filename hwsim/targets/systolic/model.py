@@ -21,7 +21,7 @@ from functools import cached_property
 from math import ceil, inf
 from typing import Any, Literal
 
-from hwsim.engine.outcome import seconds_to_fs
+from hwsim.engine import seconds_to_fs
 from hwsim.errors import InputError
 from hwsim.program.contraction import GemmShape, gemm_view
 from hwsim.program.kernel import Kernel

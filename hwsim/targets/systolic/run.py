@@ -10,8 +10,7 @@ from math import ceil
 from time import perf_counter
 
 from hwsim.energy import ARITHMETIC, OPERANDS, Ledger
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome, StageOutcome, TensorTraffic
-from hwsim.engine.play import Floor
+from hwsim.engine import FEMTOSECONDS, Floor, Outcome, StageOutcome, TensorTraffic
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.format import find_format
 from hwsim.program.contraction import GemmView, gemm_view

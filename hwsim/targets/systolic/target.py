@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from hwsim.engine.outcome import FEMTOSECONDS, Outcome
-from hwsim.engine.play import Crew
+from hwsim.engine import FEMTOSECONDS, Crew, Outcome
 from hwsim.errors import OverrideError
 from hwsim.numerics.datapath import SumRule, find_datapath, sums_in
 from hwsim.program.contraction import gemm_view

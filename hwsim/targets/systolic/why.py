@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hwsim.engine.outcome import Outcome
+from hwsim.engine import Outcome
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.target import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import Outcome
+from hwsim.engine import Outcome
 from hwsim.numerics.format import Array, find_format
 from hwsim.program.kernel import Kernel, OutputBlock, Setting, Stage, Step
 from hwsim.trace.nest import Instructions, Nest, Work

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 import hwsim
-from hwsim.engine.outcome import Outcome
+from hwsim.engine import Outcome
 from hwsim.trace.nest import Access, Nest
 from tests.unit.engine.made import BARRIER_FS, CYCLE_FS, SPAWN_FS, adds, play
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import Outcome
-from hwsim.engine.play import play
+from hwsim.engine import Outcome, play
 from hwsim.program.contraction import GemmShape
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import MappingSpec, WorkloadSpec

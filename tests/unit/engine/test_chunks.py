@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hwsim.api import run_all
-from hwsim.engine.outcome import Outcome
+from hwsim.engine import Outcome
 from hwsim.program.kernel import Step
 from hwsim.targets.cpu.agent import MOST_OF_A_RUN, MOST_OF_A_STEP, Cutter
 from hwsim.targets.cpu.model import CpuCore

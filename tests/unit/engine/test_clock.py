@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hwsim.engine.outcome import cycles_to_fs, seconds_to_fs
+from hwsim.engine import cycles_to_fs, seconds_to_fs
 
 
 def test_a_cycle_of_2_ghz_is_500_000_fs() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import simpy
 
-from hwsim.engine.play import DmaEngines
+from hwsim.engine import DmaEngines
 
 
 def served(engines: int, asked: list[tuple[int, int]], length: int = 10) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import simpy
 
-from hwsim.engine.play import Link
+from hwsim.engine import Link
 
 PER_FS = 10**15
 """Bytes per second of a link that moves a byte per femtosecond."""

@@ -6,7 +6,7 @@ import pytest
 
 import hwsim
 from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
-from hwsim.engine.play import play as play_crew
+from hwsim.engine import play as play_crew
 from hwsim.errors import InputError
 from hwsim.memory.hierarchy import build_hierarchy
 from hwsim.targets.cpu.agent import CoreCrew

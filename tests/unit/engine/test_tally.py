@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hwsim
-from hwsim.engine.outcome import Outcome
+from hwsim.engine import Outcome
 from hwsim.program.kernel import Step
 from hwsim.trace.nest import Access, Instructions, Nest, Work
 from tests.unit.engine.made import adds, play

@@ -8,7 +8,7 @@ import pytest
 
 import hwsim
 from hwsim.catalog import load_machine
-from hwsim.engine.outcome import lower_clocks
+from hwsim.engine import lower_clocks
 from hwsim.errors import SpecError
 
 LIMIT = {"energy.tdp.power": "20 W"}

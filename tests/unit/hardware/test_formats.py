@@ -9,9 +9,9 @@ from hwsim.catalog import load_machine
 from hwsim.errors import InputError
 from hwsim.numerics.format import FORMATS, find_format
 from hwsim.spec.machine import MachineSpec
-from hwsim.targets.cpu.lower import choose_format, contains, lanes_of
 from hwsim.targets.cpu.model import CpuCore, core_spec
-from hwsim.targets.cpu.spec import CoreFormatSpec
+from hwsim.targets.cpu.spec import CoreFormatSpec, lanes_of
+from hwsim.targets.cpu.target import choose_format, contains
 
 
 def machine(**formats: object) -> MachineSpec:

@@ -9,7 +9,7 @@ from math import ceil
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.engine.play import Floor
+from hwsim.engine import Floor
 from hwsim.program.contraction import ConvShape
 from hwsim.targets.grid.agent import play_mapping
 from hwsim.targets.grid.lower import find_mapping

@@ -6,7 +6,7 @@ import pytest
 
 from hwsim.errors import CapacityError
 from hwsim.spec.machine import RegistersSpec
-from hwsim.targets.cpu.lower import RegisterFile, Spills, best_matmul_tile, matmul_tile_registers
+from hwsim.targets.cpu.spec import RegisterFile, Spills, best_matmul_tile, matmul_tile_registers
 
 
 def registers(count: int, spill: str = "count") -> RegisterFile:

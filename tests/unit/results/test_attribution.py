@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwsim.engine.outcome import FEMTOSECONDS, AgentTime, in_cycles, summed, total
+from hwsim.engine import FEMTOSECONDS, AgentTime, in_cycles, summed, total
 
 DURATIONS = st.dictionaries(st.sampled_from(["fma", "add", "chain", "l2→l1"]), st.integers(0, 10**12), max_size=4)
 

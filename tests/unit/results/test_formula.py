@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import hwsim
-from hwsim.memory.set_pressure import find_crowding, sets_used
+from hwsim.memory.locality import find_crowding, sets_used
 from hwsim.result import RunResult
 from hwsim.spec.machine import CacheSpec
 from tests.unit.results.made import small

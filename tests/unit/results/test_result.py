@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hwsim
-from hwsim.engine.outcome import total
+from hwsim.engine import total
 from hwsim.errors import InputError, OverrideError
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.numerics.quantize import NumericError, measure

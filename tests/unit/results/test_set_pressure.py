@@ -7,9 +7,9 @@ import pytest
 import hwsim.api
 from hwsim.api import prepare, resolve_machine, resolve_workload
 from hwsim.memory.hierarchy import Hierarchy
-from hwsim.memory.set_pressure import SetPressure, measure_set_pressure
+from hwsim.memory.locality import SetPressure, measure_set_pressure
 from hwsim.spec.machine import CacheSpec
-from hwsim.targets.cpu.details import elements_loaded, look_at_sets
+from hwsim.targets.cpu.why import elements_loaded, look_at_sets
 from hwsim.trace.nest import Access, Nest
 
 SMALL = CacheSpec(kind="cache", name="l1", size="512 B", ways=2)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwsim.api import run_all
-from hwsim.engine.outcome import Held, Span
+from hwsim.engine import Held, Span
 from hwsim.results.plot.timeline import PlacedBlocks, assign_lanes, blocks_text, place_blocks, timeline_json
 
 SPANS = st.lists(

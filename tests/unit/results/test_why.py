@@ -10,7 +10,7 @@ import pytest
 
 import hwsim
 from hwsim import RunResult
-from hwsim.engine.outcome import summed
+from hwsim.engine import summed
 from hwsim.result import RunResult as Stored
 from hwsim.results.explanation import explain
 from hwsim.spec.machine import KINDS

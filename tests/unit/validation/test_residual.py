@@ -9,8 +9,19 @@ import numpy as np
 
 from hwsim.results.bar_table import BarTable, read_bars, shipped_table, table_file
 from hwsim.validation.report import ComparisonRow, Report, report
-from hwsim.validation.residual import FEWEST, Residual, coverage_of, judges, make_table, table_text, usable
-from hwsim.validation.split import FIRST, FIT, SECOND, purpose_of
+from hwsim.validation.residual import (
+    FEWEST,
+    FIRST,
+    FIT,
+    SECOND,
+    Residual,
+    coverage_of,
+    judges,
+    make_table,
+    purpose_of,
+    table_text,
+    usable,
+)
 from hwsim.validation.standing import (
     HIGHEST,
     LOWEST,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwsim.validation.split import is_held_out
+from hwsim.validation.residual import is_held_out
 
 
 def test_a_shape_is_always_in_the_same_half() -> None:

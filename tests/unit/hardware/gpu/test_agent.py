@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hwsim.engine.play import Floor
+from hwsim.engine import Floor
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.agent import TAIL, BlockGrid, GridPlay, Portion, folded, play_grid, queue_grid, wave_grid

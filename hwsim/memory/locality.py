@@ -1,4 +1,6 @@
-"""Set pressure: which sets of a cache its misses fall into, and whether more ways or more room would help.
+"""How lines are used again: the sets of a cache that misses fall into, and the distances between uses.
+
+Set pressure: which sets of a cache its misses fall into, and whether more ways or more room would help.
 
 A miss is *cold* where its line was never there before, a *capacity* miss where a fully associative LRU cache
 of the same size misses as well, and otherwise a *conflict* miss: there was room, but not in that set (Hill
@@ -7,12 +9,18 @@ and Smith, 1989). The cache is taken as LRU, write-back and write-allocate, in f
 Rows that crowd into few sets are visible from strides alone, before anything is simulated. Down a column, addresses are
 a row apart. Where that distance is a multiple of many lines, the lines of the column come back to the same few sets; a
 cache of 64 sets and 8 ways then holds far less than 512 of them.
+
+Reuse distance: how many other lines are touched between two uses of a line. A fully associative LRU cache of n lines
+hits exactly those uses whose distance is less than n (Mattson, Gecsei, Slutz and Traiger, IBM Systems Journal, 1970),
+so that one histogram tells the hit rate of every size of cache at once. Distance zero is spatial locality: the
+neighbour on the same line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from math import gcd
 
 import numpy as np
@@ -266,3 +274,79 @@ def sets_used(level: CacheSpec, row_bytes: int) -> int:
     if row_bytes % level.line or row_bytes == 0:
         return level.set_count
     return level.set_count // gcd(level.set_count, row_bytes // level.line)
+
+
+# Reuse distance -------------------------------------------------------------------------------------------------------
+
+MOST_ACCESSES = 400_000
+"""A longer run is looked at as far as this."""
+
+
+@dataclass(frozen=True)
+class ReuseHistogram:
+    """Uses of lines by distance: `counts[0]` at distance 0, `counts[k]` at 2^(k-1) up to 2^k - 1."""
+
+    counts: tuple[int, ...]
+    first_uses: int
+    complete: bool
+    """Whether all accesses were looked at."""
+
+    @property
+    def accesses(self) -> int:
+        return sum(self.counts) + self.first_uses
+
+    def hits(self, lines: int) -> int:
+        """Uses that a fully associative LRU cache of `lines` lines, a power of two, finds."""
+        return sum(self.counts[: lines.bit_length()])
+
+
+def measure_reuse(nests: Iterable[Nest], line_bytes: int, most: int = MOST_ACCESSES) -> ReuseHistogram:
+    """The histogram of the first accesses of some nests."""
+    addresses = (address // line_bytes for nest in nests for address, _, _ in nest.addresses())
+    lines = np.fromiter(islice(addresses, most + 1), np.int64)
+    complete = len(lines) <= most
+    _, numbers = np.unique(lines[:most], return_inverse=True)
+    counts = np.zeros(64, np.int64)
+    tree = np.zeros(len(numbers) + 1, np.int64)
+    last = np.full(int(numbers.max(initial=-1)) + 1, -1, np.int64)
+    first_uses = int(_distances(numbers.astype(np.int64), tree, last, counts))
+    used = int(np.flatnonzero(counts).max(initial=-1)) + 1
+    return ReuseHistogram(tuple(int(count) for count in counts[:used]), first_uses, complete)
+
+
+@compiled
+def _distances(
+    lines: NDArray[np.int64], tree: NDArray[np.int64], last: NDArray[np.int64], counts: NDArray[np.int64]
+) -> int:
+    """Count into `counts`; a tree over time tells how many lines were last used after a given moment."""
+    size = len(lines)
+    first_uses = 0
+    for now in range(size):
+        before = last[lines[now]]
+        if before < 0:
+            first_uses += 1
+        else:
+            distance = 0
+            i = now
+            while i > 0:
+                distance += tree[i]
+                i -= i & -i
+            i = before + 1
+            while i > 0:
+                distance -= tree[i]
+                i -= i & -i
+            bucket = 0
+            while distance > 0:
+                bucket += 1
+                distance >>= 1
+            counts[bucket] += 1
+            i = before + 1
+            while i <= size:
+                tree[i] -= 1
+                i += i & -i
+        i = now + 1
+        while i <= size:
+            tree[i] += 1
+            i += i & -i
+        last[lines[now]] = now
+    return first_uses
