@@ -107,7 +107,9 @@ class StandIn:
     @cached_property
     def _source(self) -> str:
         """A digest of everything that the machine code depends on."""
-        digest = hashlib.sha256(f"line {self.py_func.__code__.co_firstlineno}".encode())
+        code = self.py_func.__code__  # its bytes are Python's, and count only where there is no text
+        digest = hashlib.sha256(f"line {code.co_firstlineno} ".encode())
+        digest.update(b"" if Path(code.co_filename).is_file() else code.co_code)
         waiting, seen = [self.py_func], set()
         while waiting:
             function = waiting.pop()

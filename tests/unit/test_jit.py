@@ -127,6 +127,16 @@ def test_a_short_gpu_run_does_not_import_numba() -> None:
     assert "numba" not in imported("import hwsim; hwsim.run('a100_40', 'matmul', n=512, precision='fp16')")
 
 
+def test_functions_without_a_file_do_not_share_code() -> None:
+    """As in a notebook or `python -c`: the same name and line, and another text."""
+    found = []
+    for text in ("number + 3", "number * 3"):
+        room: dict[str, Any] = {"__name__": "typed"}
+        exec(compile(f"def asked(number):\n    return {text}", "<typed>", "exec"), room)
+        found.append(compiled(room["asked"])(5))
+    assert found == [8, 15]
+
+
 SHIPPED = """
 import sys
 from pathlib import Path
