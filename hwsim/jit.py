@@ -1,8 +1,8 @@
 """``compiled``: functions that Numba compiles once on a computer, and that later processes call without Numba.
 
 Importing Numba takes longer than many a run. So a decorated function is a stand-in: when it is called, its machine
-code is looked for in the user's cache folder by the types of the arguments (see `machine_code`), and only where there
-is none is Numba imported, and the function compiled together with those that it calls.
+code is looked for in the user's cache folder and in the wheel by the types of the arguments (see `machine_code`), and
+only where there is none is Numba imported, and the function compiled together with those that it calls.
 
 Code is kept under a digest of the sources of all compiled modules that a function reaches, and of the numbers that they
 import: it is never stale. It lives in the user's cache folder, where it can be written also when hwsim is installed
@@ -107,7 +107,9 @@ class StandIn:
     @cached_property
     def _source(self) -> str:
         """A digest of everything that the machine code depends on."""
-        digest = hashlib.sha256(self.py_func.__code__.co_code)
+        code = self.py_func.__code__  # its bytes are Python's, and count only where there is no text
+        digest = hashlib.sha256(f"line {code.co_firstlineno} ".encode())
+        digest.update(b"" if Path(code.co_filename).is_file() else code.co_code)
         waiting, seen = [self.py_func], set()
         while waiting:
             function = waiting.pop()

@@ -3,7 +3,8 @@
 Importing Numba and letting it load its own cache takes longer than most runs. What Numba has compiled is plain machine
 code, though: a function of numbers and addresses that needs nothing of Numba as long as it allocates nothing and
 returns whole numbers. So it is compiled once without its door to Python, stripped of everything else, and kept as an
-object file; later processes link it with llvmlite, which Numba brings along, and call it through ctypes.
+object file; later processes link it with llvmlite, which Numba brings along, and call it through ctypes. A wheel brings
+bitcode along for what short runs call: LLVM makes machine code of it for the processor at hand, without Numba.
 
 How Numba passes arguments: where the result goes, where an error goes, then the arguments in order; an array as owner
 (two words), size, size of an item, address, shape and strides; a tuple as its members.
@@ -74,20 +75,38 @@ def take_apart(arguments: Sequence[Any], kinds: list[Any], words: list[Any]) -> 
             raise TypeError(f"compiled code takes numbers, arrays and tuples of them, not {kind.__name__}")
 
 
+SHIPPED = Path(__file__).with_name("code")
+"""What a wheel brings along (see build_wheel.py): functions of usual types as bitcode, for any processor of a kind."""
+SHIPPING = False
+"""True while that is made: what Numba compiles is added."""
+
+
 def find_code(name: str, source: str, kinds: Kinds, folder: Path | None, build: Callable[[], Any]) -> Entry:
-    """The code of a function for some types: from the folder, or else compiled by `build`, and kept."""
-    label = f"{name} {source} {_spell(kinds)} {_host()}"
-    file = None
-    if folder is not None:
-        digest = hashlib.sha256(label.encode()).hexdigest()[:24]
-        file = folder / f"{re.sub('[<>]', '', name)}-{digest}.code"
-        payload = _read(file)
-        if payload is not None:
-            return _load(payload)
-    payload = _strip(build())
-    if file is not None:
-        _write(file, payload)
+    """The code of a function for some types: from the folder, or else from what ships or `build` compiles, and kept."""
+    label = f"{name} {source} {_spell(kinds)}"
+    file = None if folder is None else folder / f"{_file_name(name, f'{label} {_host()}')}.code"
+    payload = None if file is None else _read(file)
+    if payload is None:
+        payload = _emitted(f"{_file_name(name, label)}.bc", build)
+        if file is not None:
+            _write(file, payload)
     return _load(payload)
+
+
+def _emitted(name: str, build: Callable[[], Any]) -> bytes:
+    """Machine code for this processor: from what was shipped, or else compiled."""
+    shipped = _read(SHIPPED / name)
+    if shipped is not None:
+        with suppress(RuntimeError):  # of another system, or of a newer LLVM
+            return _emit(shipped)
+    made = _strip(build())
+    if SHIPPING:
+        _write(SHIPPED / name, made)
+    return _emit(made)
+
+
+def _file_name(name: str, label: str) -> str:
+    return f"{re.sub('[<>]', '', name)}-{hashlib.sha256(label.encode()).hexdigest()[:24]}"
 
 
 def _spell(kinds: Kinds) -> str:
@@ -132,7 +151,7 @@ def _write(file: Path, payload: bytes) -> None:
 
 
 def _strip(compiled: Any) -> bytes:
-    """What Numba has compiled as one function that stands alone: a line about it, and its object file."""
+    """What Numba has compiled as one function that stands alone: a line about it, and LLVM's bitcode."""
     from llvmlite import binding
 
     library, symbol = compiled.library, compiled.fndesc.mangled_name
@@ -141,14 +160,27 @@ def _strip(compiled: Any) -> bytes:
     for each in (*module.functions, *module.global_variables):
         if not each.is_declaration and each.name != symbol:
             each.linkage = "internal"
-    machine = library.codegen._tm
-    _drop_unused(module, machine)
+    _drop_unused(module)
     declared = [each.name for each in (*module.functions, *module.global_variables) if each.is_declaration]
     needs = {name for name in declared if not name.startswith("llvm.")} - _PLAIN
     if needs:
         raise TypeError(f"compiled code that is kept allocates nothing; {symbol} needs {', '.join(sorted(needs))}")
-    about = {"symbol": symbol, "returns": returns}
-    return json.dumps(about).encode() + b"\n" + bytes(machine.emit_object(module))
+    about = {"symbol": symbol, "returns": returns, "llvm": binding.llvm_version_info}
+    return json.dumps(about).encode() + b"\n" + bytes(module.as_bitcode())
+
+
+def _emit(made: bytes) -> bytes:
+    """From bitcode to an object file. LLVM promises to read what older versions wrote, not what newer ones did."""
+    from llvmlite import binding
+
+    head, _, code = made.partition(b"\n")
+    machine = _machine()
+    if tuple(json.loads(head)["llvm"]) > binding.llvm_version_info:
+        raise RuntimeError("code of a newer LLVM")
+    module = binding.parse_bitcode(code)
+    if module.triple != machine.triple:
+        raise RuntimeError(f"code for {module.triple}")
+    return head + b"\n" + bytes(machine.emit_object(module))
 
 
 def _without_owners(text: str) -> str:
@@ -161,7 +193,7 @@ def _without_owners(text: str) -> str:
     )
 
 
-def _drop_unused(module: Any, machine: Any) -> None:
+def _drop_unused(module: Any) -> None:
     from llvmlite import binding
 
     if hasattr(binding, "create_module_pass_manager"):  # LLVM's older way
@@ -171,7 +203,7 @@ def _drop_unused(module: Any, machine: Any) -> None:
         return
     passes = binding.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
-    passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options()))
+    passes.run(module, binding.create_pass_builder(_machine(), binding.create_pipeline_tuning_options()))
 
 
 def _returned(result: Any) -> list[str]:
@@ -194,15 +226,24 @@ _TURN = Lock()
 
 
 @cache
-def _linker() -> Any:
+def _machine() -> Any:
     from llvmlite import binding
 
     with suppress(RuntimeError):  # versions that do it themselves say so
         binding.initialize()
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    machine = binding.Target.from_default_triple().create_target_machine(codemodel="jitdefault", jit=True)
-    return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    return binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3,
+        codemodel="jitdefault", jit=True,
+    )  # fmt: skip
+
+
+@cache
+def _linker() -> Any:
+    from llvmlite import binding
+
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
 
 
 def _load(payload: bytes) -> Entry:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from llvmlite import binding as llvm
 
 import hwsim
 from hwsim.jit import StandIn, called, compiled, inlined
@@ -120,3 +125,77 @@ def test_a_replay_imports_numba_once_on_a_computer() -> None:
 
 def test_a_short_gpu_run_does_not_import_numba() -> None:
     assert "numba" not in imported("import hwsim; hwsim.run('a100_40', 'matmul', n=512, precision='fp16')")
+
+
+def test_functions_without_a_file_do_not_share_code() -> None:
+    """As in a notebook or `python -c`: the same name and line, and another text."""
+    found = []
+    for text in ("number + 3", "number * 3"):
+        room: dict[str, Any] = {"__name__": "typed"}
+        exec(compile(f"def asked(number):\n    return {text}", "<typed>", "exec"), room)
+        found.append(compiled(room["asked"])(5))
+    assert found == [8, 15]
+
+
+SHIPPED = """
+import sys
+from pathlib import Path
+import numpy as np
+from hwsim import jit, machine_code
+machine_code.SHIPPED = Path(sys.argv[1])
+if sys.argv[2] == "build":
+    machine_code.SHIPPING = True
+elif sys.argv[2] == "use":
+    sys.modules["numba"] = None  # importing it is an error
+from tests.unit.test_jit import entry
+print(entry(np.arange(5)), sys.modules.get("numba") is not None)
+"""
+
+
+def ship(tmp_path: Path, what: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Call `entry` in a fresh process whose own folder of compiled code is empty."""
+    own = tmp_path / f"own-{len(list(tmp_path.iterdir()))}"
+    own.mkdir(0o700)
+    (tmp_path / "code").mkdir(exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-c", SHIPPED, str(tmp_path / "code"), what], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[2], env={**os.environ, "NUMBA_CACHE_DIR": str(own), **variables},
+    )  # fmt: skip
+
+
+def test_shipped_code_runs_where_numba_cannot_be_imported(tmp_path: Path) -> None:
+    assert ship(tmp_path, "use").returncode == 1, "nothing is shipped yet"
+    built = ship(tmp_path, "build", NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    assert built.stdout == "21 True\n", built.stderr
+    (file,) = (tmp_path / "code").iterdir()
+    used = ship(tmp_path, "use")
+    assert used.stdout == "21 False\n", used.stderr
+    assert [each.name for each in (tmp_path / "code").iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("other", ["newer LLVM", "system", "damaged"])
+def test_shipped_code_that_does_not_fit_is_compiled_instead(tmp_path: Path, other: str) -> None:
+    ship(tmp_path, "build", NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    (file,) = (tmp_path / "code").iterdir()
+    head, _, code = file.read_bytes()[32:].partition(b"\n")
+    if other == "newer LLVM":
+        head = json.dumps({**json.loads(head), "llvm": [999, 0, 0]}).encode()
+    elif other == "system":
+        module = llvm.parse_bitcode(code)
+        module.triple = "riscv64-unknown-linux-gnu"
+        code = module.as_bitcode()
+    whole = head + b"\n" + code
+    file.write_bytes(hashlib.sha256(whole).digest() + (whole[:-1] if other == "damaged" else whole))
+    done = ship(tmp_path, "compile")
+    assert done.stdout == "21 True\n", done.stderr
+
+
+def test_shipped_code_asks_nothing_of_a_processor_beyond_its_kind(tmp_path: Path) -> None:
+    """Vectors no wider than every x86-64 and AArch64 has, and no features of the processor that built it."""
+    ship(tmp_path, "build", NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    (file,) = (tmp_path / "code").iterdir()
+    text = str(llvm.parse_bitcode(file.read_bytes()[32:].partition(b"\n")[2]))
+    assert "target-cpu" not in text
+    assert "target-features" not in text
+    widths = [int(count) * int(bits) for count, bits in re.findall(r"<(\d+) x i(\d+)>", text)]
+    assert max(widths) == 128, "the sum is a loop that LLVM makes of vectors"
