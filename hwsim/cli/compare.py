@@ -269,12 +269,41 @@ def ladder_command(
 
 
 def _print_story(ladder: Ladder, runs: Mapping[str, Mapping[str, RunResult]]) -> None:
-    out().print(styled((ladder.title, "bold"), f". {ladder.question}"), soft_wrap=True)
+    known = {rung.name for rung in ladder.rungs}
+    others = any(step not in known for steps in runs.values() for step in steps)
+    question = "What does each step bring on this machine?" if others else ladder.question
+    out().print(styled((ladder.title, "bold"), f". {question}"), soft_wrap=True)
     for machine, steps in runs.items():
         if len(runs) > 1:
             out().print(f"\n{machine}")
         first = next(iter(steps.values()))
         print_comparison({(step,): result for step, result in steps.items()}, ("step",), first)
+        if nothing := _nothing_to_see(machine, list(steps.values())):
+            wrapped(out(), "note  ", nothing, style="dim")
+
+
+def _nothing_to_see(machine: str, steps: Sequence[RunResult]) -> str:
+    """Why the steps of a ladder hardly differ on a machine, or nothing where they do."""
+    first, last = steps[0], steps[-1]
+    times = [step.time_s for step in steps]
+    if len(steps) < 2 or max(times) > NO_GAIN * min(times):
+        return ""
+    if len({_precision(step) for step in steps}) > 1:
+        return (
+            f"{machine} takes as long in each of these formats: this ladder is for machines that gain from fewer bits"
+        )
+    if len({(step.cycles, step.energy_j) for step in steps}) == 1:
+        return f"{machine} chooses its own loops, whatever those of the program: this ladder is for machines with cores"
+    moved, moved_last = (metrics_of(step).get(far_traffic(step)) for step in (first, last))
+    if moved == moved_last and first.peak_memory_bytes > last.peak_memory_bytes:
+        return (
+            f"at this size {machine} keeps on the chip what one step leaves to the next: a larger one shows the saving"
+        )
+    return ""
+
+
+NO_GAIN = 1.05
+"""Steps whose times differ by less than this show nothing."""
 
 
 def _draw(title: str, runs: dict[str, dict[str, RunResult]], plot: Path) -> None:

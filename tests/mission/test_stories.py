@@ -371,3 +371,24 @@ def test_lines_of_a_screen_go_on_below_themselves() -> None:
     lines = printed("run", "tpu_v1", "transpose").splitlines()
     first = next(number for number, line in enumerate(lines) if "of it the arithmetic alone" in line)
     assert lines[first + 1].startswith("  ") or not lines[first + 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("matmul", "eyeriss", "n=64"), "eyeriss chooses its own loops"),
+        (("precision", "eyeriss", "n=64"), "eyeriss takes as long in each of these formats"),
+        (("fusion", "tpu_v3"), "at this size tpu_v3 keeps on the chip"),
+    ],
+)
+def test_a_ladder_that_a_machine_cannot_show_says_so(words: tuple[str, ...], said: str) -> None:
+    assert said in " ".join(printed("ladder", *words, "--no-math").split())
+
+
+def test_a_ladder_with_steps_that_differ_has_no_excuse() -> None:
+    larger = printed("ladder", "fusion", "tpu_v3", "n=33554432", "--no-math")
+    assert "keeps on the chip" not in larger
+    assert factors(larger, ("one pass",)) == [pytest.approx(9 / 5, rel=0.03)], "elements moved by three passes and one"
+    steps = printed("ladder", "matmul", "tpu_v3", "n=256", "--no-math")
+    assert "chooses its own loops" not in steps
+    assert "What does each step bring on this machine?" in steps and "vectors, tiles and cores" not in steps
