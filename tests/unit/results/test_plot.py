@@ -95,7 +95,7 @@ def is_readable(figure: Figure) -> None:
     """Letters of a size that can be read and that fits, lines of a grid fainter than those of data, long bars that
     fill their axis and leave room for a number."""
     sizes = [each.get_fontsize() for each in figure.findobj(Text) if each.get_text()]
-    assert 7 <= min(sizes) and max(sizes) <= 14
+    assert min(sizes) >= 7 and max(sizes) <= 14
     for axes in figure.axes:
         data = [line.get_linewidth() for line in axes.lines if len(line.get_xdata()) > 1 and line.get_alpha() is None]
         grid = [line.get_linewidth() for line in (*axes.get_xgridlines(), *axes.get_ygridlines()) if line.get_visible()]
@@ -117,8 +117,8 @@ def test_a_link_is_as_thick_as_its_share_of_the_traffic() -> None:
     thick = {name: _thickness(machine.level(name), result) - 1.2 for name in moved}
     most = max(moved, key=lambda name: moved[name])
     assert thick[most] == pytest.approx(9)
-    for name in moved:
-        assert thick[name] == pytest.approx(9 * moved[name] / moved[most])
+    for name, nbytes in moved.items():
+        assert thick[name] == pytest.approx(9 * nbytes / moved[most])
     assert all(_thickness(level, None) == 1.2 for level in machine.memory)
 
 
