@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from command_line import hwsim
 
+from hwsim.cli.layout import PHASES, _why
+from hwsim.cli.view import _print_rewrites
+from hwsim.errors import InputError
 from hwsim.program.gradient import build_graph
+from hwsim.sweep.search import Rewritten
+from hwsim.systems.parallel import ParallelStep
 from hwsim.trace.view import start
+from tests.unit.results.made import small
 
 
 def data(*words: str) -> dict[str, object]:
@@ -144,3 +152,38 @@ def test_a_term_is_explained_and_a_missing_file_is_still_missed() -> None:
     assert hwsim("explain", "arithmetic", "intensity").code == 0
     assert "did you mean hit rate" in hwsim("explain", "hitrate").err
     assert hwsim("explain", "nothing.json").code == 2
+
+
+@pytest.mark.parametrize("text", ["int8(x) * x", "x + A[i]"])
+def test_what_has_no_slope_is_no_expression_to_differentiate(text: str) -> None:
+    with pytest.raises(InputError, match="an expression is made of numbers, names and functions of them"):
+        build_graph(text)
+
+
+def test_a_rewrite_is_told_by_how_much_it_is_faster(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run of twice the time before: it is twice as fast."""
+    after = small()
+    _print_rewrites(Rewritten(replace(after, time_s=2 * after.time_s), after, ()))
+    assert "2× as fast as written, with no rewrite" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("compute", "exposed", "waiting", "batch", "said"),
+    [
+        (80, 10, 10, 8, "80.0 % of the time of a {} the devices compute."),
+        (50, 30, 20, 8, "30.0 % of the time of a {} devices talk and nothing hides it."),
+        (50, 20, 30, 8, "30.0 % of the time of a {} is the bubble of the pipeline; more microbatches (micro=8) would"),
+        (50, 20, 30, 7, "30.0 % of the time of a {} is the bubble of the pipeline; a larger batch, cut into more"),
+    ],
+)
+def test_the_longest_part_of_a_divided_step_is_said(
+    compute: int, exposed: int, waiting: int, batch: int, said: str
+) -> None:
+    """One stage of 100 fs in all; four microbatches, so that eight need a batch of eight."""
+    stage = SimpleNamespace(compute_fs=compute, exposed_fs=exposed, waiting_fs=waiting)
+    step = SimpleNamespace(
+        seconds=1.0, elapsed_fs=100, stages=[stage], phase=SimpleNamespace(name="train", batch=batch)
+    )
+    step.share = lambda name: ParallelStep.share(step, name)  # type: ignore[arg-type]
+    run = SimpleNamespace(steps=[(step, 1)], layout=SimpleNamespace(micro=4, dp=1, ep=1))
+    assert _why(run).startswith(said.format(PHASES["train"]))  # type: ignore[arg-type]

@@ -130,6 +130,8 @@ def test_questions_make_an_answer_file_that_can_be_read(tmp_path: Path) -> None:
     [
         ("lesson: tiling\nanswers: {room: 1}\n", "these are answers for the lesson tiling, not strips"),
         ("answers: {rom: 1}\n", "did you mean 'room'?"),
+        ("answers: {room: 1}\nanswer: {}\n", "an answer file has 'lesson: strips' and 'answers:'"),
+        ("lesson: strips\n", "an answer file has 'lesson: strips' and 'answers:'"),
         ("answers: 3\n", "an answer file has 'lesson: strips' and 'answers:'"),
     ],
 )
@@ -146,6 +148,9 @@ def test_an_answer_may_not_change_what_is_computed() -> None:
     (mark,) = [mark for mark in graded.marks if mark.name == "faster"]
     assert not mark.right
     assert "n may not be changed" in mark.word
+    for said in (32, "tile", {3: 4}):
+        (mark,) = [mark for mark in lesson("tiling").grade({"faster": said}).marks if mark.name == "faster"]
+        assert (mark.right, mark.word) == (False, "parameters are expected, such as {tile: 32}")
 
 
 def test_every_lesson_shows_rows_and_ends_with_commands_that_exist() -> None:

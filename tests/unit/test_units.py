@@ -154,6 +154,10 @@ def test_energy_for_a_byte_is_an_eighth_for_a_bit() -> None:
         (parse_frequency, "0.3 Hz", "whole"),
         (parse_latency, "-1 ns", "negative"),
         (parse_latency, "4", "no unit"),
+        (parse_latency, "0.0000009 ns", "1 fs"),
+        (parse_latency, "1.001 s", "1 s"),
+        (parse_latency, "0.0000009 cycles", "0.000001 cycles"),
+        (parse_latency, "1000000001 cycles", "1000000000 cycles"),
         (parse_latency, "4 clocks", "unknown unit 'clocks'"),
         (parse_bandwidth, "0 GB/s", "more than 0"),
         (parse_bandwidth, "64 KB/s", r"'64 KiB/s' \(65536 B\) or '64 kB/s'"),
@@ -167,3 +171,8 @@ def test_energy_for_a_byte_is_an_eighth_for_a_bit() -> None:
 def test_other_quantities_are_refused_with_a_reason(parse, value: object, reason: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=reason):
         parse(value)
+
+
+@pytest.mark.parametrize("text", ["0.000001 ns", "1 s", "0.000001 cycles", "1000000000 cycles"])
+def test_the_ends_of_the_range_of_latencies_belong_to_it(text: str) -> None:
+    assert parse_latency(text).amount > 0

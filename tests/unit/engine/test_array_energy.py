@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwsim.api import run_all
+from hwsim.energy import Ledger
 
 SIDE = 64
 
@@ -35,3 +36,15 @@ def test_a_result_goes_to_memory_also_where_it_would_fit_on_the_chip(machine: st
     outcome = run_all(machine, "matmul", parameters={"n": SIDE}).outcome
     assert outcome.use["array"]["levels"] == {"A": "dram", "B": "dram", "C": "dram"}
     assert outcome.tensors["C"].stores == SIDE**2
+
+
+def test_a_ledger_is_split_without_remainder_and_by_component() -> None:
+    """Ten reads of 80 bits by weights of 1 and 3: two and eight, floor by floor; others only where they are named."""
+    ledger = Ledger()
+    ledger.post("l1", "read", 10, bits=80, cause="data")
+    ledger.post("dram", "write", 4, bits=400)
+    assert [part.counts() for part in ledger.split([1, 3])] == [
+        {"l1.read": 2, "dram.write": 1}, {"l1.read": 8, "dram.write": 3},
+    ]  # fmt: skip
+    assert [part.counts() for part in ledger.split([1, 3], {"l1"})] == [{"l1.read": 2}, {"l1.read": 8}]
+    assert [part.counts() for part in ledger.split([1, 1], {"dram"})] == [{"dram.write": 2}, {"dram.write": 2}]

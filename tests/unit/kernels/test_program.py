@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from hwsim.errors import ShapeError
 from hwsim.numerics.format import find_format
+from hwsim.program.graph import _behind
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel, at, make_template, part, template_key
 from hwsim.program.loops import Loop, LoopPlan, TileLoop, summed, walk
+from hwsim.program.statement import parse_statements
 from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
 
@@ -198,3 +200,13 @@ def test_a_sum_over_all_tiles_is_that_of_running_through_them(
     inner = TileLoop("j", sizes[1], tiles[1], (reads,), span=(lambda around: (0, sum(around["i"]))) if causal else None)
     items = [TileLoop("i", sizes[0], tiles[0], (inner, after, wide))]
     assert summed(items, {}, Loop.flops) == sum(loop.flops(ranges) for loop, ranges, _ in walk(items, {}))
+
+
+def test_what_is_fused_behind_a_result_stands_right_after_it_is_made_for_the_last_time() -> None:
+    first, again, other, behind = parse_statements("A[i] = B[i]\nA[i] += C[i]\nD[i] = B[i]\nE[i] = A[i]")
+    assert _behind((first, again, other), "A", (behind,)) == (first, again, behind, other)
+    assert _behind((first, other, again), "A", (behind,)) == (first, other, again, behind)
+    (block,) = parse_statements("for i by 4:\n  A[i] = B[i]\n  D[i] = B[i]")
+    (found, last) = _behind((block, other), "A", (behind,))
+    assert [line.name for line in found.body] == ["A", "E", "D"]
+    assert last == other

@@ -7,7 +7,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwsim.targets.systolic.tiling import MOST_CUTS, cut_to, cuts
+from hwsim.targets.systolic.tiling import MOST_CUTS, cut_to, cuts, patches
 
 groups = st.lists(st.integers(1, 9), min_size=0, max_size=3).map(
     lambda sizes: {f"i{n}": s for n, s in enumerate(sizes)}
@@ -42,3 +42,10 @@ def test_inner_indices_stay_whole() -> None:
 
 def test_a_group_without_indices_is_one_tile() -> None:
     assert (cut_to({}, 5).size, cut_to({}, 5).tiles, list(cut_to({}, 5).ranges())) == (1, 1, [{}])
+
+
+def test_patches_are_for_images_more_than_four_times_as_wide_as_the_array() -> None:
+    assert patches({"p": 100, "q": 64}, 16) == []
+    assert patches({"q": 1000}, 16) == []
+    found = [cut.box for cut in patches({"n": 2, "p": 9, "q": 65}, 16)]
+    assert found == [{"n": 1, "p": 4, "q": 32}, {"n": 1, "p": 8, "q": 32}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from hwsim.catalog import load_machine
@@ -11,6 +13,7 @@ from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.targets.systolic.lower import Mapped, map_kernel
 from hwsim.targets.systolic.model import Chip, build_chip
+from hwsim.targets.systolic.run import _elapsed
 
 MIB = 1024 * 1024
 
@@ -141,3 +144,22 @@ def test_tiles_of_several_arrays_are_shared_out() -> None:
     kernel = formula("C[i,j] += A[i,k] * B[k,j]", precision="bf16", i=512, j=512, k=512)
     works = [step.work for step in map_kernel(four, kernel).passes[0]]
     assert sum(work.busy for work in works if work is not None) == 512**3 // (4 * 128 * 128)
+
+
+def test_prices_of_bits_are_those_of_the_machine_in_joules_and_all_that_is_always_on() -> None:
+    table = load_machine("tpu_v1").spec.energy
+    assert table is not None
+    prices = build_chip(load_machine("tpu_v1").spec, "int8").prices
+    assert prices is not None
+    assert prices.per_bit("accumulators") == pytest.approx(0.17e-12)
+    assert prices.per_bit("accumulators", "write") == pytest.approx(0.14e-12)
+    assert prices.per_bit("array", "hop") == 0.0  # not for each bit
+    assert prices.static_watts == pytest.approx(
+        sum(float(x.power) + float(x.clock or 0) for x in table.static.values())
+    )
+
+
+def test_a_pass_takes_from_the_end_of_the_one_before_to_its_own() -> None:
+    """Ends at 5, 9, 7 (beside the one before) and 20."""
+    agent = SimpleNamespace(over=[SimpleNamespace(value=value) for value in (5, 9, 7, 20)])
+    assert _elapsed(agent) == [5, 4, 0, 11]  # type: ignore[arg-type]

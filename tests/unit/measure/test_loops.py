@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from hwsim.api import resolve_machine, resolve_workload
 from hwsim.catalog import load_machine
 from hwsim.cli.app import main
 from hwsim.errors import InputError
+from hwsim.measure import here
 from hwsim.measure.calibrate import Calibration, machine_file
-from hwsim.measure.here import Computer, this_computer
+from hwsim.measure.here import Computer, KnownCache, this_computer
 from hwsim.measure.loops import Bench, make_job
 from hwsim.measure.worker import HARDWARE, ProcessorCounters
 from hwsim.target import find_target
@@ -132,3 +134,51 @@ def test_a_sweep_draws_both_curves(tmp_path: Path, capsys: pytest.CaptureFixture
     assert picture.stat().st_size > 1000
     rows = json.loads((tmp_path / "tiles.json").read_text())
     assert [row["parameters"]["tile"] for row in rows] == [4, 8]
+
+
+def test_caches_are_read_from_the_folder_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first level for one processor, one for instructions, one of unknown ways for two, one that says no size."""
+    written = {
+        "index0": {"type": "Data", "level": "1", "size": "48K", "coherency_line_size": "64",
+                   "ways_of_associativity": "12", "shared_cpu_list": "0"},
+        "index1": {"type": "Instruction", "level": "1", "size": "32K"},
+        "index2": {"type": "Unified", "level": "2", "size": "2M", "ways_of_associativity": "0",
+                   "coherency_line_size": "128", "shared_cpu_list": "0,4"},
+        "index3": {"type": "Unified", "level": "3", "size": "32M", "shared_cpu_list": "0-3,8-10,15"},
+        "index4": {"type": "Unified", "level": "4", "size": ""},
+    }  # fmt: skip
+    for folder, files in written.items():
+        (tmp_path / folder).mkdir()
+        for name, text in files.items():
+            (tmp_path / folder / name).write_text(text + "\n")
+    monkeypatch.setattr(here, "CACHES", tmp_path)
+    assert here._sys_caches() == (
+        KnownCache(1, 48 * 1024, 64, 12, 1), KnownCache(2, 2 * 1024**2, 128, None, 2),
+        KnownCache(3, 32 * 1024**2, 64, None, 8),
+    )  # fmt: skip
+
+
+def test_a_mac_answers_questions_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that it does not know ends with an error, and what it prints then is no answer."""
+    says = {
+        "hw.cachelinesize": "128", "hw.perflevel0.l1dcachesize": "131072", "hw.l2cachesize": "16777216",
+        "hw.physicalcpu": "8", "machdep.cpu.brand_string": "Apple M2",
+    }  # fmt: skip
+
+    def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        known = words[-1] in says
+        return subprocess.CompletedProcess(words, 0 if known else 1, says.get(words[-1], "unknown oid") + "\n", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(here.platform, "machine", lambda: "arm64")
+    caches = (KnownCache(1, 131072, 128, None, 1), KnownCache(2, 16777216, 128, None, 1))
+    assert here._macos() == Computer("Apple M2", 8, caches, 128, "apple_m2")
+    monkeypatch.setattr(here.platform, "machine", lambda: "x86_64")
+    assert (here._macos().vector_bits, here._macos().nearest) == (256, "skylake_avx512")
+
+
+@pytest.mark.parametrize(
+    ("features", "bits"), [({"avx512f", "avx2"}, 512), ({"avx2"}, 256), ({"avx"}, 256), ({"sse2"}, 128), (set(), 128)]
+)
+def test_the_widest_vectors_count(features: set[str], bits: int) -> None:
+    assert here._vector_bits(features) == bits

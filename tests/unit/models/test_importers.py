@@ -14,6 +14,7 @@ from hwsim.models.config_json import FAMILIES, read_config
 from hwsim.models.count import forward, kept_per_token, macs, parameters
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import import_file, load_model, model_from_data, model_yaml
+from hwsim.models.traced import Traced
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -281,3 +282,72 @@ def test_bad_onnx_files_are_refused(tmp_path: Path) -> None:
         import_file(tmp_path / "open.onnx")
     with pytest.raises(InputError, match="there is no file"):
         import_file(tmp_path / "none.onnx")
+
+
+def traced(shapes: dict[str, tuple[int, ...]], weights: tuple[str, ...] = ()) -> Traced:
+    """A program of a file with one sample in its batch of two, whose operations the test makes."""
+    made = Traced("made.onnx", "made")
+    made.shapes |= shapes
+    made.weights |= {name: name for name in weights}
+    made.comes_in([name for name in shapes if name.startswith("in")])
+    return made
+
+
+def last(made: Traced, word: str) -> dict[str, Any]:
+    return [each for each in made.operations if each["op"] == word][-1]
+
+
+def test_convolutions_of_a_program_have_the_sizes_of_their_tensors() -> None:
+    """By hand: 8 x 10 from 17 x 21 by windows of 3 and strides of 2; a transposed one the other way round."""
+    made = traced({"in": (2, 6, 17, 21), "w": (12, 3, 3, 3), "out": (2, 12, 8, 10)}, ("w",))
+    made.conv("out", "in", "w", bias=None, stride=(2, 2), padding=(0, 0), groups=2)
+    found = last(made, "conv")
+    assert (found["channels"], found["kernel"], found["stride"], found["groups"]) == (12, 3, 2, 2)
+    assert made.made["out"] == found["name"]  # the form is that of the file: no view behind it
+
+    made = traced({"in": (2, 12, 8, 10), "w": (12, 5, 3, 4), "out": (2, 5, 17, 22)}, ("w",))
+    made.conv("out", "in", "w", bias=None, stride=(2, 2), padding=(0, 0), transposed=True)
+    found = last(made, "conv")
+    assert (found["channels"], found["kernel"], found["transposed"]) == (5, (3, 4), True)
+    assert made.made["out"] == found["name"]  # (8 - 1) * 2 + 3 by (10 - 1) * 2 + 4
+
+    made = traced({"in": (2, 7, 30), "w": (4, 7, 5), "out": (2, 4, 26)}, ("w",))  # over a line
+    made.conv("out", "in", "w", bias=None, stride=(1,), padding=(0,))
+    found = last(made, "conv")
+    assert (found["channels"], found["kernel"]) == (4, (5, 1))
+    assert last(made, "view")["makes"] == (4, 26)
+
+    made = traced({"in": (2, 6, 9, 9, 9), "w": (8, 6, 3, 3, 3), "out": (2, 8, 7, 7, 7)}, ("w",))  # over a volume
+    made.conv("out", "in", "w", bias=None, stride=(1, 1, 1), padding=(0, 0, 0))
+    found = last(made, "product")
+    assert (found["m"], found["n"], found["k"], found["batch"]) == (343, 8, 162, 1)
+
+
+def test_attention_of_a_program_has_values_of_their_own_width_where_they_have_one() -> None:
+    """Six heads of 8 that share two heads of keys and values; values of 8, then of 5."""
+    for width in (8, 5):
+        made = traced(
+            {"in_q": (2, 6, 11, 8), "in_k": (2, 2, 11, 8), "in_v": (2, 2, 11, width), "out": (2, 6, 11, width)}
+        )
+        assert made.attention("out", "in_q", "in_k", "in_v", causal=True)
+        found = last(made, "attention")
+        assert (found["heads"], found["kv_heads"], found["head_dim"], found["causal"]) == (6, 2, 8, True)
+        assert found.get("value_dim", 8) == width
+        assert ("value_dim" in found) == (width != 8)
+        made_of = {each["name"]: each.get("makes") for each in made.operations}
+        assert [made_of[name] for name in found["inputs"]] == [(11, 48), (11, 16), (11, 2 * width)]
+        after = [each for each in made.operations if each["inputs"] == (found["name"],)]
+        assert [each["makes"] for each in after] == [(6, 11, width)]
+        assert made._forms[found["name"]] == (11, 6 * width)
+    assert not made.attention("out", "in_q", "in_k", "nothing", causal=True)
+
+
+@pytest.mark.parametrize(("heads", "share", "turned"), [(4, 0.5, 8), (4, 0.7, 10), (4, 0.0625, 2), (4, 1.0, 16)])
+def test_a_share_of_a_head_that_is_turned_is_an_even_number_of_values(heads: int, share: float, turned: int) -> None:
+    """Of 16 values: pairs are turned, at least one of them."""
+    data = {
+        "model_type": "phi", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": heads,
+        "intermediate_size": 128, "vocab_size": 100, "partial_rotary_factor": share,
+    }  # fmt: skip
+    sizes = {node.size("head_dim") for block in imported(data).blocks for node in block.nodes if node.word == "rope"}
+    assert sizes == {turned}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy, read_weights
 from hwsim.models.count import Formats
-from hwsim.models.evaluate import Exact, GivenWeights, RandomWeights, evaluate, tensor_names
+from hwsim.models.evaluate import ELEMENTS, Exact, GivenWeights, RandomWeights, evaluate, tensor_names
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model, model_from_data
 from tests.unit.models.test_importers import LLAMA
@@ -212,3 +213,25 @@ def test_a_config_runs_end_to_end() -> None:
     out = evaluate(graph, RandomWeights(), np.array([[1.0, 2.0, 3.0]]), Exact())
     assert out.shape == (1, 3, 500)
     assert np.isfinite(out).all()
+
+
+def test_activations_are_their_definitions() -> None:
+    """By the error function, hyperbolic tangents and plain exponentials of Python's math, value by value."""
+    x = np.array([-4.0, -1.5, -0.25, 0.0, 0.5, 1.0, 3.0, 7.0])
+
+    def sigmoid(value: float) -> float:
+        return (1 + math.tanh(value / 2)) / 2
+
+    expected = {
+        "silu": [v * sigmoid(v) for v in x], "swish": [v * sigmoid(v) for v in x], "sigmoid": [sigmoid(v) for v in x],
+        "quick_gelu": [v * sigmoid(1.702 * v) for v in x], "tanh": [math.tanh(v) for v in x],
+        "relu": [max(v, 0.0) for v in x], "relu6": [min(max(v, 0.0), 6.0) for v in x],
+        "hard_swish": [v * min(max(v / 6 + 0.5, 0.0), 1.0) for v in x],
+    }  # fmt: skip
+    for word, values in expected.items():
+        np.testing.assert_allclose(ELEMENTS[word](x), values, rtol=1e-12, atol=1e-15, err_msg=word)
+    gelu = [v * (1 + math.erf(v / math.sqrt(2))) / 2 for v in x]
+    for word in ("gelu", "gelu_new"):  # Hendrycks and Gimpel: the form with a tangent is within 5e-4 of that with erf
+        np.testing.assert_allclose(ELEMENTS[word](x), gelu, atol=5e-4, err_msg=word)
+    inner = math.sqrt(2 / math.pi) * (1.5 + 0.044715 * 1.5**3)
+    assert ELEMENTS["gelu"](np.array([1.5]))[0] == pytest.approx(1.5 * sigmoid(2 * inner), rel=1e-12)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hwsim.numerics.format import FORMATS, FloatFormat, FloatGrid, find_format
+from hwsim.numerics.format import FORMATS, FloatFormat, FloatGrid, find_format, make_float
 from hwsim.spec.base import FormatSpec
 
 ML_TYPES = {
@@ -220,3 +220,24 @@ def test_a_short_last_block_has_a_scale_of_its_own() -> None:
 def test_memory_that_a_number_takes(name: str, bits: float) -> None:
     """An MX block of 32 has a scale of 8 bits: a quarter of a bit for each number."""
     assert float(FORMATS[name].stored_bits) == bits
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "smallest"),
+    [("mxfp4", 6.0, 0.5), ("mxfp6", 28.0, 0.0625), ("mxfp8", 448.0, 2.0**-9)],
+)
+def test_the_ends_of_mx_formats_are_those_of_their_elements_at_the_ends_of_the_scale(
+    name: str, largest: float, smallest: float
+) -> None:
+    """OCP Microscaling Formats 1.0: elements by tables 1 to 5, scales of 2^-127 to 2^127."""
+    fmt = find_format(name)
+    assert fmt.largest == largest * 2.0**127
+    assert fmt.smallest == smallest * 2.0**-127
+
+
+def test_a_format_is_computed_with_in_the_type_that_is_asked_for() -> None:
+    fp16 = find_format("fp16")
+    assert isinstance(fp16, FloatFormat)
+    grid = fp16.grid
+    assert make_float("own", grid).computed == np.float32
+    assert make_float("own", grid, computed=np.float64).computed == np.float64

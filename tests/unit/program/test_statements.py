@@ -7,7 +7,7 @@ import pytest
 from hwsim.errors import InputError
 from hwsim.program.bind import bind
 from hwsim.program.expression import Element, Extent, Local, walk
-from hwsim.program.statement import Statement, TileBlock, all_statements, parse_statements
+from hwsim.program.statement import Statement, TileBlock, all_statements, parse_expression, parse_statements
 
 NORM = """
 mean:  m[...] += X[...,c]        # over the last axis
@@ -113,3 +113,14 @@ def test_a_name_that_means_nothing_is_pointed_at_in_its_line(text: str, where: s
     assert first.startswith(f"formula, {where}: ")
     assert message in first
     assert pointer.index("^") - 2 == int(where.rsplit(" ", 1)[1]) - 1
+
+
+def test_an_unknown_function_is_answered_with_those_that_can_be_written() -> None:
+    """Functions by their names; signs are no names, and neg and square are written as - and as a product."""
+    with pytest.raises(InputError) as caught:
+        parse_expression("xp(x)")
+    told = str(caught.value).splitlines()[0].rpartition("there are ")[2].split(", ")
+    assert {"exp", "log", "max", "sqrt"} <= set(told)
+    assert all(word.isalpha() for word in told)
+    assert not {"neg", "square"} & set(told)
+    assert told == sorted(told)

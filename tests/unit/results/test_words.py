@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from hwsim.cli.run import _bar_words
+from hwsim.lessons import OVER_LONGEST, write_number
+from hwsim.record import ErrorBar
 from hwsim.result import TimeBounds
-from hwsim.results.explanation import explain
+from hwsim.results.bar_table import _listed
+from hwsim.results.explanation import _beside, explain
 from hwsim.targets.cpu.why import part_words
 from tests.unit.results.made import bound_by, small, with_schedule
 
@@ -122,3 +126,39 @@ def test_a_unit_that_rests_is_not_said_never_to(busy: int, says: str) -> None:
     assert says in words
     assert ("always has work" in words) == (busy >= 95)
     assert ("as not all it does is whole vectors" in words) == (busy >= 95)
+
+
+def test_what_is_said_beside_a_metric() -> None:
+    """Cycles beside a time, the mean power beside an energy, nothing beside anything else."""
+    result = small()
+    assert result.power_w is not None
+    assert result.energy_j == pytest.approx(result.power_w * result.time_s)
+    assert _beside("time_s", result)[0] == f"{result.cycles:,} cycles"
+    (power,) = _beside("energy_j", result)
+    assert power.endswith(" on average")
+    assert "W" in power
+    assert _beside("energy_j", replace(result, power_w=None)) == []
+    assert _beside("flops", result) == []
+
+
+def test_names_are_listed_up_to_three_and_then_counted() -> None:
+    assert _listed(["a"]) == "a"
+    assert _listed(["a", "b"]) == "a and b"
+    assert _listed(["a", "b", "c"]) == "a, b and c"
+    assert _listed(["a", "b", "c", "d"]) == "a, b and 2 more"
+    assert _listed(list("abcdefg")) == "a, b and 5 more"
+
+
+def test_no_words_stand_for_a_bar_that_is_not_there() -> None:
+    assert _bar_words(None) == ""
+    known = ErrorBar(2.0, "s", 1.8, 2.2, 0.9, 5, "measured", "a table")
+    assert _bar_words(known) == " ± 10 %"
+    assert _bar_words(ErrorBar(2.0, "s", None, None, 0.9, 0, "never", "nothing")) == ""
+
+
+def test_a_ratio_in_a_lesson_has_its_sign() -> None:
+    assert write_number(OVER_LONGEST, 1.5) == "1.5×"
+    assert write_number("share.fma", 0.25) == "25.0 %"
+    assert write_number("bounds.fma", 2e-6).endswith("s")
+    assert write_number("l1.misses", 1234567.0) == "1,234,567"
+    assert write_number("l1.misses", None) == "–"

@@ -13,7 +13,7 @@ import pytest
 
 from hwsim.errors import TraceError
 from hwsim.trace.reader import TEXT_FORMATS, NpzReader, open_trace
-from hwsim.trace.text_trace import LONGEST_LINE, AccessBlock, GzipSource, PlainSource, ReadOptions, TextReader
+from hwsim.trace.text_trace import LONGEST_LINE, AccessBlock, GzipSource, PlainSource, ReadOptions, TextReader, quoted
 
 Rows = list[tuple[int, bool, int]]
 
@@ -242,3 +242,8 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
     with pytest.raises(TraceError, match="t:2: this line has more than"):
         list(reader)
     assert source.position < 2 * LONGEST_LINE
+
+
+def test_a_long_line_is_cut_in_a_message_and_one_of_sixty_letters_is_not() -> None:
+    assert quoted("x" * 60) == repr("x" * 60)
+    assert quoted(" " + "x" * 61) == repr("x" * 60 + "…")

@@ -13,6 +13,8 @@ from hwsim.models.run import run
 from hwsim.spec.variant import with_parameters
 from hwsim.validation.models import COLUMNS, _machine, pytorch_seconds, served_seconds, validate
 from hwsim.validation.report import Report, read_table, shipped
+from hwsim.validation.serving import BURST, ServingRow
+from hwsim.validation.tpu import _app
 
 HEAD = "machine,model,mode,seq,batch,variant,e2e_ms,pred_roofline_ms,pred_neusight_ms\n"
 
@@ -90,3 +92,33 @@ def test_models_that_are_not_stock_come_from_a_config_beside_the_table(tmp_path:
     mine, stock, _ = read_table(path, COLUMNS)
     assert pytorch_seconds(path, mine) == pytest.approx(pytorch_seconds(path, stock), rel=1e-9)
     assert any("../configs/mine are not known" in note for note in compared(path).notes)
+
+
+def served(prompt: int, output: int, version: str = "0.9") -> ServingRow:
+    return ServingRow("2", "a/b", "h100", "vllm", version, "bf16", prompt, output, 4, 1, 0.1, 0.01)
+
+
+def test_requests_come_as_their_benchmark_sends_them() -> None:
+    """Four users: five requests each of 90 to 110 % of the length; ten of 80 to 100 % where lengths are mixed; one."""
+    usual = served(1000, 500).stream().requests
+    assert len(usual) == 20
+    assert 900 <= min(each.prompt for each in usual) < 1000 < max(each.prompt for each in usual) <= 1100
+    mixed = served(1024, 1024).stream().requests
+    assert len(mixed) == 40
+    assert max(each.prompt for each in mixed) <= 1024 + 1
+    assert min(each.prompt for each in mixed) >= 0.8 * 1024 - 1
+    burst = served(1000, 500, BURST).stream().requests
+    assert [(each.prompt, each.output) for each in burst] == [(1000, 500)] * 4
+
+
+def test_an_application_of_the_paper_fills_its_array_as_counted() -> None:
+    """A quarter of the cells useful while active half of the time: filled by half, so that layers of 256 x 256 cells
+    hold half of 65,536 weights each."""
+    record = {
+        "app": "made", "layers": "4", "batch": "8", "vector_layers": "0", "weights_m": str(4 * 4 * 32768 / 1e6),
+        "tops": "90", "stall_pct": "10", "active_pct": "50", "useful_pct": "25", "side": "", "claimed": "yes",
+        "line": "2",
+    }  # fmt: skip
+    app = _app(Path("tpu.csv"), record)
+    assert (app.matrices, app.batch, app.stall, app.claimed, app.rate) == (4, 8, 0.1, True, 1.0)
+    assert app.widths == (round(512 * 0.5**0.5),) * 5  # two tiles of 256 to a side, of which the root of a half is used

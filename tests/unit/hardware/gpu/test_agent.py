@@ -10,6 +10,7 @@ from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.agent import TAIL, BlockGrid, GridPlay, Portion, folded, play_grid, queue_grid, wave_grid
 from hwsim.targets.gpu.attention import EqualBlocks, makespan
 from hwsim.targets.gpu.device import BlockCost, waves_of
+from hwsim.targets.gpu.gemm import GemmBytes, kernels
 from hwsim.targets.gpu.run import GpuWatch
 from tests.unit.hardware.gpu.made import device, model
 
@@ -119,3 +120,24 @@ def test_a_lower_clock_takes_longer_in_proportion() -> None:
         floor.run()
         times.append(floor.now)
     assert times[1] == pytest.approx(1.5 * times[0], rel=1e-9)
+
+
+def test_a_queue_is_shared_out_evenly_only_where_it_is_more_than_thirty_rounds_long() -> None:
+    """108 SMs of 2 blocks are 216 slots: 30 rounds go one by one; of one more, all but ten rounds are shared out."""
+    slots = 216
+    short = queue_grid(GPU, [Portion(30 * slots, 30 * slots, work=7.0, write_bytes=30 * slots)], 2)
+    assert (short.slots, short.sms) == (slots, 108)
+    assert [(each.count, each.blocks) for each in short.portions] == [(30 * slots, 30 * slots)]
+    long = queue_grid(GPU, [Portion(31 * slots, 31 * slots, work=7.0, write_bytes=31 * slots)], 2)
+    first, rest = long.portions
+    assert (first.count, first.blocks, first.work, first.write_bytes) == (slots, 21 * slots, 21 * 7.0, 21 * slots)
+    assert (rest.count, rest.blocks, rest.work, rest.write_bytes) == (10 * slots, 10 * slots, 7.0, 10 * slots)
+
+
+def test_parts_of_a_product_are_added_up_after_all_they_need_has_been_read() -> None:
+    """Two parts of 64 x 64 sums of four bytes, a result of two bytes, and two more late ones of a bias."""
+    for late in (0.0, 2.0):
+        data = GemmBytes(2, 2, 2, late=late)
+        (found, *_) = kernels(GPU, GemmShape(64, 64, 4096), "fp16", "tensor", data, None, 2)
+        expected = GPU.sm.library.block_start + 64 * 64 * (2 * 4 + 2 + late) / GPU.l2_rate
+        assert found.reduction_cycles == pytest.approx(expected)
