@@ -198,3 +198,10 @@ def test_limits_of_tiles_follow_their_formulas() -> None:
     assert 3 * 52**2 * 4 <= 32768 < 3 * 53**2 * 4
     assert [conflict_tile(l1, 256 * size, size, 256) for size in (4, 2, 1)] == [16, 32, 64]
     assert conflict_tile(l1, 272 * 4, 4, 256) > 32
+
+
+def test_a_search_is_watched_from_the_first_point_to_the_last() -> None:
+    seen: list[tuple[str, int, int]] = []
+    request = make_request("course_cpu", "matmul_tiled", {"n": 16, "tile": [2, 4, 8]}, {})
+    tune(request, "time_s", ResultStore(MEMORY), watch=lambda *news: seen.append(news))
+    assert [each[1:] for each in seen if each[0] == "simulating"] == [(1, 3), (2, 3), (3, 3)]

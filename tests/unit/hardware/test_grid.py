@@ -139,3 +139,10 @@ def test_the_largest_choice_fits_and_one_more_does_not(grid: PeGrid, letter: str
 def test_a_choice_that_means_nothing_is_refused(grid: PeGrid, asked: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         find_mapping(grid, CONV3, asked=asked)
+
+
+def test_zeros_are_multiplied_where_nothing_stops_them() -> None:
+    grid = PeGrid(load_machine("eyeriss", ["pe.gate_zeros=false"]).spec)
+    mapping = find_mapping(grid, CONV3).mapping
+    macs = 4 * 384 * 256 * 13 * 13 * 9
+    assert [grid.cost(mapping, share).actions["pe", "mac"] for share in (0.0, 0.75)] == [macs, macs]

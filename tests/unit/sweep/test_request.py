@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from hwsim.errors import InputError, OverrideError
 from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.point import check_request, resolve_points
+from hwsim.sweep.report import _kind
 
 
 def request(parameters: dict[str, object] | None = None, **more: object) -> SweepRequest:
@@ -103,3 +107,18 @@ def test_another_model_gives_another_key(monkeypatch: pytest.MonkeyPatch) -> Non
     before = next(resolve_points(request({"n": [32]}))).key
     monkeypatch.setattr("hwsim.sweep.point.model_version", lambda: "other")
     assert next(resolve_points(request({"n": [32]}))).key != before
+
+
+@pytest.mark.parametrize(
+    ("axes", "kind"),
+    [
+        ({"n": [16, 20, 24], "tile": 4}, "lines"),
+        ({"n": [16, 20], "tile": 4}, "energy"),
+        ({"n": [16, 20, 24, 28, 32], "tile": [1, 2, 4, 8, 16]}, "heat"),
+        ({"n": [16, 20, 24, 28], "tile": [1, 2, 4, 8, 16]}, "lines"),
+    ],
+)
+def test_three_numbers_make_a_line_and_two_axes_of_five_a_map(axes: dict[str, Any], kind: str) -> None:
+    request = make_request("course_cpu", "matmul_tiled", axes, {})
+    results = SimpleNamespace(request=request, done=[{"energy_j": 1.0}], metric_names=["energy_j"])
+    assert _kind(results) == kind  # type: ignore[arg-type]

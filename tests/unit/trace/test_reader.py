@@ -247,3 +247,9 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
 def test_a_long_line_is_cut_in_a_message_and_one_of_sixty_letters_is_not() -> None:
     assert quoted("x" * 60) == repr("x" * 60)
     assert quoted(" " + "x" * 61) == repr("x" * 60 + "…")
+
+
+def test_lines_may_end_as_windows_ends_them(tmp_path: Path) -> None:
+    """An address is followed by a return and a newline, with and without blanks or a size before them."""
+    path = written(tmp_path, b"0 10\r\n1 20 \r\n0 30 8\r\n", "made.din")
+    assert [row[0] for row in read(path)] == [0x10, 0x20, 0x30]
