@@ -10,7 +10,7 @@ import pytest
 from hwsim.errors import InputError, OverrideError
 from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.point import check_request, resolve_points
-from hwsim.sweep.report import _kind
+from hwsim.sweep.result_set import _kind
 
 
 def request(parameters: dict[str, object] | None = None, **more: object) -> SweepRequest:
