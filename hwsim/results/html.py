@@ -183,7 +183,7 @@ def run_words(result: RunResult) -> Iterator[str]:
         elif metric.name == "energy_j" and result.energy_j is not None and result.power_w is not None:
             split = energy_split(result)
             most = next(iter(split), "")
-            share = f"; most of it, {percent(split[most], result.energy_j)}, is {most}" if most else ""
+            share = f"; the largest part, {percent(split[most], result.energy_j)}, is {most}" if most else ""
             energy, power = _barred(result.energy_bar, joules), _barred(result.power_bar, watts)
             yield f"It uses {energy}, {power} on average{share}."
         elif value is not None:

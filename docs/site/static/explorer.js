@@ -71,11 +71,11 @@
     const x = scale(xl, xh, L + 10, W - R - 10), y = scale(yl, yh, H - B, T);
     const ticks = decades(xl, xh).filter((_, number) => number % 4 === 0);
     const svg = frame("energy over error", ticks, decades(yl, yh), x, y, (value) => `1e${Math.round(Math.log10(value))}`, write.energy);
-    const labels = apart(found.map((each) => y(each.energy) - 11), 13);
+    const labels = apart(found.map((each) => y(each.energy) + 4), 13);
     for (const each of found) {
       const chosen = each.precision === at.precision;
       svg.append(make("circle", {cx: x(Math.max(each.error, 1e-17)), cy: y(each.energy), r: chosen ? 7 : 4, fill: colours[each.precision]}));
-      svg.append(make("text", {x: x(Math.max(each.error, 1e-17)), y: labels[each.precision], "text-anchor": "middle", class: chosen ? "mark" : ""}, each.name));
+      svg.append(make("text", {x: x(Math.max(each.error, 1e-17)) + 10, y: labels[each.precision], "text-anchor": "start", class: chosen ? "mark" : ""}, each.name));
     }
     show("x-chart-error", svg);
   };

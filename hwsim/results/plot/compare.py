@@ -306,7 +306,7 @@ def plot_bars(
             axes.set_xticks([])
             axes.spines["bottom"].set_visible(False)
             axes.spines["left"].set_color(FAINT)
-            axes.set_title(head[:1].upper() + head[1:])
+            axes.set_title(head.replace("dram", "DRAM", 1) if head.startswith("dram") else head[:1].upper() + head[1:])
             axes.set_yticks(range(len(rows)), list(rows))
         panels[0].invert_yaxis()
     return figure

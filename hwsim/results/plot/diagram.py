@@ -132,9 +132,11 @@ def as_svg(drawing: Drawing, label: str) -> str:
             f'fill="{box.colour}" stroke="#777"><title>{escape(f"{box.title}: {box.detail}")}</title></rect>'
         )
         room = int(box.width / 6.6)
+        title = fit_words(box.title, room)
+        size = min(13.0, box.width / (0.68 * max(1, len(title))))
         parts.append(
-            f'<text x="{middle:.1f}" y="{box.y + 22:.1f}" text-anchor="middle" font-size="13" font-weight="bold">'
-            f"{escape(fit_words(box.title, room))}</text>"
+            f'<text x="{middle:.1f}" y="{box.y + 22:.1f}" text-anchor="middle" font-size="{size:.3g}" '
+            f'font-weight="bold">{escape(title)}</text>'
         )
         parts.append(
             f'<text x="{middle:.1f}" y="{box.y + 41:.1f}" text-anchor="middle" font-size="11" fill="#444">'

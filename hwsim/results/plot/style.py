@@ -259,7 +259,13 @@ def plot_energy(runs: Mapping[str, RunResult], path: Path | None = None, title: 
         axes.invert_yaxis()
         axes.set_xlim(0, (max(ends, default=0.0) or 1.0) * 1.4)
         axes.xaxis.set_major_formatter(lambda value, _: joules(value))
-        axes.set_title(f"{title}: dynamic energy" if title else "Dynamic energy")
+        axes.set_title(
+            f"{title} Dynamic energy"
+            if title.endswith("?")
+            else f"{title}: dynamic energy"
+            if title
+            else "Dynamic energy"
+        )
         figure.legend(loc="outside lower center", ncols=min(8, len(axes.containers) or 1), frameon=False, fontsize=9)
     return figure
 
