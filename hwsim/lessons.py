@@ -422,7 +422,8 @@ def _mark(lesson: Lesson, exercise: ExerciseSpec, answers: Mapping[str, Any]) ->
     if exercise.beat is not None:
         right, word = _beaten(lesson, exercise.beat, said)
     elif exercise.best is not None:
-        right, word = str(said) == lesson.best(exercise.best), ""
+        best = lesson.best(exercise.best)
+        right, word = str(said) in (best, best.split()[-1]), ""
     elif exercise.choices:
         right, word = str(said) == str(exercise.answer), ""
         if str(said) not in exercise.choices:

@@ -133,8 +133,8 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-OTHER_NAMES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-"""What NumPy and PyTorch call the same."""
+OTHER_NAMES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "matmul": "gemm"}
+"""What NumPy, PyTorch and libraries call the same."""
 
 
 def _inside(annotation: Any, node: YamlNode | None, part: str | int) -> Declared | None:

@@ -17,7 +17,7 @@ from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.result_set import load_results
 from hwsim.sweep.runner import run_request
 from hwsim.sweep.store import MEMORY, ResultStore
-from hwsim.sweep.tune import Budget, SearchOutcome, estimate, find_best
+from hwsim.sweep.tune import Budget, SearchOutcome, estimate, find_best, tune
 from hwsim.trace.nest import Access, Nest
 
 

@@ -342,17 +342,17 @@ def _transfer(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
         return "bandwidth", f"Bound by the bandwidth of {source}{rate}: it delivers all that it can. {remedy}"
     misses = result.caches[target].misses
     whose = f", most of them in {tensor}" if tensor is not None and len(result.tensors) > 1 else ""
-    start = (
-        f"Bound by the latency of {source} ({level.latency}): {misses:,} misses in {target}{whose}, "
-        "and few of them overlap."
-    )
     crowding = crowded_level(result, machine, target)
     if crowding is not None:
         return "latency", (
-            f"{start} Rows of {crowding.tensor} are {crowding.row_bytes:,} B apart: a column falls into only "
+            f"Bound by filling {target} from {source}: {misses:,} misses in {target}{whose}, and those of one set wait "
+            f"for each other. Rows of {crowding.tensor} are {crowding.row_bytes:,} B apart: a column falls into only "
             f"{crowding.used_sets} of the {crowding.sets} sets of {crowding.level}."
         )
-    return "latency", f"{start} Another loop order or tiles would make neighbours follow each other."
+    return "latency", (
+        f"Bound by the latency of {source} ({level.latency}): {misses:,} misses in {target}{whose}, and few of them "
+        "overlap. Another loop order or tiles would make neighbours follow each other."
+    )
 
 
 def _streams(part: str, level: CacheSpec | DramSpec, result: RunResult, machine: MachineSpec) -> bool:
@@ -594,10 +594,13 @@ def _conflict_words(pressure: Pressure) -> str:
     total = measured.total
     if total and measured.cold > total / 2:
         return "Most lines are fetched once: no cache and no padding saves these; touching fewer bytes does."
-    if not total or measured.conflict < total / 20:
+    crowding = pressure.crowding
+    few = not total or measured.conflict < total / 20
+    if few and crowding is None:
         return "Hardly any are set conflicts: padding would not help; smaller tiles or a larger cache would."
     start = f"{percent(measured.conflict, total)} of these are set conflicts."
-    crowding = pressure.crowding
+    if few:
+        start = "Without sets as many lines would miss, but the sets are not used alike, and fills of one set wait."
     if crowding is None:
         return f"{start} More ways, or another distance between the arrays, would help."
     shown = ", ".join(str(number) for number in pressure.column_sets[:8])
