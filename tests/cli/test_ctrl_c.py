@@ -58,17 +58,30 @@ except KeyboardInterrupt:
 
 
 def start(*words: str) -> subprocess.Popen[str]:
+    """A process that hears Ctrl-C, also where the tests themselves run in the background and do not."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit code and words; fails where it does not end."""
+    """Exit code and words; fails where it does not end, and leaves nothing behind then."""
     assert process.poll() is None, "it ended by itself"
+    own = descendants(process.pid)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=SOON_S)
+    try:
+        _, said = process.communicate(timeout=SOON_S)
+    except subprocess.TimeoutExpired:
+        for pid in (process.pid, *own):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise
     return process.returncode, said
 
 

@@ -179,6 +179,7 @@ def test_ctrl_c_says_that_nothing_is_lost(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in the background
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not finished_points(tmp_path / "sweep.db"):

@@ -17,7 +17,7 @@ from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.result_set import load_results
 from hwsim.sweep.runner import run_request
 from hwsim.sweep.store import MEMORY, ResultStore
-from hwsim.sweep.tune import Budget, SearchOutcome, estimate, find_best, tune
+from hwsim.sweep.tune import Budget, SearchOutcome, estimate, find_best
 from hwsim.trace.nest import Access, Nest
 
 
@@ -203,5 +203,5 @@ def test_limits_of_tiles_follow_their_formulas() -> None:
 def test_a_search_is_watched_from_the_first_point_to_the_last() -> None:
     seen: list[tuple[str, int, int]] = []
     request = make_request("course_cpu", "matmul_tiled", {"n": 16, "tile": [2, 4, 8]}, {})
-    tune(request, "time_s", ResultStore(MEMORY), watch=lambda *news: seen.append(news))
+    find_best(request, "time_s", ResultStore(MEMORY), budget=Budget(points=3), watch=lambda *news: seen.append(news))
     assert [each[1:] for each in seen if each[0] == "simulating"] == [(1, 3), (2, 3), (3, 3)]
