@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,7 @@ class Hierarchy:
 
     @property
     def caches(self) -> Caches:
-        caches = self._stream or self._coupled
+        caches = self._coupled if self._stream is None else self._stream
         assert caches is not None
         return caches
 
@@ -132,7 +132,7 @@ class Hierarchy:
             elif self._coupled is not None and nest.per_byte > 1:
                 self._coupled.settle(core, mark.counters, *moved)
             accesses = int(nest.length * share) - int(nest.length * done)
-            yield self._since(mark, core, accesses, skipped)
+            yield self._since(mark, core, accesses, skipped, len(nest.accesses))
             done = share
 
     def _walk_parts(self, nest: Nest, core: int, parts: int, alone: bool) -> Progress:
@@ -156,7 +156,7 @@ class Hierarchy:
         if self._stream is not None:
             stored = int(sizes[writes].sum(dtype=np.int64))
             self._stream.settle(core, mark.counters, int(sizes.sum(dtype=np.int64)) - stored, stored)
-        return self._since(mark, core, len(addresses), 0)
+        return self._since(mark, core, len(addresses), 0, 1)
 
     def counters(self) -> dict[str, CacheCounters]:
         """What every instance has counted so far, by its name: `core[0].l1`, `l3`."""
@@ -176,25 +176,24 @@ class Hierarchy:
         return self.caches.contents(names.index(name))
 
     def _mark(self, core: int) -> _Mark:
-        chain = self.topology.chains[core]
         caches = self.caches
-        return _Mark(caches.counters[chain].copy(), self.dram.counts.copy(), caches.causes.copy())
+        return _Mark(caches.counters[self.topology.chains[core]], self.dram.counts.copy(), caches.causes.copy())
 
-    def _since(self, mark: _Mark, core: int, accesses: int, skipped: int) -> Traffic:
-        rows = self.caches.counters[self.topology.chains[core]] - mark.counters
-        causes = self.caches.causes - mark.causes
+    def _since(self, mark: _Mark, core: int, accesses: int, skipped: int, slots: int) -> Traffic:
+        caches = self.caches
+        rows = caches.counters[self.topology.chains[core]] - mark.counters
+        causes = (caches.causes[:, :slots] - mark.causes[:, :slots]).tolist()
         names = [spec.name for spec in self.topology.specs]
         return Traffic(
             levels={name: CacheCounters.of(row) for name, row in zip(names, rows, strict=True)},
             dram=DramCounters.of(self.dram.counts - mark.dram),
-            misses={name: tuple(row.tolist()) for name, row in zip(names, causes, strict=True)},
+            misses={name: tuple(row) for name, row in zip(names, causes, strict=True)},
             accesses=accesses,
             skipped=skipped,
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Mark:
+class _Mark(NamedTuple):
     """The counts at one moment."""
 
     counters: NDArray[np.uint64]
