@@ -74,16 +74,17 @@ def cut(nests: Sequence[Nest], parts: int, replay: Replay) -> Iterator[Chunk]:
         yield Chunk.whole((), ())
         return
     held: list[tuple[Nest, Traffic]] = []
-    begin, done = Fraction(0), 0
+    begin, done, cuts = Fraction(0), 0, 0
     for nest in nests:
         for moved in replay(nest, max(1, round(Fraction(parts * nest.length, executions)))):
             held.append((nest, moved))
             done += moved.accesses
-            end = Fraction(done, executions)
-            if int(end * parts) > int(begin * parts) or done == executions:
+            passed = done * parts // executions
+            if passed > cuts or done == executions:
                 some, traffic = zip(*held, strict=True)
+                end = Fraction(done, executions)
                 yield Chunk(some, traffic, begin, end, executions)
-                held, begin = [], end
+                held, begin, cuts = [], end, passed
 
 
 # Storage --------------------------------------------------------------------------------------------------------------

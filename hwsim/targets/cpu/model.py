@@ -38,6 +38,7 @@ from hwsim.trace.nest import Chain, Instructions, Nest, Work
 from hwsim.units import Bandwidth
 
 Cycles = Fraction
+ToFs = Callable[[Cycles], int]
 Found = TypeVar("Found")
 
 ZERO = Fraction(0)
@@ -59,6 +60,13 @@ class CostPart:
     cycles: Cycles
     busy: bool = False
     """Whether the core does useful work meanwhile."""
+
+    def fs(self, to_fs: ToFs) -> int:
+        """The same in femtoseconds, which a core asks for again and again: always with the same clock."""
+        known: int | None = self.__dict__.get("_fs")
+        if known is None:
+            known = self.__dict__["_fs"] = to_fs(self.cycles)
+        return known
 
     def scaled(self, share: Fraction) -> CostPart:
         """A share of it."""
@@ -147,23 +155,26 @@ class StepCost:
         """How long it takes at least because operations wait for each other."""
         return _total(self.chain) + _total(self.delays)
 
-    def times(self, to_fs: Callable[[Cycles], int]) -> StepTimes:
-        """The same in femtoseconds, which a core asks for again and again: always with the same clock."""
+    def times(self, to_fs: ToFs) -> StepTimes:
+        """The same in femtoseconds; kept as well."""
         known: StepTimes | None = self.__dict__.get("_times")
         if known is None:
             known = self.__dict__["_times"] = self._in_fs(to_fs)
         return known
 
-    def _in_fs(self, to_fs: Callable[[Cycles], int]) -> StepTimes:
+    def _in_fs(self, to_fs: ToFs) -> StepTimes:
         def named(parts: Sequence[CostPart]) -> tuple[tuple[str, int], ...]:
-            return tuple((part.name, to_fs(part.cycles)) for part in parts)
+            return tuple((part.name, part.fs(to_fs)) for part in parts)
 
-        busiest = max((part for part in self.compute if part.busy), key=lambda part: part.cycles, default=None)
-        waits = [part for part in sorted(self.compute, key=lambda part: part.cycles) if not part.busy]
+        def length(part: CostPart) -> tuple[int, Cycles]:
+            return part.fs(to_fs), part.cycles
+
+        busiest = max((part for part in self.compute if part.busy), key=length, default=None)
+        waits = sorted((part for part in self.compute if not part.busy), key=length)
         chain, delays = named(self.chain), named(self.delays)
         return StepTimes(
             parts=(*named(self.compute), *chain, *delays),
-            busiest=None if busiest is None else (busiest.name, to_fs(busiest.cycles)),
+            busiest=None if busiest is None else (busiest.name, busiest.fs(to_fs)),
             waits=named(waits),
             chain=chain,
             delays=delays,
@@ -218,6 +229,11 @@ class Shared:
     units: tuple[CostPart, ...]
     chain: tuple[CostPart, ...]
     loop_start: CostPart
+
+    @cached_property
+    def busy(self) -> Cycles:
+        """How long units and ports are at work."""
+        return max((part.cycles for part in self.units), default=ZERO)
 
     def scaled(self, share: Fraction) -> Shared:
         """A share of each."""
@@ -341,7 +357,7 @@ class CpuCore:
         shared = self._shared(work, chunk.share)
         chain = self._load_chain(work, chunk) if dependent else (*shared.chain, *self._reloads(work, chunk))
         compute = self._compute(shared.units, chunk)
-        busy = max((part.cycles for part in compute), default=ZERO)
+        busy = max(shared.busy, compute[-1].cycles) if len(compute) > len(shared.units) else shared.busy
         return StepCost(
             compute=compute,
             chain=chain,
