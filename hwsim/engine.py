@@ -398,6 +398,13 @@ class Link:
         self._schedule()
         return done
 
+    def alone_fs(self, nbytes: Fraction | int) -> int:
+        """How long a transfer takes while nobody else is on the link."""
+        if self._rate is None:
+            return 0
+        exact = nbytes / self._rate
+        return -(-exact.numerator // exact.denominator)
+
     def _advance(self) -> None:
         """Bring the service up to now."""
         if self._waiting and self._rate is not None:

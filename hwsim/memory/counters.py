@@ -28,7 +28,9 @@ class Counters:
 
     @classmethod
     def of(cls, row: NDArray[np.uint64]) -> Self:
-        return cls(*row.tolist())
+        made = object.__new__(cls)  # these are made by the thousand, and a frozen class takes a call for each field
+        made.__dict__.update(zip(cls.__dataclass_fields__, row.tolist(), strict=True))
+        return made
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*map(add, vars(self).values(), vars(other).values()))

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from operator import sub
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +106,7 @@ class Hierarchy:
 
     @property
     def caches(self) -> Caches:
-        caches = self._stream or self._coupled
+        caches = self._coupled if self._stream is None else self._stream
         assert caches is not None
         return caches
 
@@ -120,20 +121,23 @@ class Hierarchy:
 
         Parts add up to the whole, exactly: the same accesses pass in the same order.
         """
-        loaded, stored = nest.bytes_moved(write=False), nest.bytes_moved(write=True)
+        wholes = nest.bytes_moved(write=False), nest.bytes_moved(write=True), nest.length
         walk = self._walk_parts(nest, core, parts, alone)
-        done = Fraction(0)
-        while done < 1:
-            mark = self._mark(core)
+        share = Fraction(0)
+        before: tuple[int, ...] = (0, 0, 0)
+        mark = self._mark(core)
+        while share != 1:
             share, skipped = next(walk)
-            moved = tuple(int(whole * share) - int(whole * done) for whole in (loaded, stored))
+            now = tuple(whole * share.numerator // share.denominator for whole in wholes)
+            loaded, stored, accesses = map(sub, now, before)
             if self._stream is not None:
-                self._stream.settle(core, mark.counters, *moved)
+                self._stream.settle(core, mark.counters, loaded, stored)
             elif self._coupled is not None and nest.per_byte > 1:
-                self._coupled.settle(core, mark.counters, *moved)
-            accesses = int(nest.length * share) - int(nest.length * done)
-            yield self._since(mark, core, accesses, skipped)
-            done = share
+                self._coupled.settle(core, mark.counters, loaded, stored)
+            counted = self._mark(core)
+            yield self._between(mark, counted, accesses, skipped, len(nest.accesses))
+            mark = counted if alone else self._mark(core)
+            before = now
 
     def _walk_parts(self, nest: Nest, core: int, parts: int, alone: bool) -> Progress:
         if self._stream is None:
@@ -156,7 +160,7 @@ class Hierarchy:
         if self._stream is not None:
             stored = int(sizes[writes].sum(dtype=np.int64))
             self._stream.settle(core, mark.counters, int(sizes.sum(dtype=np.int64)) - stored, stored)
-        return self._since(mark, core, len(addresses), 0)
+        return self._between(mark, self._mark(core), len(addresses), 0, 1)
 
     def counters(self) -> dict[str, CacheCounters]:
         """What every instance has counted so far, by its name: `core[0].l1`, `l3`."""
@@ -176,25 +180,23 @@ class Hierarchy:
         return self.caches.contents(names.index(name))
 
     def _mark(self, core: int) -> _Mark:
-        chain = self.topology.chains[core]
         caches = self.caches
-        return _Mark(caches.counters[chain].copy(), self.dram.counts.copy(), caches.causes.copy())
+        return _Mark(caches.counters[self.topology.chains[core]], self.dram.counts.copy(), caches.causes.copy())
 
-    def _since(self, mark: _Mark, core: int, accesses: int, skipped: int) -> Traffic:
-        rows = self.caches.counters[self.topology.chains[core]] - mark.counters
-        causes = self.caches.causes - mark.causes
+    def _between(self, then: _Mark, now: _Mark, accesses: int, skipped: int, slots: int) -> Traffic:
+        rows = now.counters - then.counters
+        causes = (now.causes[:, :slots] - then.causes[:, :slots]).tolist()
         names = [spec.name for spec in self.topology.specs]
         return Traffic(
             levels={name: CacheCounters.of(row) for name, row in zip(names, rows, strict=True)},
-            dram=DramCounters.of(self.dram.counts - mark.dram),
-            misses={name: tuple(row.tolist()) for name, row in zip(names, causes, strict=True)},
+            dram=DramCounters.of(now.dram - then.dram),
+            misses={name: tuple(row) for name, row in zip(names, causes, strict=True)},
             accesses=accesses,
             skipped=skipped,
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Mark:
+class _Mark(NamedTuple):
     """The counts at one moment."""
 
     counters: NDArray[np.uint64]

@@ -18,15 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwsim.jit import compiled, inlined
-from hwsim.memory.counters import (
-    DRAM_BYTES_READ,
-    DRAM_BYTES_WRITTEN,
-    DRAM_READS,
-    DRAM_WRITES,
-    ROW_CONFLICTS,
-    ROW_HITS,
-    ROW_MISSES,
-)
 from hwsim.memory.dram import BANK, BURST, CHANNEL, COUNT, OPEN_PAGE, RANK, ROW, SHIFT, SHIFTS, WEIGHT, Dram
 from hwsim.trace.nest import KIND, LINE_SHIFT, U0, U1
 
@@ -56,22 +47,19 @@ class RowRounds:
 
     def count(self, dram: Dram, start: int, last: int, pieces: slice, grain: int) -> None:
         """Count some pieces of the periods `start` … `last`, from 1."""
-        numbers = np.arange(start - 1, last)
-        turn, place = numbers // self.periods, numbers % self.periods
-        found = int(self.hits[place, pieces].sum() + self.meetings[turn, place, pieces].sum())
-        closed = int(self.closed[place[turn == 0], pieces].sum())
-        requests = len(numbers) * int(self.requests[pieces].sum())
-        writes = len(numbers) * int(self.writes[pieces].sum())
-        for column, more in (
-            (DRAM_READS, requests - writes),
-            (DRAM_WRITES, writes),
-            (DRAM_BYTES_READ, (requests - writes) * grain),
-            (DRAM_BYTES_WRITTEN, writes * grain),
-            (ROW_HITS, found),
-            (ROW_MISSES, closed),
-            (ROW_CONFLICTS, requests - found - closed),
-        ):
-            dram.counts[column] += np.uint64(more)
+        if start == last:
+            turn, place = divmod(start - 1, self.periods)
+            found = int(self.hits[place, pieces].sum() + self.meetings[turn, place, pieces].sum())
+            closed = int(self.closed[place, pieces].sum()) if turn == 0 else 0
+        else:
+            turns, places = np.divmod(np.arange(start - 1, last), self.periods)
+            found = int(self.hits[places, pieces].sum() + self.meetings[turns, places, pieces].sum())
+            closed = int(self.closed[places[turns == 0], pieces].sum())
+        periods = last - start + 1
+        requests, writes = periods * int(self.requests[pieces].sum()), periods * int(self.writes[pieces].sum())
+        reads = requests - writes
+        counted = (reads, writes, reads * grain, writes * grain, found, closed, requests - found - closed)
+        dram.counts[:] += np.array(counted, np.uint64)  # in the order of the columns
 
 
 def find_rounds(

@@ -28,9 +28,7 @@ from numpy.typing import NDArray
 from hwsim.jit import called, compiled
 from hwsim.memory.counters import (
     BYTES_EVICTED,
-    BYTES_FETCHED,
     BYTES_READ,
-    BYTES_WRITTEN,
     READ_MISSES,
     READS,
     WRITE_MISSES,
@@ -177,7 +175,7 @@ def walk_passes(  # type: ignore[no-untyped-def]
 
 STREAM_POLICIES = ("lru", "fifo", "random")
 
-SETTLED = [BYTES_READ, BYTES_WRITTEN, BYTES_FETCHED, BYTES_EVICTED]
+SETTLED = slice(BYTES_READ, BYTES_EVICTED + 1)
 """Counts that follow from the others and are added when a part of a walk is done."""
 
 LONGEST_WALK = 1 << 27
@@ -357,15 +355,14 @@ class StreamCaches:
         if not len(chain):
             return
         rows = self.levels.counters
-        moved = (rows[chain] - before).astype(np.int64)
         down, up = stored_bytes, loaded_bytes
-        for level, instance in enumerate(chain):
-            rows[instance, BYTES_READ] += np.uint64(up)
-            rows[instance, BYTES_WRITTEN] += np.uint64(down)
-            fetches = moved[level, READ_MISSES] + (moved[level, WRITE_MISSES] if level == 0 else 0)
-            up, down = int(fetches) * self.grain, int(moved[level, WRITEBACKS]) * self.grain
-            rows[instance, BYTES_FETCHED] += np.uint64(up)
-            rows[instance, BYTES_EVICTED] += np.uint64(down)
+        settled = []
+        for level, counted in enumerate((rows[chain] - before).tolist()):
+            received = down, up
+            fetches = counted[READ_MISSES] + (counted[WRITE_MISSES] if level == 0 else 0)
+            up, down = fetches * self.grain, counted[WRITEBACKS] * self.grain
+            settled.append((received[1], received[0], up, down))
+        rows[chain, SETTLED] += np.array(settled, np.uint64)
 
     def event_buffer(self) -> NDArray[np.uint64]:
         """Room for a buffer of events on their way to the levels."""

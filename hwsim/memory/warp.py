@@ -220,28 +220,49 @@ def _warp(caches: StreamCaches, nest: Nest, core: int, compress: bool, period: P
         ):
             stops = _stops(periods, ceil(Fraction(parts * periods * step, trips)))
             rounds = _rounds(caches, tap, [at for _, _, at in profile], chain, period, periods) if behind else None
+            for instance in warped:
+                tags = _tags_of(caches, instance)
+                _shift(tags.copy(), tags, *_shape(caches, instance), period.first, period.end, period.moved * periods)
+            pieces = _pieces(profile, one)
+            whole = [replace(piece, numbers=slice(None)) for piece in _pieces([profile[0], profile[-1]], one)]
             for first, last in pairwise((0, *stops)):
-                whole = last - first > 1
-                pieces = [profile[0], profile[-1]] if whole else profile
-                for number, ((begun, then, start), (share, now, end)) in enumerate(pairwise(pieces)):
-                    (now - then).add_to(caches, warped, last - first, memory=not behind)
+                for piece in whole if last - first > 1 else pieces:
+                    piece.counted.add_to(caches, warped, last - first, memory=not behind)
                     if behind:
-                        cut = slice(None) if whole else slice(number, number + 1)
-                        _send_behind(caches, tap[start:end], chain, period, first + 1, last, rounds, cut)
-                    if share < 1:
-                        skipped = int(share * one) - int(begun * one)
-                        yield Fraction(done + (first + share) * step, trips), skipped
-                for instance in warped:
-                    shape = _shape(caches, instance)
-                    moved = period.moved * (last - first)
-                    tags = _tags_of(caches, instance)
-                    _shift(tags.copy(), tags, *shape, period.first, period.end, moved)
-                skipped = (last - first) * one - int(begun * one)
-                yield Fraction(done + last * step, trips), skipped
+                        some = tap[piece.recorded]
+                        _send_behind(caches, some, chain, period, first + 1, last, rounds, piece.numbers)
+                    skipped = piece.accesses + (last - first - 1) * one
+                    yield Fraction(done + (last - 1 + piece.share) * step, trips), skipped
             done += periods * step
             break
     if done < trips:
         yield from walked(trips - done, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """What was walked between two pauses of a period."""
+
+    share: Fraction
+    """How much of the period was done at its end."""
+    counted: _Counted
+    recorded: slice
+    numbers: slice
+    """Its place among the pieces."""
+    accesses: int
+
+
+def _pieces(profile: list[tuple[Fraction, _Counted, int]], accesses: int) -> list[_Piece]:
+    return [
+        _Piece(
+            share,
+            now - then,
+            slice(start, end),
+            slice(number, number + 1),
+            int(share * accesses) - int(begun * accesses),
+        )
+        for number, ((begun, then, start), (share, now, end)) in enumerate(pairwise(profile))
+    ]
 
 
 def _stops(periods: int, parts: int) -> list[int]:

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -35,7 +36,7 @@ from hwsim.memory.hierarchy import Hierarchy, Traffic, build_hierarchy
 from hwsim.program.kernel import Kernel, OutputBlock, Stage, Step
 from hwsim.program.loops import MOST_STEPS
 from hwsim.spec.machine import CacheSpec, DramSpec, Level, MachineSpec, RegistersSpec, StorageSpec
-from hwsim.targets.cpu.model import ZERO, Chunk, CpuCore, StepCost, Transfer, core_spec
+from hwsim.targets.cpu.model import ZERO, Chunk, CpuCore, StepCost, StepTimes, Transfer, core_spec
 from hwsim.targets.cpu.tally import CoreTally, Stopwatch
 from hwsim.trace.nest import Instructions, Nest, Work
 from hwsim.units import Bandwidth, Latency, format_bytes
@@ -73,16 +74,17 @@ def cut(nests: Sequence[Nest], parts: int, replay: Replay) -> Iterator[Chunk]:
         yield Chunk.whole((), ())
         return
     held: list[tuple[Nest, Traffic]] = []
-    begin, done = Fraction(0), 0
+    begin, done, cuts = Fraction(0), 0, 0
     for nest in nests:
         for moved in replay(nest, max(1, round(Fraction(parts * nest.length, executions)))):
             held.append((nest, moved))
             done += moved.accesses
-            end = Fraction(done, executions)
-            if int(end * parts) > int(begin * parts) or done == executions:
+            passed = done * parts // executions
+            if passed > cuts or done == executions:
                 some, traffic = zip(*held, strict=True)
+                end = Fraction(done, executions)
                 yield Chunk(some, traffic, begin, end, executions)
-                held, begin = [], end
+                held, begin, cuts = [], end, passed
 
 
 # Storage --------------------------------------------------------------------------------------------------------------
@@ -220,6 +222,9 @@ class CoreAgent:
         """Replay a chunk's accesses when it begins, then let its time pass, and again."""
         overlap = self.core.unit.overlap
         issue = self._issue(task)
+        if overlap == "full" and self.alone and not self.floor.timeline:
+            yield from self._foreseen(task, issue)
+            return
         while issue is not None:
             begin = self.floor.now
             following: list[Issue] = []
@@ -245,15 +250,15 @@ class CoreAgent:
     def _in_turn(self, task: CoreStep, issue: Issue) -> Wait:
         """Nothing overlaps: the core computes, then each transfer has its turn."""
         yield from self._work(task, self._compute_fs(issue.cost))
-        for transfer in issue.cost.transfers:
-            yield self._transfer(task, transfer, issue)
+        for transfer, duration_fs, _ in self._times(issue.cost).transfers:
+            yield self._transfer(task, transfer, duration_fs, issue)
 
     def _memory_first(self, task: CoreStep, issue: Issue) -> Wait:
         """Transfers overlap with each other and with chains of operations, not with the units at work."""
         begin = self.floor.now
         yield self._move(task, issue)
-        chain_fs = begin + self._fs(issue.cost.chain_cycles) - self.floor.now
-        yield from self._work(task, max(self._fs(issue.cost.work_cycles), chain_fs))
+        times = self._times(issue.cost)
+        yield from self._work(task, max(times.work_fs, begin + times.chain_fs - self.floor.now))
 
     def _side_by_side(self, task: CoreStep, issue: Issue, following: list[Issue]) -> Wait:
         """Everything overlaps; the next chunk is put into `following` if its transfers can begin meanwhile."""
@@ -264,10 +269,37 @@ class CoreAgent:
         yield from self._work(task, work_fs)
         yield moving
 
+    def _foreseen(self, task: CoreStep, issue: Issue | None) -> Wait:
+        """The same where no other core is on the links: when a chunk begins, the moment at which it ends is known."""
+        begin = needed = early = self.floor.now
+        while issue is not None:
+            times = self._times(issue.cost)
+            moving = []
+            for transfer, duration_fs, lead_fs in times.transfers:
+                link = self.links.get(transfer.level)
+                lasting = max(duration_fs, link.alone_fs(transfer.shared_bytes)) if link is not None else duration_fs
+                moving.append((max(early, needed - lead_fs) + lasting, lasting, transfer.link))
+            moved = early
+            for moved, lasting, name in sorted(moving, key=lambda each: each[0]):
+                issue.ends[name], issue.durations[name] = moved, lasting
+            needed = begin + max(times.work_fs, times.chain_fs)
+            early = max(begin, moved, needed - self._reach_fs)
+            following = self._issue(task) if issue.chunk.end < 1 and early < needed else None
+            yield self.floor.delay(max(needed, moved) - begin)
+            self._note(task, issue, begin)
+            begin = self.floor.now
+            if following is None:
+                following, needed, early = self._issue(task), begin, begin
+            issue = following
+
+    @cached_property
+    def _reach_fs(self) -> int:
+        return self._fs(self.core.reach_cycles)
+
     def _run_ahead(self, task: CoreStep, moving: Event, end_fs: int, following: list[Issue]) -> Wait:
         """When the links are free before the core is: begin what comes next as early as the machine can know of it."""
         yield moving
-        early = end_fs - self._fs(self.core.reach_cycles) - self.floor.now
+        early = end_fs - self._reach_fs - self.floor.now
         if early > 0:
             yield self.floor.delay(early)
         if self.floor.now >= end_fs or (issue := self._issue(task)) is None:
@@ -286,8 +318,12 @@ class CoreAgent:
 
     # What it is made of -----------------------------------------------------------------------------------------------
 
+    def _times(self, cost: StepCost) -> StepTimes:
+        return cost.times(self._fs)
+
     def _compute_fs(self, cost: StepCost) -> int:
-        return max(self._fs(cost.work_cycles), self._fs(cost.chain_cycles))
+        times = self._times(cost)
+        return max(times.work_fs, times.chain_fs)
 
     def _work(self, task: CoreStep, duration_fs: int) -> Wait:
         """The core itself is busy, or waits for its own results."""
@@ -297,22 +333,22 @@ class CoreAgent:
     def _move(self, task: CoreStep, issue: Issue, needed_fs: int = 0) -> Event:
         """Start all transfers, each as early as it can begin before the moment at which the first is needed."""
         started = []
-        for transfer in issue.cost.transfers:
-            early = needed_fs - self._fs(transfer.lead_cycles) - self.floor.now
+        for transfer, duration_fs, lead_fs in self._times(issue.cost).transfers:
+            early = needed_fs - lead_fs - self.floor.now
             if early > 0:
-                started.append(self.floor.start(self._later(task, transfer, issue, early)))
+                started.append(self.floor.start(self._later(task, transfer, duration_fs, issue, early)))
             else:
-                started.append(self._transfer(task, transfer, issue))
+                started.append(self._transfer(task, transfer, duration_fs, issue))
         return self.floor.every(started)
 
-    def _later(self, task: CoreStep, transfer: Transfer, issue: Issue, delay_fs: int) -> Wait:
+    def _later(self, task: CoreStep, transfer: Transfer, duration_fs: int, issue: Issue, delay_fs: int) -> Wait:
         yield self.floor.delay(delay_fs)
-        yield self._transfer(task, transfer, issue)
+        yield self._transfer(task, transfer, duration_fs, issue)
 
-    def _transfer(self, task: CoreStep, transfer: Transfer, issue: Issue) -> Event:
-        """Start one transfer; when it ends, its duration is known."""
+    def _transfer(self, task: CoreStep, transfer: Transfer, duration_fs: int, issue: Issue) -> Event:
+        """Start one transfer, which takes so long alone; when it ends, its duration is known."""
         begin = self.floor.now
-        alone = self.floor.delay(self._fs(transfer.cycles))
+        alone = self.floor.delay(duration_fs)
         link = self.links.get(transfer.level)
         parts = [alone, link.transfer(transfer.shared_bytes)] if link is not None else [alone]
         done = self.floor.every(parts)

@@ -9,11 +9,12 @@ Which parts run at the same time is the machine's `overlap`; the engine adds the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil, lcm, prod, sqrt
+from typing import Any, TypeVar
 
 from hwsim.errors import InputError
 from hwsim.memory.footprint import estimate_page_misses
@@ -37,6 +38,8 @@ from hwsim.trace.nest import Chain, Instructions, Nest, Work
 from hwsim.units import Bandwidth
 
 Cycles = Fraction
+ToFs = Callable[[Cycles], int]
+Found = TypeVar("Found")
 
 ZERO = Fraction(0)
 
@@ -57,6 +60,17 @@ class CostPart:
     cycles: Cycles
     busy: bool = False
     """Whether the core does useful work meanwhile."""
+
+    def fs(self, to_fs: ToFs) -> int:
+        """The same in femtoseconds, which a core asks for again and again: always with the same clock."""
+        known: int | None = self.__dict__.get("_fs")
+        if known is None:
+            known = self.__dict__["_fs"] = to_fs(self.cycles)
+        return known
+
+    def scaled(self, share: Fraction) -> CostPart:
+        """A share of it."""
+        return CostPart(self.name, self.cycles * share, self.busy)
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,24 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class StepTimes:
+    """The parts of a step in femtoseconds, by name."""
+
+    parts: tuple[tuple[str, int], ...]
+    """All but transfers."""
+    busiest: tuple[str, int] | None
+    """The unit that works longest."""
+    waits: tuple[tuple[str, int], ...]
+    """What else limits the units, the shortest first."""
+    chain: tuple[tuple[str, int], ...]
+    delays: tuple[tuple[str, int], ...]
+    work_fs: int
+    chain_fs: int
+    transfers: tuple[tuple[Transfer, int, int], ...]
+    """Each with its duration and how much earlier it can begin."""
+
+
+@dataclass(frozen=True)
 class StepCost:
     """The parts of a step, or of a piece of it."""
 
@@ -123,15 +155,33 @@ class StepCost:
         """How long it takes at least because operations wait for each other."""
         return _total(self.chain) + _total(self.delays)
 
-    @cached_property
-    def busiest(self) -> CostPart | None:
-        """The unit that works longest."""
-        return max((part for part in self.compute if part.busy), key=lambda part: part.cycles, default=None)
+    def times(self, to_fs: ToFs) -> StepTimes:
+        """The same in femtoseconds; kept as well."""
+        known: StepTimes | None = self.__dict__.get("_times")
+        if known is None:
+            known = self.__dict__["_times"] = self._in_fs(to_fs)
+        return known
 
-    @cached_property
-    def waits(self) -> tuple[CostPart, ...]:
-        """What else limits the units, the shortest first."""
-        return tuple(part for part in sorted(self.compute, key=lambda part: part.cycles) if not part.busy)
+    def _in_fs(self, to_fs: ToFs) -> StepTimes:
+        def named(parts: Sequence[CostPart]) -> tuple[tuple[str, int], ...]:
+            return tuple((part.name, part.fs(to_fs)) for part in parts)
+
+        def length(part: CostPart) -> tuple[int, Cycles]:
+            return part.fs(to_fs), part.cycles
+
+        busiest = max((part for part in self.compute if part.busy), key=length, default=None)
+        waits = sorted((part for part in self.compute if not part.busy), key=length)
+        chain, delays = named(self.chain), named(self.delays)
+        return StepTimes(
+            parts=(*named(self.compute), *chain, *delays),
+            busiest=None if busiest is None else (busiest.name, busiest.fs(to_fs)),
+            waits=named(waits),
+            chain=chain,
+            delays=delays,
+            work_fs=to_fs(self.work_cycles),
+            chain_fs=to_fs(self.chain_cycles),
+            transfers=tuple((each, to_fs(each.cycles), to_fs(each.lead_cycles)) for each in self.transfers),
+        )
 
 
 SHORT_RUN = "short run"
@@ -172,17 +222,50 @@ def _in_matrices(issued: Instructions, matrix: MatrixSpec) -> Instructions:
     return replace(issued, **{name: -(-getattr(issued, name) // by) for name, by in fewer.items()})
 
 
-def _shared(parts: tuple[CostPart, ...], share: Fraction) -> tuple[CostPart, ...]:
-    """A share of each."""
-    return parts if share == 1 else tuple(CostPart(part.name, part.cycles * share, part.busy) for part in parts)
+@dataclass(frozen=True)
+class Shared:
+    """What some work takes, spread evenly over its accesses."""
+
+    units: tuple[CostPart, ...]
+    chain: tuple[CostPart, ...]
+    loop_start: CostPart
+
+    @cached_property
+    def busy(self) -> Cycles:
+        """How long units and ports are at work."""
+        return max((part.cycles for part in self.units), default=ZERO)
+
+    def scaled(self, share: Fraction) -> Shared:
+        """A share of each."""
+        units, chain = (tuple(part.scaled(share) for part in parts) for parts in (self.units, self.chain))
+        return Shared(units, chain, self.loop_start.scaled(share))
+
+
+@dataclass(frozen=True)
+class Late:
+    """What the misses of a cache take at the level behind it."""
+
+    cycles: Cycles
+    """Latency over what is outstanding at once."""
+    fresh: Cycles
+    every: Cycles
+    """Fills of the busiest set that follow each other: of lines that are not there yet, and of all."""
+    ahead: Fraction
+    """The share that can be under way before it is needed."""
+
+
+def _short_lines(inner: CacheSpec, nests: Sequence[Nest], missed: Sequence[tuple[int, ...]]) -> int:
+    """Lines that a cache misses in streams shorter than a page."""
+    lines = 0
+    for nest, row in zip(nests, missed, strict=True):
+        for access, misses, stream in zip(nest.accesses, row, followed(nest, inner.line), strict=False):
+            if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
+                lines += misses
+    return lines
 
 
 def _total(parts: Sequence[CostPart]) -> Cycles:
     return sum((part.cycles for part in parts), ZERO)
-
-
-def _one_at_a_time(level: CacheSpec | DramSpec) -> bool:
-    return isinstance(level, DramSpec) or not level.dual_port
 
 
 def core_spec(machine: MachineSpec) -> CpuSpec:
@@ -208,37 +291,46 @@ class CpuCore:
         self._machine = machine
         self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
         self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
+        self._one_at_a_time = {self.dram.name, *(cache.name for cache in self.caches if not cache.dual_port)}
         self._issued: dict[Work, Instructions] = {}
-        self._busy: dict[Work, tuple[CostPart, ...]] = {}
-        self._waits: dict[Work, tuple[CostPart, ...]] = {}
+        self._flights: dict[Work, Fraction] = {}
+        self._shares: dict[tuple[Work, int, int], Shared] = {}
         self._rates: dict[tuple[str, int], Fraction | None] = {}
         self._latencies: dict[str, Cycles] = {}
         self._windows: dict[object, tuple[WindowLines, ...]] = {}
         self._pages: dict[object, float] = {}
-        self._costs: dict[object, tuple[tuple[Nest, ...], StepCost]] = {}
-        """By work and by what a chunk counted; with its nests, so that no other ones get their identity."""
+        self._reads: dict[str, Fraction | None] = {}
+        self._known: dict[object, tuple[tuple[Nest, ...], Any]] = {}
+        """Costs and parts of them, by work and by what a chunk counted; with its nests, so that no other ones get their
+        identity."""
 
     def cost(self, work: Work, chunk: Chunk) -> StepCost:
         """What a piece of a step takes, given the work of the whole step and what the piece moved.
 
         Many pieces are equal in all that it depends on, but for where they are.
         """
+        alike = [
+            (*self._lie(nest, moved), moved.accesses) for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
+        ]
         key = (
             work,
             not chunk.begin,
             *chunk.share.as_integer_ratio(),
             chunk.executions,
-            *(
-                (*self._lie(nest, moved), moved.accesses, moved.dram, *moved.levels.values(), *moved.misses.values())
-                for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
-            ),
+            *alike,
+            *((moved.dram, *moved.levels.values(), *moved.misses.values()) for moved in chunk.traffic),
         )
-        known = self._costs.get(key)
+        return self._once(key, chunk, lambda: self._cost(work, chunk, alike))
+
+    def _once(self, key: object, chunk: Chunk, find: Callable[[], Found]) -> Found:
+        """What was found before, or is now."""
+        known = self._known.get(key)
         if known is None:
-            if len(self._costs) >= MOST_KNOWN:
-                self._costs.clear()
-            known = self._costs[key] = chunk.nests, self._cost(work, chunk)
-        return known[1]
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            known = self._known[key] = chunk.nests, find()
+        found: Found = known[1]
+        return found
 
     def _lie(self, nest: Nest, moved: Traffic) -> tuple[object, ...]:
         """What tells nests apart: the same loops, moved to other places, are the same if all accesses to a tensor have
@@ -260,19 +352,35 @@ class CpuCore:
         found = [cache for n, cache in enumerate(self.caches) if self._set_refill(n) and can_crowd(cache)]
         return tuple(cache.name for cache in found), lcm(*(cache.set_count * cache.line for cache in found))
 
-    def _cost(self, work: Work, chunk: Chunk) -> StepCost:
+    def _cost(self, work: Work, chunk: Chunk, alike: Sequence[object]) -> StepCost:
         dependent = work.chain is not None and work.chain.op == "load"
-        chain = (
-            self._load_chain(work, chunk)
-            if dependent
-            else (*_shared(self._chain(work), chunk.share), *self._reloads(work, chunk))
-        )
+        shared = self._shared(work, chunk.share)
+        chain = self._load_chain(work, chunk) if dependent else (*shared.chain, *self._reloads(work, chunk))
+        compute = self._compute(shared.units, chunk)
+        busy = max(shared.busy, compute[-1].cycles) if len(compute) > len(shared.units) else shared.busy
         return StepCost(
-            compute=self._compute(work, chunk),
+            compute=compute,
             chain=chain,
-            delays=(self._loop_starts(work, chunk), self._short_runs(work, chunk, chain)),
-            transfers=self._transfers(work, chunk, dependent),
+            delays=(shared.loop_start, self._short_runs(chunk, alike, max(ZERO, _total(chain) - busy))),
+            transfers=self._transfers(work, chunk, alike, None if dependent else busy),
         )
+
+    def _shared(self, work: Work, share: Fraction) -> Shared:
+        """What a share of some work takes, whatever it moves."""
+        key = work, share.numerator, share.denominator
+        known = self._shares.get(key)
+        if known is not None:
+            return known
+        if share == 1:
+            start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
+            loop_start = CostPart("loop start", Fraction(start * work.loop_starts))
+            known = Shared(self._units(work), self._chain(work), loop_start)
+        else:
+            known = self._shared(work, Fraction(1)).scaled(share)
+        if len(self._shares) >= MOST_KNOWN:
+            self._shares.clear()
+        self._shares[key] = known
+        return known
 
     def peak_flops_per_cycle(self, fmt: Format) -> Fraction:
         """Additions and multiplications that all ports together can start in a cycle."""
@@ -350,23 +458,12 @@ class CpuCore:
 
     # Compute ----------------------------------------------------------------------------------------------------------
 
-    def _compute(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
-        parts = self._busy.get(work)
-        if parts is None:
-            parts = self._busy[work] = self._units(work)
-        parts = _shared(parts, chunk.share)
+    def _compute(self, units: tuple[CostPart, ...], chunk: Chunk) -> tuple[CostPart, ...]:
+        """Units and ports, and the link to the first level."""
         if self._near is None:
-            return parts
+            return units
         near = CostPart(self._link(0), self.bandwidth_cycles(self._near, *self._bytes(self._near, chunk.traffic)))
-        return (*parts, near) if near.cycles else parts
-
-    def _loop_starts(self, work: Work, chunk: Chunk) -> CostPart:
-        start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
-        return CostPart("loop start", start * work.loop_starts * chunk.share)
-
-    def _work_cycles(self, work: Work, chunk: Chunk) -> Cycles:
-        """How long units, ports and issue are at work."""
-        return max((part.cycles for part in self._compute(work, chunk)), default=ZERO)
+        return (*units, near) if near.cycles else units
 
     def _units(self, work: Work) -> tuple[CostPart, ...]:
         """Operations over ports, and instructions over issue slots."""
@@ -386,12 +483,9 @@ class CpuCore:
 
     def _chain(self, work: Work) -> tuple[CostPart, ...]:
         """Each link waits for the one before; the window lets the first links of the next sum start meanwhile."""
-        chain = work.chain
-        if chain is None:
+        if work.chain is None or work.chain.op == "load":
             return ()
-        if work not in self._waits:
-            self._waits[work] = (CostPart("dependency chain", self._chain_cycles(work, chain)),)
-        return self._waits[work]
+        return (CostPart("dependency chain", self._chain_cycles(work, work.chain)),)
 
     def _chain_cycles(self, work: Work, chain: Chain) -> Cycles:
         sums = work.sums
@@ -415,9 +509,14 @@ class CpuCore:
 
     def in_flight(self, work: Work) -> Fraction:
         """Instructions in flight at once: what the reorder buffer holds, and no more loads than their queue does."""
-        issued, queue = self.issued(work), self.unit.load_queue
-        window = Fraction(self.unit.window)
-        return min(window, Fraction(queue * issued.total, issued.load)) if queue and issued.load else window
+        known = self._flights.get(work)
+        if known is None:
+            issued, queue = self.issued(work), self.unit.load_queue
+            known = Fraction(self.unit.window)
+            if queue and issued.load:
+                known = min(known, Fraction(queue * issued.total, issued.load))
+            self._flights[work] = known
+        return known
 
     def _reloads(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
         """Sums that go through memory: each addition waits for the store before it to be forwarded.
@@ -486,24 +585,31 @@ class CpuCore:
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
-    def _transfers(self, work: Work, chunk: Chunk, dependent: bool) -> tuple[Transfer, ...]:
-        """One transfer per link, from the nearest to main memory; a private first level is a part of the core."""
+    def _transfers(
+        self, work: Work, chunk: Chunk, alike: Sequence[object], busy: Cycles | None
+    ) -> tuple[Transfer, ...]:
+        """One transfer per link, from the nearest to main memory; a private first level is a part of the core.
+
+        `busy` is how long units and ports are at work; None where loads wait for each other instead."""
         moved = []
         traffic = chunk.traffic
         for number, level in enumerate(self._levels):
             if level is self._near:
                 continue
+            main = level is self.dram
             read, written = self._bytes(level, traffic)
-            rows = self._row_cycles(traffic) if isinstance(level, DramSpec) else ZERO
+            rows = self._row_cycles(traffic) if main else ZERO
             cycles = max(rows, self.bandwidth_cycles(level, read, written))
             ahead = ZERO
-            if number > 0 and not dependent:
-                misses = self._misses(self.caches[number - 1], work, chunk)
-                cycles = max(cycles, misses.cycles(self.latency_cycles(level), first=not chunk.begin))
-                cycles = max(cycles, self._refill_cycles(number - 1, work, chunk))
-                ahead = misses.ahead
+            if number > 0 and busy is not None:
+                late = self._late(number, work, chunk, alike)
+                refill = late.fresh
+                if refill and self.unit.overlap == "full":
+                    refill = min(busy + refill, late.every)
+                cycles = max(cycles, late.cycles, refill)
+                ahead = late.ahead
             shared = ZERO
-            if level.shared_by != 1 or isinstance(level, DramSpec):
+            if main or level.shared_by != 1:
                 shared = max(rows, self.instance_cycles(level, read, written)) * (
                     self._rate(level, level.bandwidth) or 0
                 )
@@ -513,6 +619,20 @@ class CpuCore:
         if pages:
             moved.append(Transfer(TRANSLATION, "tlb", pages, 0))
         return tuple(moved)
+
+    def _late(self, number: int, work: Work, chunk: Chunk, alike: Sequence[object]) -> Late:
+        """What the misses of the cache before a level take; equal ones are asked for again and again."""
+        inner = self.caches[number - 1]
+        rows = [each.misses[inner.name] for each in chunk.traffic]
+        first = not chunk.begin
+        key = number, work, first, chunk.executions, *alike, *rows
+
+        def find() -> Late:
+            misses = self._misses(inner, work, chunk)
+            cycles = misses.cycles(self.latency_cycles(self._levels[number]), first=first)
+            return Late(cycles, *self._refill_cycles(number - 1, work, chunk), misses.ahead)
+
+        return self._once(key, chunk, find)
 
     def _page_cycles(self, chunk: Chunk) -> Cycles:
         """Translations that the TLB does not hold, looked up one after the other."""
@@ -529,7 +649,7 @@ class CpuCore:
             missed += self._pages[key] * moved.accesses / max(1, nest.length)
         return Fraction(round(missed * tlb.miss * PARTS), PARTS)
 
-    def _short_runs(self, work: Work, chunk: Chunk, chain: tuple[CostPart, ...]) -> CostPart:
+    def _short_runs(self, chunk: Chunk, alike: Sequence[object], hidden: Cycles) -> CostPart:
         """How long the core waits for lines that come from behind the second cache in runs shorter than a page.
 
         The window hides what the second cache takes, and a prefetcher what comes in a long stream; it finds out about a
@@ -539,25 +659,21 @@ class CpuCore:
         cycles = ZERO
         if self.unit.overlap == "full":
             for inner, level in zip(self.caches[1:], self._levels[2:], strict=False):
-                lines = 0
-                for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
-                    rows = zip(nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False)
-                    for access, misses, stream in rows:
-                        if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
-                            lines += misses
+                rows = [each.misses[inner.name] for each in chunk.traffic]
+                lines = self._once((inner.name, *alike, *rows), chunk, partial(_short_lines, inner, chunk.nests, rows))
                 cycles = max(cycles, self._over(lines * inner.line, self.read_rate(level)))
-        hidden = max(ZERO, _total(chain) - self._work_cycles(work, chunk))
         return CostPart(SHORT_RUN, max(ZERO, cycles - hidden))
 
-    def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> Cycles:
-        """How long the busiest set of a cache is being filled: its fills follow each other.
+    def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> tuple[Cycles, Cycles]:
+        """How long the busiest set of a cache is being filled: its fills follow each other. With the lines that are
+        there, and as if none were.
 
         Loads wait in a queue, those of one line together. When it is full, the core waits until the lines have come,
         and then goes on: fills and instructions add up, unless even without the lines that are there, fills take less.
         """
         cache, refill = self.caches[number], self._set_refill(number)
         if not refill or not can_crowd(cache):
-            return ZERO
+            return ZERO, ZERO
         fresh = every = ZERO
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             missed = moved.misses[cache.name]
@@ -571,9 +687,7 @@ class CpuCore:
             some, most = crowded(nest, windows, missed, ahead, share, cache.set_count)
             fresh += Fraction(round(some * PARTS), PARTS) * often
             every += Fraction(round(most * PARTS), PARTS) * often
-        if not fresh or self.unit.overlap != "full":
-            return fresh * refill
-        return min(self._work_cycles(work, chunk) + fresh * refill, every * refill)
+        return fresh * refill, every * refill
 
     def _waiting(
         self, work: Work, chunk: Chunk, nest: Nest, missed: Sequence[int], ahead: Sequence[bool], share: Fraction
@@ -615,25 +729,27 @@ class CpuCore:
         return f"{self._levels[0].name}→{self.registers.name if self.registers else self.unit.name}"
 
     def _bytes(self, level: CacheSpec | DramSpec, traffic: Sequence[Traffic]) -> tuple[int, int]:
-        counters = [each.dram if isinstance(level, DramSpec) else each.levels[level.name] for each in traffic]
+        counters = [each.dram if level is self.dram else each.levels[level.name] for each in traffic]
         return sum(each.bytes_read for each in counters), sum(each.bytes_written for each in counters)
 
     def bandwidth_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
         """A cache with two ports reads and writes at the same time; DRAM has one bus for both."""
         reading = self._over(read, self.read_rate(level))
         writing = self._over(written, self.write_rate(level))
-        return reading + writing if _one_at_a_time(level) else max(reading, writing)
+        return reading + writing if level.name in self._one_at_a_time else max(reading, writing)
 
     def instance_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
         """The same for the level itself, whatever a single core can draw from it."""
         reading = self._over(read, self._rate(level, level.bandwidth))
         writing = self._over(written, self._rate(level, level.write_bandwidth or level.bandwidth))
-        return reading + writing if _one_at_a_time(level) else max(reading, writing)
+        return reading + writing if level.name in self._one_at_a_time else max(reading, writing)
 
     def read_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
         """Bytes per core cycle that this core can draw from a level; None without a limit."""
-        rates = [self._rate(level, limit) for limit in (level.bandwidth, level.unit_bandwidth)]
-        return min((rate for rate in rates if rate is not None), default=None)
+        if level.name not in self._reads:
+            rates = [self._rate(level, limit) for limit in (level.bandwidth, level.unit_bandwidth)]
+            self._reads[level.name] = min((rate for rate in rates if rate is not None), default=None)
+        return self._reads[level.name]
 
     def write_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
         if level.write_bandwidth is None:

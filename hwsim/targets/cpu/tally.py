@@ -12,7 +12,7 @@ from hwsim.engine import AgentTime, TensorTraffic
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.hierarchy import Traffic
 from hwsim.spec.machine import CacheSpec
-from hwsim.targets.cpu.model import CostPart, CpuCore, StepCost
+from hwsim.targets.cpu.model import CpuCore, StepCost, StepTimes
 from hwsim.trace.nest import Instructions, Nest, Size, Work
 
 
@@ -210,13 +210,12 @@ class Stopwatch:
         all shorter ones: that is what would be won if it were gone.
         """
         visible = durations if visible is None else visible
-        for part in (*cost.compute, *cost.chain, *cost.delays):
-            self.parts[part.name] += to_fs(part.cycles)
-        for link, duration in durations.items():
-            self.parts[link] += duration
-        covered = self._charge_work(cost, elapsed_fs, to_fs)
+        times = cost.times(to_fs)
+        for name, duration in (*times.parts, *durations.items()):
+            self.parts[name] += duration
+        covered = self._charge_work(times, elapsed_fs)
         if overlap != "memory":
-            covered = self._charge_chain(cost, covered, elapsed_fs, to_fs)
+            covered = self._charge_chain(times, covered, elapsed_fs)
         left = elapsed_fs - covered
         if overlap != "full":
             covered = 0
@@ -226,37 +225,37 @@ class Stopwatch:
             left -= share
             covered = 0 if overlap == "none" else max(covered, duration)
         if left and overlap == "memory":
-            left = elapsed_fs - self._charge_chain(cost, elapsed_fs - left, elapsed_fs, to_fs)
+            left = elapsed_fs - self._charge_chain(times, elapsed_fs - left, elapsed_fs)
         if left:
             # Fractions of a femtosecond, rounded up part by part.
             self.waiting[max(visible, key=lambda link: visible[link], default="issue")] += left
 
-    def _charge_work(self, cost: StepCost, limit_fs: int, to_fs: Convert) -> int:
+    def _charge_work(self, times: StepTimes, limit_fs: int) -> int:
         """Units, ports, issue, and delays; returns their time."""
         covered = 0
-        busiest = cost.busiest
-        if busiest is not None:
-            covered = min(limit_fs, to_fs(busiest.cycles))
-            self.busy[busiest.name] += covered
-        for part in cost.waits:
-            covered += self._charge(part, min(limit_fs, to_fs(part.cycles)) - covered)
-        for part in cost.delays:
-            covered += self._charge(part, min(limit_fs - covered, to_fs(part.cycles)))
+        if times.busiest is not None:
+            name, busy_fs = times.busiest
+            covered = min(limit_fs, busy_fs)
+            self.busy[name] += covered
+        for name, wait_fs in times.waits:
+            covered += self._charge(name, min(limit_fs, wait_fs) - covered)
+        for name, delay_fs in times.delays:
+            covered += self._charge(name, min(limit_fs - covered, delay_fs))
         return covered
 
-    def _charge_chain(self, cost: StepCost, covered: int, limit_fs: int, to_fs: Convert) -> int:
+    def _charge_chain(self, times: StepTimes, covered: int, limit_fs: int) -> int:
         """What operations that wait for each other add to the time covered so far; returns the new sum."""
-        chained = sum(to_fs(part.cycles) for part in cost.delays)
-        for part in cost.chain:
-            chained += to_fs(part.cycles)
-            covered += self._charge(part, min(limit_fs, chained) - covered)
+        chained = sum(delay_fs for _, delay_fs in times.delays)
+        for name, part_fs in times.chain:
+            chained += part_fs
+            covered += self._charge(name, min(limit_fs, chained) - covered)
         return covered
 
-    def _charge(self, part: CostPart, share_fs: int) -> int:
+    def _charge(self, name: str, share_fs: int) -> int:
         """Put time down to a part, if there is any; returns it."""
         if share_fs <= 0:
             return 0
-        self.waiting[part.name] += share_fs
+        self.waiting[name] += share_fs
         return share_fs
 
     def result(self) -> AgentTime:
