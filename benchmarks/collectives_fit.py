@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from hwsim.validation.collectives import FORMAT_BYTES, LIBRARIES, OPERATIONS, whole
-from hwsim.validation.report import read_table
 from hwsim.validation.residual import is_held_out
+from hwsim.validation.table import read_table
 
 Numbers = NDArray[np.float64]
 BUSES = ("l40s", "rtx_pro_6000", "b60")

@@ -18,7 +18,7 @@ from hwsim.targets.gpu.model import GpuModel
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu import modelled_seconds
 from hwsim.validation.gpu_workload import COLUMNS, MeasuredKernel
-from hwsim.validation.report import read_table, shipped
+from hwsim.validation.table import read_table, shipped
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 

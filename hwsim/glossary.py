@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,744 +22,291 @@ class Term:
     """The lesson that shows it."""
 
 
-def _term(name: str, meaning: str, also: str = "", see: str = "", lesson: str = "") -> Term:
-    def parts(text: str) -> tuple[str, ...]:
-        return tuple(part.strip() for part in text.split(";") if part.strip())
+def _read(text: str) -> Iterator[Term]:
+    """Terms of a text: a line with the name, other words, what to see and the lesson, all of it going on after a `+`;
+    below it, indented, the meaning."""
+    for block in re.split(r"\n(?![ +])", text.strip("\n")):
+        head, _, meaning = block.replace("\n+ ", " ").partition("\n")
+        name, *rest = head.split(" | ")
+        said = dict(part.split(" ", 1) for part in rest)
+        also, see = (tuple(said.get(key, "").split("; ")) if key in said else () for key in ("also", "see"))
+        yield Term(name, " ".join(meaning.split()), also, see, said.get("lesson", ""))
 
-    return Term(name, " ".join(meaning.split()), parts(also), parts(see), lesson)
 
-
-_TERMS = (
-    _term(
-        "throughput",
-        "Work done in a second: tokens made, tokens of prompt read, inputs classified. A larger batch raises it as "
-        "long as the weights, which all of the batch share, are what the time goes into; then each answer is slower.",
-        also="tokens per second; tokens of prompt per second; inputs per second; tokens/s",
-        see="knee",
-    ),
-    _term(
-        "price of an action",
-        "Energy of one multiply-add, one instruction or one access, with its source. At 45 nm (Horowitz, ISSCC 2014) "
-        "an addition in fp32 takes 0.9 pJ, a multiplication 3.7 pJ, 32 bits from a small cache some 5 pJ, from DRAM "
-        "640 pJ and more. hwsim show MACHINE --resolved lists those of a machine, hwsim explain those of a run.",
-        also="energy prices; prices; dram energy; energy of an operation; picojoule",
-        lesson="energy",
-    ),
-    _term(
-        "window",
-        "Instructions that a core looks at beyond the oldest one that is not done: misses "
-        "and chains that lie within it overlap. "
-        "One instruction: the core works in order.",
-        also="reorder window; reorder buffer; core.window",
-        see="mshrs; dependency chain",
-    ),
-    _term(
-        "amdahl's law",
-        "What is not shared among cores limits the speed-up: with a share s that runs on one core, n cores are at "
-        "most 1 / (s + (1 - s)/n) times as fast.",
-        also="amdahl; speed-up over cores",
-        see="speed-up",
-        lesson="parallel",
-    ),
-    _term(
-        "winograd",
-        "A convolution with fewer multiplications: tiles of the image and the filter are transformed by additions, "
-        "multiplied element by element over all channels, and transformed back. Memory for the transformed tiles "
-        "and some accuracy are its price. `algorithm=winograd`; with `algorithm=fft` the transform is Fourier's.",
-        also="winograd convolution; fft convolution; algorithm=winograd; algorithm=fft",
-    ),
-    _term(
-        "time to first token",
-        "From the arrival of a request to its first token: the wait for a place in the batch, and the prompt.",
-        also="ttft; first token",
-        see="time per output token; continuous batching",
-    ),
-    _term(
-        "time per output token",
-        "Mean time between the tokens of a request after the first: a step of the batch, and its share of the "
-        "prompts of others.",
-        also="tpot; inter-token latency; time for each token",
-        see="time to first token",
-    ),
-    _term(
-        "continuous batching",
-        "Requests join and leave the batch at every step instead of waiting for the longest one.",
-        also="token budget; chunked prefill",
-        see="time to first token; time per output token",
-    ),
-    _term(
-        "knee",
-        "The load from which more users no longer bring more tokens per second, and only wait longer.",
-        also="knee of the load",
-        see="time per output token",
-    ),
-    _term(
-        "all-reduce",
-        "Every device has numbers of its own and gets the sums over all devices. A ring moves 2 (n - 1)/n of the "
-        "bytes through each device in 2 (n - 1) steps; a tree needs fewer steps and more bytes; a switch that adds "
-        "needs one.",
-        also="all_reduce; allreduce; ring; tree; collective",
-        see="bus bandwidth; exposed communication",
-    ),
-    _term(
-        "bus bandwidth",
-        "The bytes that an ideal algorithm has to move through each device, over the time: 2 (n - 1)/n of them for "
-        "an all-reduce. It can be held against the bandwidth of a port whatever the number of devices.",
-        also="busbw",
-        see="all-reduce",
-    ),
-    _term(
-        "exposed communication",
-        "Time in which devices exchange data and nothing else runs beside it.",
-        also="exposed talk; talk; overlap of communication",
-        see="all-reduce; bubble",
-    ),
-    _term(
-        "bubble",
-        "Time in which the stages of a pipeline wait for each other: (stages - 1) of (microbatches + "
-        "stages - 1) steps.",
-        also="pipeline bubble",
-        see="exposed communication",
-    ),
-    _term(
-        "serving kernels",
-        "The kernels of an engine that serves: fused attention, norms and activations fused with what is beside "
-        "them, graphs that are launched as one. `eager` ones are those of a framework that runs operation by "
-        "operation.",
-        also="eager kernels; kernels=serving; kernels=eager",
-    ),
-    _term(
-        "time",
-        "Seconds that the simulated machine takes, from the first cycle to the last result in memory.",
-        also="latency of a run; longest part; sum of all parts",
-        see="cycles; bound",
-    ),
-    _term(
-        "error bar",
-        "The range in which a time or an energy is expected to lie, from how far the model was off on measurements "
-        "that it was not fitted on; a question mark where nothing was ever compared.",
-        also="bar; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar; "
-        "energy, high end of its bar; energy, low end of its bar; power, high end of its bar; "
-        "power, low end of its bar",
-    ),
-    _term(
-        "cycles",
-        "Ticks of the clock of the compute units. Time is cycles over clock frequency.",
-        also="values in the run",
-    ),
-    _term(
-        "bound",
-        "The part of the machine that decides how long a run takes: with a faster one of these the run would be "
-        "faster, with a faster anything else it would not.",
-        also="bound by; bottleneck; longest part",
-        see="stall; roofline",
-        lesson="roofline",
-    ),
-    _term(
-        "stall",
-        "Cycles in which a unit could work and does not, because it waits for something: operands from memory, "
-        "the result of the operation before, a port. The table 'why' names what it waits for.",
-        also="waits for; waiting; wait",
-        see="bound; dependency chain; latency",
-    ),
-    _term(
-        "busy",
-        "Cycles in which a unit works. Busy and waiting cycles of a unit add up to all its cycles.",
-        also="at work",
-    ),
-    _term(
-        "share",
-        "A part over the whole, in percent.",
-        also="of the time; of that; of",
-    ),
-    _term(
-        "dependency chain",
-        "Operations of which each needs the result of the one before, as the additions of one sum. They take "
-        "latency after latency, however many units there are; several sums at a time fill the gaps.",
-        also="chain; waits in a dependency chain",
-        see="latency; register tile",
-    ),
-    _term(
-        "latency",
-        "Time from the start of one operation or transfer to its result.",
-        also="step latency; first column; than the level before; than the first; waits for operands of a step; waits "
-        "for the first column of a command; latency of dram; latency of l2",
-        see="bandwidth; dependency chain",
-        lesson="hierarchy",
-    ),
-    _term(
-        "bandwidth",
-        "Bytes that a link moves in a second, once it is moving.",
-        also="bandwidth of dram; bandwidth of l2; bandwidth of inputs; bandwidth of weights; bandwidth of outputs; "
-        "dram→l2; l2→l1; waits for dram → l2; waits for l2 → l1; dram; l2; inputs; outputs; weights; write; waits"
-        " for results to leave; writes results; waits for finished sums to leave; waits for room for outputs; "
-        "waits for a scratchpad to deliver; waits for the buffer to deliver",
-        see="latency; roofline",
-        lesson="roofline",
-    ),
-    _term(
-        "overlap",
-        "Parts of a run at the same time: the next tile comes in while one is worked on. With full overlap a run "
-        "takes its longest part, with none the sum of all parts.",
-        also="bounds",
-        see="double buffering",
-        lesson="overlap",
-    ),
-    _term(
-        "double buffering",
-        "Two buffers for one operand: one is filled while the other is used.",
-        also="buffers; stages",
-        see="overlap",
-        lesson="overlap",
-    ),
-    _term(
-        "issue",
-        "A core starts a few instructions in each cycle; what is left when its units are not the limit.",
-        also="instruction issue; issues other instructions; issue width",
-    ),
-    _term(
-        "instruction",
-        "One command to a core: a load, a store, an arithmetic operation on one number or on a vector.",
-        also="instructions; other instructions",
-        see="SIMD; control",
-        lesson="simd",
-    ),
-    _term(
-        "load port",
-        "A core can start only so many loads, or stores, in a cycle.",
-        also="store port; waits for a load port; port",
-    ),
-    _term(
-        "loop start",
-        "A few cycles at the start of each innermost loop, before it runs at full speed.",
-        also="starts innermost loops",
-    ),
-    _term(
-        "short run",
-        "Neighbouring lines from behind the second cache that end within a page: a prefetcher finds out about them "
-        "when most have passed, so the core waits for them.",
-        also="waits for short runs of lines; short runs",
-        see="prefetch",
-    ),
-    _term(
-        "spawn",
-        "Starting other cores for a parallel loop, and gathering them at its end.",
-        also="starts the cores; starting and gathering cores; barrier; waits for other cores",
-        lesson="parallel",
-    ),
-    _term(
-        "operations",
-        "Additions, multiplications and other arithmetic. A multiply-add counts two. FLOP where numbers have a "
-        "floating point, OP where they are whole.",
-        also="FLOP; OP; flops; work",
-    ),
-    _term(
-        "speed",
-        "Operations in a second.",
-        also="FLOP/s; OP/s",
-        see="peak",
-    ),
-    _term(
-        "peak",
-        "The most operations that the units at work could do in a second.",
-        also="share of the peak",
-        see="utilisation",
-    ),
-    _term(
-        "utilisation",
-        "Operations that were done over those that the units could have done in the time.",
-        also="of peak; utilization",
-        see="peak",
-    ),
-    _term(
-        "fma",
-        "A fused multiply-add: a * b + c in one instruction, with one rounding.",
-        also="multiply-add; fma unit at work; math; multiply-adds on the SMs; mac; add; add unit at work",
-    ),
-    _term(
-        "special function",
-        "Exponentials, divisions, roots: slower and fewer units than for additions.",
-        also="special; special functions and lanes on the SMs",
-    ),
-    _term(
-        "loads",
-        "Numbers that go from memory into registers.",
-        also="loaded",
-        see="stores",
-    ),
-    _term(
-        "stores",
-        "Numbers that go from registers to memory.",
-        also="stored",
-        see="loads",
-    ),
-    _term(
-        "verified",
-        "Whether the answer of the run, computed in its number format, agrees with NumPy in float64 within what "
-        "the format allows.",
-    ),
-    _term(
-        "level",
-        "One memory of the hierarchy: registers, caches, scratchpads, DRAM.",
-        also="lies in; memory level; unit",
-        see="cache; scratchpad; DRAM",
-        lesson="hierarchy",
-    ),
-    _term(
-        "cache",
-        "A small fast memory that keeps the lines used last and decides by itself what to throw out.",
-        see="line; hit rate; set; associativity",
-        lesson="hierarchy",
-    ),
-    _term(
-        "scratchpad",
-        "A small fast memory that the program fills and empties itself: shared memory of a GPU, buffers of an "
-        "accelerator.",
-        also="buffer; shared memory; unified_buffer; weight_fifo; accumulators; operands; sums; room used; holds; "
-        "stays",
-        see="tile",
-    ),
-    _term(
-        "DRAM",
-        "Main memory: large, and hundreds of cycles away.",
-        also="main memory; memory",
-        see="row hit",
-        lesson="hierarchy",
-    ),
-    _term(
-        "line",
-        "The piece in which caches move memory, usually 64 bytes. One touched byte brings all of it.",
-        also="cache line; lines filled; accesses per line; lines for each set",
-        see="cache; stride",
-        lesson="strides",
-    ),
-    _term(
-        "access",
-        "One load or store that reaches a level.",
-        also="accesses; read; written; commands",
-    ),
-    _term(
-        "hit rate",
-        "Accesses that find their line in a cache, over all accesses to it.",
-        also="hits; found there",
-        see="miss",
-    ),
-    _term(
-        "miss",
-        "An access whose line is not in the cache and has to come from the level behind it.",
-        also="misses; l1 misses; l2 misses; lines filled",
-        see="hit rate; conflict miss",
-        lesson="tiling",
-    ),
-    _term(
-        "conflict miss",
-        "A miss although the cache has room elsewhere: too many lines in use fall into the same set. Other misses"
-        " are cold (the first use of a line) or for want of capacity.",
-        also="conflicts; conflict; cold; capacity; kind",
-        see="set",
-        lesson="tiling",
-    ),
-    _term(
-        "set",
-        "A cache is divided into sets; the address decides in which one a line may lie.",
-        also="sets",
-        see="associativity",
-    ),
-    _term(
-        "associativity",
-        "How many lines a set holds: its ways.",
-        also="ways",
-        see="set",
-    ),
-    _term(
-        "replacement",
-        "Which line of a full set goes when another one comes: the least recently used one (LRU), or another rule.",
-        also="LRU; eviction",
-    ),
-    _term(
-        "memory traffic",
-        "Bytes that a level exchanges with its neighbours.",
-        also="traffic; traffic of the array; bytes to and from; moved in; moved out; to and from the array; "
-        "over the pins; at the banks; "
-        "bytes",
-        see="arithmetic intensity",
-    ),
-    _term(
-        "peak memory",
-        "The most bytes that the tensors of a run take at one time.",
-        also="memory footprint",
-    ),
-    _term(
-        "write-back",
-        "A changed line goes to the level behind only when it is thrown out.",
-        also="writebacks; writeback",
-    ),
-    _term(
-        "write-allocate",
-        "A store to a line that is not in the cache brings the line in first.",
-        lesson="fusion",
-    ),
-    _term(
-        "prefetch",
-        "Lines that the hardware fetches before they are asked for, because it sees a pattern.",
-        also="prefetcher",
-    ),
-    _term(
-        "outstanding misses",
-        "Misses that a cache can wait for at the same time; they hide each other's latency.",
-        also="mshrs",
-    ),
-    _term(
-        "row hit",
-        "DRAM opens a row to read from it; the next access to the same row is quicker.",
-        also="row hits; row activation; opens rows; refresh; refreshes its rows; activation",
-    ),
-    _term(
-        "reuse",
-        "How often a number is used for each time it is brought in.",
-        also="uses per load; reuse distance; reuse factor",
-        see="tile; locality",
-        lesson="strips",
-    ),
-    _term(
-        "locality",
-        "Data used together lies together (in space), and is used again soon (in time).",
-        see="reuse; line",
-    ),
-    _term(
-        "stride",
-        "How many elements further the next one along an axis lies. Row major: the last axis has stride 1. "
-        "Transposing swaps strides, slicing shifts the offset, broadcasting makes a stride 0: nothing is copied.",
-        also="strides; offset; row major; column major; view; broadcast; slice",
-        see="contiguous",
-        lesson="strides",
-    ),
-    _term(
-        "contiguous",
-        "Elements lie in memory in the order of their indices, without a gap.",
-        see="stride",
-        lesson="strides",
-    ),
-    _term(
-        "tile",
-        "A part of a tensor that is worked on while it lies in a fast memory.",
-        also="tiles; block; tiling; at a time; passes; passes played; layer; times",
-        see="reuse; register tile",
-        lesson="tiling",
-    ),
-    _term(
-        "register tile",
-        "Several sums that stay in registers together, so that each loaded number is used several times.",
-        also="v1; v2; unroll",
-        see="tile",
-        lesson="strips",
-    ),
-    _term(
-        "schedule",
-        "How something is computed: order of loops, tiles, vectors, cores. It changes the cost, never the answer.",
-        also="loop; order; mapping",
-        see="tile",
-    ),
-    _term(
-        "fusion",
-        "Operations in one pass, so that what lies between them never goes to memory.",
-        also="fused; epilogue; fuse",
-        see="memory traffic",
-        lesson="fusion",
-    ),
-    _term(
-        "epilogue",
-        "Operations on single elements behind a product, done before its result leaves the registers.",
-        see="fusion",
-        lesson="graph",
-    ),
-    _term(
-        "dataflow",
-        "What stays in the cells of an array while the rest streams past: weights (ws), outputs (os), inputs (is).",
-        also="weight stationary; output stationary; input stationary; ws; os; is",
-        see="fold",
-        lesson="mapping",
-    ),
-    _term(
-        "arithmetic intensity",
-        "Operations for each byte that is moved. Per level: bytes that this level exchanges. Per element it is "
-        "larger by the bytes of an element: count which one is meant.",
-        also="flop per byte; op per byte; flop/byte; op/byte; operations per byte; FLOP per element; intensity",
-        see="roofline",
-        lesson="roofline",
-    ),
-    _term(
-        "roofline",
-        "Attainable speed is the smaller of the peak, and arithmetic intensity times bandwidth.",
-        also="roof; ridge",
-        see="arithmetic intensity; peak; bandwidth",
-        lesson="roofline",
-    ),
-    _term(
-        "closed form",
-        "A formula for what is simulated, printed beside it with the reason for a difference.",
-        also="formula; predicted; estimated; why they differ; difference; least possible; simulated; says; ratio; "
-        "elements; tensor",
-    ),
-    _term(
-        "speed-up",
-        "Time of the first over time of this one.",
-        also="speedup; gain",
-    ),
-    _term(
-        "SIMD",
-        "One instruction for several numbers, side by side in a wide register.",
-        also="vector; vectors; lanes",
-        see="instruction",
-        lesson="simd",
-    ),
-    _term(
-        "Pareto front",
-        "Points that no other point beats in everything at once.",
-        also="front; pareto",
-        see="energy × time",
-    ),
-    _term(
-        "energy",
-        "Joules: what every counted action costs, priced by the machine's table, and static power times time.",
-        also="pJ; joules; action; cause",
-        see="static; control; operand supply; arithmetic",
-        lesson="energy",
-    ),
-    _term(
-        "power",
-        "Energy over time, in watts.",
-        see="power limit",
-    ),
-    _term(
-        "power limit",
-        "Watts that a machine may draw; above them the clock is lowered until it does not.",
-        also="TDP; throttle; slowed by the power limit; power cap",
-    ),
-    _term(
-        "energy × time",
-        "Energy-delay product: a slower, thriftier run has to be better in it.",
-        also="edp; energy × delay",
-    ),
-    _term(
-        "static",
-        "Energy that flows whether anything happens or not: leakage and clocks, as power times time. A faster run"
-        " pays less of it.",
-        also="static power; leakage",
-        see="energy",
-        lesson="energy",
-    ),
-    _term(
-        "arithmetic",
-        "The energy, or the time, of the operations themselves.",
-        see="energy",
-        lesson="energy",
-    ),
-    _term(
-        "control",
-        "The energy of fetching, decoding and ordering instructions. Vectors and larger instructions share it.",
-        also="instruction overhead",
-        see="SIMD; operand supply",
-        lesson="simd",
-    ),
-    _term(
-        "operand supply",
-        "The energy of bringing operands to the units: register files, and wires between cells.",
-        see="control",
-        lesson="specialisation",
-    ),
-    _term(
-        "Dennard scaling",
-        "Smaller transistors at lower voltage: per area, power stayed the same while everything became faster, "
-        "until about 2006. Voltage has hardly fallen since, so a chip can no longer switch all it has at once. "
-        "hwsim's energy tables from 45 to 5 nm show how much less an operation costs at each node.",
-        also="dennard",
-        see="energy; technology node",
-    ),
-    _term(
-        "technology node",
-        "A name for a generation of chips, such as 7 nm. It was a length once. From 70 to 3 nm that would be a factor "
-        "of 23 along a side and 544 in area; the notes say 20 times more cores. Names of nodes have long ceased to be "
-        "lengths of anything: hwsim scales energy between nodes by published prices of operations, never by names.",
-        also="node; nm",
-        see="Dennard scaling",
-    ),
-    _term(
-        "precision",
-        "The number format of tensors: fp32, bf16, fp16, fp8, int8 and others, with their rounding.",
-        also="number format; format",
-        see="rms error",
-        lesson="precision",
-    ),
-    _term(
-        "largest error",
-        "The largest difference of an element from float64, relative to the largest element.",
-        also="error; max rel err; largest error of the arithmetic, inputs taken as rounded; error of arithmetic",
-    ),
-    _term(
-        "rms error",
-        "The root of the mean squared difference from float64, relative to that of the answer.",
-        also="rms; rms error, rounding of the inputs counted in; error of format",
-        see="precision",
-        lesson="precision",
-    ),
-    _term(
-        "accumulator",
-        "The register that a sum is kept in; usually wider than what is added.",
-        also="accumulate",
-        see="precision",
-    ),
-    _term(
-        "quantisation",
-        "Numbers as small integers times a scale.",
-        also="quantization; scale",
-        see="precision",
-        lesson="precision",
-    ),
-    _term(
-        "SM",
-        "A streaming multiprocessor of a GPU: lanes, tensor cores, registers, shared memory.",
-        also="sm; multiprocessor",
-        see="warp; occupancy",
-        lesson="cuda",
-    ),
-    _term(
-        "warp",
-        "32 threads of a GPU that execute the same instruction.",
-        also="warps per SM",
-        see="occupancy; coalescing",
-        lesson="cuda",
-    ),
-    _term(
-        "thread block",
-        "Threads of a GPU that share an SM and its shared memory. A kernel is a grid of them.",
-        also="blocks; grid; kernel",
-        see="wave",
-    ),
-    _term(
-        "occupancy",
-        "Warps on an SM over those that it could hold; limited by registers, shared memory or blocks.",
-        also="limited by",
-    ),
-    _term(
-        "wave",
-        "As many thread blocks as a GPU holds at once. The last wave is often not full: the tail.",
-        also="waves; tail; waits for the last blocks; start; starts and ends blocks",
-    ),
-    _term(
-        "launch overhead",
-        "Microseconds between asking for a kernel and its first block.",
-        also="launch; starts kernels",
-        see="fusion",
-    ),
-    _term(
-        "coalescing",
-        "Loads of a warp that fall on the same 32-byte sectors become one transaction.",
-        also="coalesced; sector; load/store; loads and stores on the SMs",
-        see="warp",
-        lesson="cuda",
-    ),
-    _term(
-        "tensor core",
-        "A unit that multiplies small matrices in one instruction.",
-        also="matrix unit; mma",
-        see="SM",
-        lesson="cuda",
-    ),
-    _term(
-        "systolic array",
-        "A grid of multiply-add cells through which operands move in step.",
-        also="array; cell; values stream through the array; the vector unit works; weights enter the elements; columns"
-        " stream past the units; columns stream past the units, element by element",
-        see="fold; dataflow",
-        lesson="mapping",
-    ),
-    _term(
-        "fold",
-        "The part of a product that an array holds at one time. Each fold fills, streams and drains.",
-        also="folds; fill and drain; the array fills or drains",
-        see="systolic array",
-        lesson="mapping",
-    ),
-    _term(
-        "processing in memory",
-        "Arithmetic units at the banks of DRAM, where a matrix is read without passing the pins.",
-        also="bank; banks; waits for what the banks are told",
-    ),
-    _term(
-        "staging",
-        "Inputs that come from a disk or another computer before the run.",
-        also="staging from disk",
-        lesson="hierarchy",
-    ),
-    _term(
-        "KV cache",
-        "Keys and values of all tokens so far, kept for the next one.",
-        also="kv",
-        lesson="kv_cache",
-    ),
-    _term(
-        "online softmax",
-        "A softmax in one pass: largest value and sum so far, rescaled when a larger value comes.",
-        also="flash attention; flashattention",
-        see="fusion",
-        lesson="attention",
-    ),
-    _term(
-        "im2col",
-        "All windows of an image copied into a matrix, so that a convolution becomes a product.",
-        also="implicit gemm",
-        lesson="convolution",
-    ),
-    _term(
-        "winograd",
-        "A convolution with fewer products: tiles of images and filters are transformed, multiplied point by point and "
-        "transformed back. 2x2 outputs of a 3x3 filter take 16 products instead of 36; errors grow with the tile.",
-        also="fft convolution; fast convolution; cook-toom",
-        see="im2col",
-    ),
-    _term(
-        "reverse mode",
-        "Derivatives of one result by all inputs in one pass backwards through the graph. Forward mode takes a "
-        "pass for each input.",
-        also="autodiff; backpropagation; forward mode; adjoint; gradient",
-        lesson="autodiff",
-    ),
-    _term(
-        "stack",
-        "The layers of a machine-learning system: the model as a graph of operations, automatic differentiation, "
-        "graph optimisation, parallelisation over devices, the runtime that schedules and moves memory, and the "
-        "operators with their kernels. hwsim covers graph optimisation (hwsim rewrite), derivatives (hwsim "
-        "gradient), runtime and overlap, and operators on a machine.",
-        also="dataflow graph; runtime; ml system",
-    ),
-    _term(
-        "Anton",
-        "A supercomputer for molecular dynamics by D. E. Shaw Research: 512 special chips that compute forces "
-        "between pairs of particles, two orders of magnitude faster than general machines at that time, and good "
-        "for nothing else. The far end of the ladder of specialisation (Shaw et al., ISCA 2007).",
-        see="specialisation",
-    ),
-    _term(
-        "specialisation",
-        "Giving up what a machine can do in exchange for energy and speed at what it does.",
-        also="ASIC; FPGA; accelerator; fixed function",
-        see="control; operand supply; Anton",
-        lesson="specialisation",
-    ),
-    _term(
-        "vendor kernels",
-        "Products, convolutions and attention written by those who sell the hardware (oneDNN, MKL, cuBLAS, "
-        "cuDNN): what frameworks call. hwsim's GPU kernels stand for such a library; threads.kernel chooses hand-"
-        "written ones instead.",
-        also="library; cuDNN; MKL; OpenBLAS",
-    ),
-)
-
+_TEXT = """
+throughput | also tokens per second; tokens of prompt per second; inputs per second; tokens/s | see knee
+  Work done in a second: tokens made, tokens of prompt read, inputs classified. A larger batch raises it as long as the
+  weights, which all of the batch share, are what the time goes into; then each answer is slower.
+price of an action | also energy prices; prices; dram energy; energy of an operation; picojoule | lesson energy
+  Energy of one multiply-add, one instruction or one access, with its source. At 45 nm (Horowitz, ISSCC 2014) an
+  addition in fp32 takes 0.9 pJ, a multiplication 3.7 pJ, 32 bits from a small cache some 5 pJ, from DRAM 640 pJ and
+  more. hwsim show MACHINE --resolved lists those of a machine, hwsim explain those of a run.
+window | also reorder window; reorder buffer; core.window | see mshrs; dependency chain
+  Instructions that a core looks at beyond the oldest one that is not done: misses and chains that lie within it
+  overlap. One instruction: the core works in order.
+amdahl's law | also amdahl; speed-up over cores | see speed-up | lesson parallel
+  What is not shared among cores limits the speed-up: with a share s that runs on one core, n cores are at most 1 / (s +
+  (1 - s)/n) times as fast.
+winograd | also winograd convolution; fft convolution; fast convolution; cook-toom; algorithm=winograd; algorithm=fft
++ | see im2col
+  A convolution with fewer products: tiles of images and filters are transformed, multiplied point by point and
+  transformed back. 2x2 outputs of a 3x3 filter take 16 products instead of 36; errors grow with the tile.
+time to first token | also ttft; first token | see time per output token; continuous batching
+  From the arrival of a request to its first token: the wait for a place in the batch, and the prompt.
+time per output token | also tpot; inter-token latency; time for each token | see time to first token
+  Mean time between the tokens of a request after the first: a step of the batch, and its share of the prompts of
+  others.
+continuous batching | also token budget; chunked prefill | see time to first token; time per output token
+  Requests join and leave the batch at every step instead of waiting for the longest one.
+knee | also knee of the load | see time per output token
+  The load from which more users no longer bring more tokens per second, and only wait longer.
+all-reduce | also all_reduce; allreduce; ring; tree; collective | see bus bandwidth; exposed communication
+  Every device has numbers of its own and gets the sums over all devices. A ring moves 2 (n - 1)/n of the bytes through
+  each device in 2 (n - 1) steps; a tree needs fewer steps and more bytes; a switch that adds needs one.
+bus bandwidth | also busbw | see all-reduce
+  The bytes that an ideal algorithm has to move through each device, over the time: 2 (n - 1)/n of them for an
+  all-reduce. It can be held against the bandwidth of a port whatever the number of devices.
+exposed communication | also exposed talk; talk; overlap of communication | see all-reduce; bubble
+  Time in which devices exchange data and nothing else runs beside it.
+bubble | also pipeline bubble | see exposed communication
+  Time in which the stages of a pipeline wait for each other: (stages - 1) of (microbatches + stages - 1) steps.
+serving kernels | also eager kernels; kernels=serving; kernels=eager
+  The kernels of an engine that serves: fused attention, norms and activations fused with what is beside them, graphs
+  that are launched as one. `eager` ones are those of a framework that runs operation by operation.
+time | also latency of a run; longest part; sum of all parts | see cycles; bound
+  Seconds that the simulated machine takes, from the first cycle to the last result in memory.
+error bar | also bar; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar;
++ energy, high end of its bar; energy, low end of its bar; power, high end of its bar; power, low end of its bar
+  The range in which a time or an energy is expected to lie, from how far the model was off on measurements that it was
+  not fitted on; a question mark where nothing was ever compared.
+cycles | also values in the run
+  Ticks of the clock of the compute units. Time is cycles over clock frequency.
+bound | also bound by; bottleneck; longest part | see stall; roofline | lesson roofline
+  The part of the machine that decides how long a run takes: with a faster one of these the run would be faster, with a
+  faster anything else it would not.
+stall | also waits for; waiting; wait | see bound; dependency chain; latency
+  Cycles in which a unit could work and does not, because it waits for something: operands from memory, the result of
+  the operation before, a port. The table 'why' names what it waits for.
+busy | also at work
+  Cycles in which a unit works. Busy and waiting cycles of a unit add up to all its cycles.
+share | also of the time; of that; of
+  A part over the whole, in percent.
+dependency chain | also chain; waits in a dependency chain | see latency; register tile
+  Operations of which each needs the result of the one before, as the additions of one sum. They take latency after
+  latency, however many units there are; several sums at a time fill the gaps.
+latency | also step latency; first column; than the level before; than the first; waits for operands of a step; waits
++ for the first column of a command; latency of dram; latency of l2 | see bandwidth; dependency chain | lesson hierarchy
+  Time from the start of one operation or transfer to its result.
+bandwidth | also bandwidth of dram; bandwidth of l2; bandwidth of inputs; bandwidth of weights; bandwidth of outputs;
++ dram→l2; l2→l1; waits for dram → l2; waits for l2 → l1; dram; l2; inputs; outputs; weights; write; waits for results
++ to leave; writes results; waits for finished sums to leave; waits for room for outputs; waits for a scratchpad to
++ deliver; waits for the buffer to deliver | see latency; roofline | lesson roofline
+  Bytes that a link moves in a second, once it is moving.
+overlap | also bounds | see double buffering | lesson overlap
+  Parts of a run at the same time: the next tile comes in while one is worked on. With full overlap a run takes its
+  longest part, with none the sum of all parts.
+double buffering | also buffers; stages | see overlap | lesson overlap
+  Two buffers for one operand: one is filled while the other is used.
+issue | also instruction issue; issues other instructions; issue width
+  A core starts a few instructions in each cycle; what is left when its units are not the limit.
+instruction | also instructions; other instructions | see SIMD; control | lesson simd
+  One command to a core: a load, a store, an arithmetic operation on one number or on a vector.
+load port | also store port; waits for a load port; port
+  A core can start only so many loads, or stores, in a cycle.
+loop start | also starts innermost loops
+  A few cycles at the start of each innermost loop, before it runs at full speed.
+short run | also waits for short runs of lines; short runs | see prefetch
+  Neighbouring lines from behind the second cache that end within a page: a prefetcher finds out about them when most
+  have passed, so the core waits for them.
+spawn | also starts the cores; starting and gathering cores; barrier; waits for other cores | lesson parallel
+  Starting other cores for a parallel loop, and gathering them at its end.
+operations | also FLOP; OP; flops; work
+  Additions, multiplications and other arithmetic. A multiply-add counts two. FLOP where numbers have a floating point,
+  OP where they are whole.
+speed | also FLOP/s; OP/s | see peak
+  Operations in a second.
+peak | also share of the peak | see utilisation
+  The most operations that the units at work could do in a second.
+utilisation | also of peak; utilization | see peak
+  Operations that were done over those that the units could have done in the time.
+fma | also multiply-add; fma unit at work; math; multiply-adds on the SMs; mac; add; add unit at work
+  A fused multiply-add: a * b + c in one instruction, with one rounding.
+special function | also special; special functions and lanes on the SMs
+  Exponentials, divisions, roots: slower and fewer units than for additions.
+loads | also loaded | see stores
+  Numbers that go from memory into registers.
+stores | also stored | see loads
+  Numbers that go from registers to memory.
+verified
+  Whether the answer of the run, computed in its number format, agrees with NumPy in float64 within what the format
+  allows.
+level | also lies in; memory level; unit | see cache; scratchpad; DRAM | lesson hierarchy
+  One memory of the hierarchy: registers, caches, scratchpads, DRAM.
+cache | see line; hit rate; set; associativity | lesson hierarchy
+  A small fast memory that keeps the lines used last and decides by itself what to throw out.
+scratchpad | also buffer; shared memory; unified_buffer; weight_fifo; accumulators; operands; sums; room used; holds;
++ stays | see tile
+  A small fast memory that the program fills and empties itself: shared memory of a GPU, buffers of an accelerator.
+DRAM | also main memory; memory | see row hit | lesson hierarchy
+  Main memory: large, and hundreds of cycles away.
+line | also cache line; lines filled; accesses per line; lines for each set | see cache; stride | lesson strides
+  The piece in which caches move memory, usually 64 bytes. One touched byte brings all of it.
+access | also accesses; read; written; commands
+  One load or store that reaches a level.
+hit rate | also hits; found there | see miss
+  Accesses that find their line in a cache, over all accesses to it.
+miss | also misses; l1 misses; l2 misses; lines filled | see hit rate; conflict miss | lesson tiling
+  An access whose line is not in the cache and has to come from the level behind it.
+conflict miss | also conflicts; conflict; cold; capacity; kind | see set | lesson tiling
+  A miss although the cache has room elsewhere: too many lines in use fall into the same set. Other misses are cold (the
+  first use of a line) or for want of capacity.
+set | also sets | see associativity
+  A cache is divided into sets; the address decides in which one a line may lie.
+associativity | also ways | see set
+  How many lines a set holds: its ways.
+replacement | also LRU; eviction
+  Which line of a full set goes when another one comes: the least recently used one (LRU), or another rule.
+memory traffic | also traffic; traffic of the array; bytes to and from; moved in; moved out; to and from the array;
++ over the pins; at the banks; bytes | see arithmetic intensity
+  Bytes that a level exchanges with its neighbours.
+peak memory | also memory footprint
+  The most bytes that the tensors of a run take at one time.
+write-back | also writebacks; writeback
+  A changed line goes to the level behind only when it is thrown out.
+write-allocate | lesson fusion
+  A store to a line that is not in the cache brings the line in first.
+prefetch | also prefetcher
+  Lines that the hardware fetches before they are asked for, because it sees a pattern.
+outstanding misses | also mshrs
+  Misses that a cache can wait for at the same time; they hide each other's latency.
+row hit | also row hits; row activation; opens rows; refresh; refreshes its rows; activation
+  DRAM opens a row to read from it; the next access to the same row is quicker.
+reuse | also uses per load; reuse distance; reuse factor | see tile; locality | lesson strips
+  How often a number is used for each time it is brought in.
+locality | see reuse; line
+  Data used together lies together (in space), and is used again soon (in time).
+stride | also strides; offset; row major; column major; view; broadcast; slice | see contiguous | lesson strides
+  How many elements further the next one along an axis lies. Row major: the last axis has stride 1. Transposing swaps
+  strides, slicing shifts the offset, broadcasting makes a stride 0: nothing is copied.
+contiguous | see stride | lesson strides
+  Elements lie in memory in the order of their indices, without a gap.
+tile | also tiles; block; tiling; at a time; passes; passes played; layer; times | see reuse; register tile | lesson
++ tiling
+  A part of a tensor that is worked on while it lies in a fast memory.
+register tile | also v1; v2; unroll | see tile | lesson strips
+  Several sums that stay in registers together, so that each loaded number is used several times.
+schedule | also loop; order; mapping | see tile
+  How something is computed: order of loops, tiles, vectors, cores. It changes the cost, never the answer.
+fusion | also fused; epilogue; fuse | see memory traffic | lesson fusion
+  Operations in one pass, so that what lies between them never goes to memory.
+epilogue | see fusion | lesson graph
+  Operations on single elements behind a product, done before its result leaves the registers.
+dataflow | also weight stationary; output stationary; input stationary; ws; os; is | see fold | lesson mapping
+  What stays in the cells of an array while the rest streams past: weights (ws), outputs (os), inputs (is).
+arithmetic intensity | also flop per byte; op per byte; flop/byte; op/byte; operations per byte; FLOP per element;
++ intensity | see roofline | lesson roofline
+  Operations for each byte that is moved. Per level: bytes that this level exchanges. Per element it is larger by the
+  bytes of an element: count which one is meant.
+roofline | also roof; ridge | see arithmetic intensity; peak; bandwidth | lesson roofline
+  Attainable speed is the smaller of the peak, and arithmetic intensity times bandwidth.
+closed form | also formula; predicted; estimated; why they differ; difference; least possible; simulated; says; ratio;
++ elements; tensor
+  A formula for what is simulated, printed beside it with the reason for a difference.
+speed-up | also speedup; gain
+  Time of the first over time of this one.
+SIMD | also vector; vectors; lanes | see instruction | lesson simd
+  One instruction for several numbers, side by side in a wide register.
+Pareto front | also front; pareto | see energy × time
+  Points that no other point beats in everything at once.
+energy | also pJ; joules; action; cause | see static; control; operand supply; arithmetic | lesson energy
+  Joules: what every counted action costs, priced by the machine's table, and static power times time.
+power | see power limit
+  Energy over time, in watts.
+power limit | also TDP; throttle; slowed by the power limit; power cap
+  Watts that a machine may draw; above them the clock is lowered until it does not.
+energy × time | also edp; energy × delay
+  Energy-delay product: a slower, thriftier run has to be better in it.
+static | also static power; leakage | see energy | lesson energy
+  Energy that flows whether anything happens or not: leakage and clocks, as power times time. A faster run pays less of
+  it.
+arithmetic | see energy | lesson energy
+  The energy, or the time, of the operations themselves.
+control | also instruction overhead | see SIMD; operand supply | lesson simd
+  The energy of fetching, decoding and ordering instructions. Vectors and larger instructions share it.
+operand supply | see control | lesson specialisation
+  The energy of bringing operands to the units: register files, and wires between cells.
+Dennard scaling | also dennard | see energy; technology node
+  Smaller transistors at lower voltage: per area, power stayed the same while everything became faster, until about
+  2006. Voltage has hardly fallen since, so a chip can no longer switch all it has at once. hwsim's energy tables from
+  45 to 5 nm show how much less an operation costs at each node.
+technology node | also node; nm | see Dennard scaling
+  A name for a generation of chips, such as 7 nm. It was a length once. From 70 to 3 nm that would be a factor of 23
+  along a side and 544 in area; the notes say 20 times more cores. Names of nodes have long ceased to be lengths of
+  anything: hwsim scales energy between nodes by published prices of operations, never by names.
+precision | also number format; format | see rms error | lesson precision
+  The number format of tensors: fp32, bf16, fp16, fp8, int8 and others, with their rounding.
+largest error | also error; max rel err; largest error of the arithmetic, inputs taken as rounded; error of arithmetic
+  The largest difference of an element from float64, relative to the largest element.
+rms error | also rms; rms error, rounding of the inputs counted in; error of format | see precision | lesson precision
+  The root of the mean squared difference from float64, relative to that of the answer.
+accumulator | also accumulate | see precision
+  The register that a sum is kept in; usually wider than what is added.
+quantisation | also quantization; scale | see precision | lesson precision
+  Numbers as small integers times a scale.
+SM | also sm; multiprocessor | see warp; occupancy | lesson cuda
+  A streaming multiprocessor of a GPU: lanes, tensor cores, registers, shared memory.
+warp | also warps per SM | see occupancy; coalescing | lesson cuda
+  32 threads of a GPU that execute the same instruction.
+thread block | also blocks; grid; kernel | see wave
+  Threads of a GPU that share an SM and its shared memory. A kernel is a grid of them.
+occupancy | also limited by
+  Warps on an SM over those that it could hold; limited by registers, shared memory or blocks.
+wave | also waves; tail; waits for the last blocks; start; starts and ends blocks
+  As many thread blocks as a GPU holds at once. The last wave is often not full: the tail.
+launch overhead | also launch; starts kernels | see fusion
+  Microseconds between asking for a kernel and its first block.
+coalescing | also coalesced; sector; load/store; loads and stores on the SMs | see warp | lesson cuda
+  Loads of a warp that fall on the same 32-byte sectors become one transaction.
+tensor core | also matrix unit; mma | see SM | lesson cuda
+  A unit that multiplies small matrices in one instruction.
+systolic array | also array; cell; values stream through the array; the vector unit works; weights enter the elements;
++ columns stream past the units; columns stream past the units, element by element | see fold; dataflow | lesson mapping
+  A grid of multiply-add cells through which operands move in step.
+fold | also folds; fill and drain; the array fills or drains | see systolic array | lesson mapping
+  The part of a product that an array holds at one time. Each fold fills, streams and drains.
+processing in memory | also bank; banks; waits for what the banks are told
+  Arithmetic units at the banks of DRAM, where a matrix is read without passing the pins.
+staging | also staging from disk | lesson hierarchy
+  Inputs that come from a disk or another computer before the run.
+KV cache | also kv | lesson kv_cache
+  Keys and values of all tokens so far, kept for the next one.
+online softmax | also flash attention; flashattention | see fusion | lesson attention
+  A softmax in one pass: largest value and sum so far, rescaled when a larger value comes.
+im2col | also implicit gemm | lesson convolution
+  All windows of an image copied into a matrix, so that a convolution becomes a product.
+reverse mode | also autodiff; backpropagation; forward mode; adjoint; gradient | lesson autodiff
+  Derivatives of one result by all inputs in one pass backwards through the graph. Forward mode takes a pass for each
+  input.
+stack | also dataflow graph; runtime; ml system
+  The layers of a machine-learning system: the model as a graph of operations, automatic differentiation, graph
+  optimisation, parallelisation over devices, the runtime that schedules and moves memory, and the operators with their
+  kernels. hwsim covers graph optimisation (hwsim rewrite), derivatives (hwsim gradient), runtime and overlap, and
+  operators on a machine.
+Anton | see specialisation
+  A supercomputer for molecular dynamics by D. E. Shaw Research: 512 special chips that compute forces between pairs of
+  particles, two orders of magnitude faster than general machines at that time, and good for nothing else. The far end
+  of the ladder of specialisation (Shaw et al., ISCA 2007).
+specialisation | also ASIC; FPGA; accelerator; fixed function | see control; operand supply; Anton | lesson
++ specialisation
+  Giving up what a machine can do in exchange for energy and speed at what it does.
+vendor kernels | also library; cuDNN; MKL; OpenBLAS
+  Products, convolutions and attention written by those who sell the hardware (oneDNN, MKL, cuBLAS, cuDNN): what
+  frameworks call. hwsim's GPU kernels stand for such a library; threads.kernel chooses hand-written ones instead.
+"""
 
 _WAITS = "waits for "
 
-TERMS: Mapping[str, Term] = {term.name: term for term in _TERMS}
+TERMS: Mapping[str, Term] = {term.name: term for term in _read(_TEXT)}
 """By name, in the order of the page."""
 
 
@@ -767,7 +314,7 @@ TERMS: Mapping[str, Term] = {term.name: term for term in _TERMS}
 def _words() -> dict[str, str]:
     """Every word under which a term can be found; a name goes before an alias."""
     found: dict[str, str] = {}
-    for term in _TERMS:
+    for term in TERMS.values():
         for word in (term.name, *term.also):
             found.setdefault(_folded(word), term.name)
     found |= {_folded(name): name for name in TERMS}

@@ -80,7 +80,7 @@ def validate_command(
 
 
 def _measured_here(family: str | None, machine: str | None, write: bool) -> Progress:
-    from hwsim.validation.here import validate_here
+    from hwsim.validation.cpu import validate_here
 
     if family != "cpu" or write:
         asked = f"not {family or 'all'}" if family != "cpu" else "without --write: error bars are of tables that ship"

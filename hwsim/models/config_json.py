@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hwsim.errors import InputError
@@ -108,6 +109,13 @@ class Config:
             raise self.wrong("num_attention_heads", f"{width} cannot be divided into {heads} heads")
         return heads, kv_heads, self.number("head_dim", default=max(1, width // heads))
 
+    def layer(self, inner: str = "intermediate_size", **more: Any) -> Layer:
+        """Width, heads and inner width under the usual names, with whatever else the family says."""
+        width = self.number("hidden_size")
+        heads, kv_heads, dim = self.heads(width)
+        usual = {"width": width, "heads": heads, "kv_heads": kv_heads, "head_dim": dim, "inner": self.number(inner)}
+        return Layer(**usual | more)
+
     def precision(self) -> str:
         for name in ("torch_dtype", "dtype"):
             self.used.add(name)
@@ -159,74 +167,59 @@ def read_config(file: str, data: object, name: str) -> tuple[Data, list[str]]:
 # Families -------------------------------------------------------------------------------------------------------------
 
 
+PLAIN: Data = {
+    "gate": "", "qkv_bias": True, "out_bias": True, "mlp_bias": True, "norm": "layernorm", "rope_dim": 0,
+}  # fmt: skip
+"""Layers before Llama: biases everywhere, layer norm, positions that are learned, nothing gated."""
+
+
 def _llama(config: Config, *, qk_norm: bool = False, qkv_bias: bool = False, window: bool = False) -> Data:
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    heads, kv_heads, dim = config.heads(width)
     bias = config.flag("attention_bias", qkv_bias)
-    layer = Layer(
-        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
+    layer = config.layer(
         qkv_bias=bias, out_bias=bias and not qkv_bias, mlp_bias=config.flag("mlp_bias", False), qk_norm=qk_norm,
         gate={"silu": "swiglu"}.get(config.activation("hidden_act", "hidden_activation", default="silu"), "geglu"),
         window=config.optional("sliding_window") if window else None,
     )  # fmt: skip
-    return _decoder(config, layers, width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", False))
+    return _decoder(config, layer.width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", False))
 
 
 def _decoder(
-    config: Config, layers: int, width: int, layer: list[Data], *, tied: bool, norm: str = "rmsnorm",
-    positions: int | None = None, extra: list[Data] | None = None, head_bias: bool = False,
+    config: Config, width: int, layer: list[Data], *, tied: bool, norm: str = "rmsnorm", positions: int | None = None,
+    head_bias: bool = False, layers: str = "num_hidden_layers",
 ) -> Data:  # fmt: skip
     """Embedding, layers, norm, head."""
     vocabulary = config.number("vocab_size")
     first = [op("words", "embedding", rows=vocabulary, width=width)]
     if positions:
         first.append(op("positions", "positions", rows=positions))
-    head = op("logits", "linear", out=vocabulary, split="out", rows_of="last")
-    if tied:
-        head["tied"] = True
-    if head_bias:
-        head["bias"] = True
+    flags = {name: True for name, said in (("tied", tied), ("bias", head_bias)) if said}
+    head = op("logits", "linear", out=vocabulary, split="out", rows_of="last", **flags)
     blocks = [
         {"name": "embedding", "operations": first},
-        {"name": "layer", "repeat": layers, "operations": layer},
-        *(extra or []),
+        {"name": "layer", "repeat": config.number(layers), "operations": layer},
         {"name": "head", "operations": [op("norm", norm), head]},
     ]
     context = config.number("max_position_embeddings", "n_positions", "n_ctx", default=2048)
     return {"context": context, "use": {"prompt": min(1024, context), "generate": 128}, "blocks": blocks}
 
 
-def _mistral(config: Config) -> Data:
-    return _llama(config, window=True)
-
-
-def _qwen2(config: Config) -> Data:
-    use = config.flag("use_sliding_window", False)
-    return _llama(config, qkv_bias=True, window=use)
-
-
-def _qwen3(config: Config) -> Data:
-    use = config.flag("use_sliding_window", False)
-    return _llama(config, qk_norm=True, window=use)
+def _qwen(config: Config) -> Data:
+    newer = config.family == "qwen3"
+    return _llama(config, qk_norm=newer, qkv_bias=not newer, window=config.flag("use_sliding_window", False))
 
 
 def _gemma(config: Config) -> Data:
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    heads, kv_heads, dim = config.heads(width)
     sandwich = config.family in ("gemma2", "gemma3", "gemma3_text")
-    layer = Layer(
-        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
-        gate="geglu", sandwich=sandwich, qk_norm=config.family.startswith("gemma3"),
-    )  # fmt: skip
+    layer = config.layer(gate="geglu", sandwich=sandwich, qk_norm=config.family.startswith("gemma3"))
+    made = _decoder(config, layer.width, decoder_layer(layer), tied=True)
     window = config.optional("sliding_window") if sandwich else None
     if window is None:
-        return _decoder(config, layers, width, decoder_layer(layer), tied=True)
+        return made
     every = config.number("sliding_window_pattern", default=6 if config.family.startswith("gemma3") else 2)
     local = layer.with_window(window)
-    groups, rest = divmod(layers, every)
-    made = _decoder(config, 1, width, decoder_layer(layer), tied=True)
+    groups, rest = divmod(config.number("num_hidden_layers"), every)
     if not groups:
-        made["blocks"][1] = {"name": "layer", "repeat": layers, "operations": decoder_layer(local)}
+        made["blocks"][1]["operations"] = decoder_layer(local)
         return made
     operations: list[Data] = []
     for number in range(every):
@@ -239,113 +232,82 @@ def _gemma(config: Config) -> Data:
 
 
 def _phi(config: Config) -> Data:
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    heads, kv_heads, dim = config.heads(width)
-    layer = Layer(
-        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
-        gate="", activation=config.activation("hidden_act", default="gelu_new"), qkv_bias=True, out_bias=True,
-        mlp_bias=True, norm="layernorm", rope_dim=_turned(config, dim, "partial_rotary_factor", 0.5),
-    )  # fmt: skip
-    return _decoder(config, layers, width, neox_layer(layer, one_norm=True), tied=False, norm="layernorm",
-                    head_bias=True)  # fmt: skip
+    turned = _turned(config, "partial_rotary_factor", 0.5)
+    layer = config.layer(**PLAIN | turned, activation=config.activation("hidden_act", default="gelu_new"))
+    made = neox_layer(layer, one_norm=True)
+    return _decoder(config, layer.width, made, tied=False, norm="layernorm", head_bias=True)
 
 
-def _turned(config: Config, dim: int, name: str, default: float) -> int:
-    return max(2, int(dim * config.share(name, default)) // 2 * 2)
+def _turned(config: Config, name: str, default: float) -> Data:
+    """The part of a head that is turned by its position."""
+    dim = config.heads(config.number("hidden_size"))[2]
+    return {"rope_dim": max(2, int(dim * config.share(name, default)) // 2 * 2)}
 
 
 def _neox(config: Config) -> Data:
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    heads, kv_heads, dim = config.heads(width)
-    layer = Layer(
-        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("intermediate_size"),
-        gate="", activation=config.activation("hidden_act", default="gelu"), qkv_bias=True, out_bias=True,
-        mlp_bias=True, norm="layernorm", rope_dim=_turned(config, dim, "rotary_pct", 0.25),
-        mask_bits=True,
-    )  # fmt: skip
+    turned, activation = _turned(config, "rotary_pct", 0.25), config.activation("hidden_act", default="gelu")
+    layer = config.layer(**PLAIN | turned, activation=activation, mask_bits=True)
     made = neox_layer(layer) if config.flag("use_parallel_residual", True) else decoder_layer(layer)
-    return _decoder(config, layers, width, made, tied=config.flag("tie_word_embeddings", False), norm="layernorm")
+    return _decoder(config, layer.width, made, tied=config.flag("tie_word_embeddings", False), norm="layernorm")
 
 
 def _gpt2(config: Config) -> Data:
-    width, layers, heads = config.number("n_embd"), config.number("n_layer"), config.number("n_head")
+    width, heads = config.number("n_embd"), config.number("n_head")
     if width % heads:
         raise config.wrong("n_head", f"{width} cannot be divided into {heads} heads")
     layer = Layer(
-        width=width, heads=heads, kv_heads=heads, head_dim=width // heads,
-        inner=config.number("n_inner", default=4 * width), gate="",
-        activation=config.activation("activation_function", default="gelu_new"), qkv_bias=True, out_bias=True,
-        mlp_bias=True, norm="layernorm", rope_dim=0, mask_bits=True,
+        width=width, heads=heads, kv_heads=heads, head_dim=width // heads, mask_bits=True, **PLAIN,
+        inner=config.number("n_inner", default=4 * width),
+        activation=config.activation("activation_function", default="gelu_new"),
     )  # fmt: skip
-    return _decoder(config, layers, width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", True),
-                    norm="layernorm", positions=config.number("n_positions", "n_ctx", default=1024))  # fmt: skip
+    return _decoder(config, width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", True),
+                    norm="layernorm", positions=config.number("n_positions", "n_ctx", default=1024),
+                    layers="n_layer")  # fmt: skip
 
 
 def _opt(config: Config) -> Data:
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    heads, kv_heads, dim = config.heads(width)
-    layer = Layer(
-        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=config.number("ffn_dim"), gate="",
-        activation=config.activation("activation_function", default="relu"), qkv_bias=True, out_bias=True,
-        mlp_bias=True, norm="layernorm", rope_dim=0, separate=True,
-    )  # fmt: skip
+    activation = config.activation("activation_function", default="relu")
+    layer = config.layer("ffn_dim", **PLAIN, activation=activation, separate=True)
     positions = config.number("max_position_embeddings", default=2048) + 2
-    return _decoder(config, layers, width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", True),
+    return _decoder(config, layer.width, decoder_layer(layer), tied=config.flag("tie_word_embeddings", True),
                     norm="layernorm", positions=positions)  # fmt: skip
 
 
 def _bert(config: Config) -> Data:
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    heads, _, dim = config.heads(width)
-    layer = Layer(
-        width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("intermediate_size"), gate="",
-        activation=config.activation("hidden_act", default="gelu"), qkv_bias=True, out_bias=True, mlp_bias=True,
-        norm="layernorm", rope_dim=0, causal=False, separate=True,
-    )  # fmt: skip
+    activation = config.activation("hidden_act", default="gelu")
+    heads = config.number("num_attention_heads")
+    layer = config.layer(**PLAIN, kv_heads=heads, activation=activation, causal=False, separate=True)
     context = config.number("max_position_embeddings", default=512)
     first = [
-        op("words", "embedding", rows=config.number("vocab_size"), width=width),
+        op("words", "embedding", rows=config.number("vocab_size"), width=layer.width),
         op("positions", "positions", rows=context),
-    ]
-    kinds = config.number("type_vocab_size", default=2)
-    first += [op("kinds", "positions", rows=kinds), op("norm", "layernorm")]
-    last = [
-        op("first", "first_token"),
-        op("pooled", "linear", out=width, bias=True),
-        op("act", "tanh"),
-    ]
+        op("kinds", "positions", rows=config.number("type_vocab_size", default=2)), op("norm", "layernorm"),
+    ]  # fmt: skip
+    last = [op("first", "first_token"), op("pooled", "linear", out=layer.width, bias=True), op("act", "tanh")]
     blocks = [
         {"name": "embedding", "operations": first},
-        {"name": "layer", "repeat": layers, "operations": encoder_layer(layer)},
+        {"name": "layer", "repeat": config.number("num_hidden_layers"), "operations": encoder_layer(layer)},
         {"name": "pooler", "operations": last},
     ]
     return {"context": context, "use": {"prompt": min(512, context), "phase": "forward"}, "blocks": blocks}
 
 
 def _vit(config: Config) -> Data:
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    heads, _, dim = config.heads(width)
     side, patch = config.number("image_size", default=224), config.number("patch_size", default=16)
     if side % patch:
         raise config.wrong("patch_size", f"an image of {side} cannot be cut into patches of {patch}")
-    layer = Layer(
-        width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("intermediate_size"), gate="",
-        activation=config.activation("hidden_act", default="gelu"), qkv_bias=config.flag("qkv_bias", True),
-        out_bias=True, mlp_bias=True, norm="layernorm", rope_dim=0, causal=False,
-    )  # fmt: skip
-    tokens = (side // patch) ** 2 + 1
+    own = {"qkv_bias": config.flag("qkv_bias", True), "activation": config.activation("hidden_act", default="gelu")}
+    layer = config.layer(**PLAIN | own, kv_heads=config.number("num_attention_heads"), causal=False)
     first = [
-        op("patches", "conv", channels=width, kernel=patch, stride=patch, bias=True),
-        op("tokens", "to_tokens"),
-        op("class", "class_token"),
-        op("positions", "positions", rows=tokens),
-    ]
+        op("patches", "conv", channels=layer.width, kernel=patch, stride=patch, bias=True), op("tokens", "to_tokens"),
+        op("class", "class_token"), op("positions", "positions", rows=(side // patch) ** 2 + 1),
+    ]  # fmt: skip
     config.used.add("id2label")
     labels = config.data.get("id2label")
     classes = len(labels) if isinstance(labels, dict) and labels else 1000
     blocks = [
         {"name": "embedding", "operations": first},
-        {"name": "layer", "repeat": layers, "operations": decoder_layer(layer)},
+        {"name": "layer", "repeat": config.number("num_hidden_layers"), "operations": decoder_layer(layer)},
         {"name": "head", "operations": [
             op("norm", "layernorm"), op("first", "first_token"), op("classes", "linear", out=classes, bias=True)]},
     ]  # fmt: skip
@@ -354,37 +316,30 @@ def _vit(config: Config) -> Data:
 
 
 def _t5(config: Config) -> Data:
-    width, dim, heads = config.number("d_model"), config.number("d_kv"), config.number("num_heads")
-    layers = config.number("num_layers")
     config.used.add("feed_forward_proj")
     gated = "gated" in str(config.data.get("feed_forward_proj", "relu"))
-    layer = Layer(
-        width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("d_ff"),
-        gate="geglu" if gated else "", activation="relu", causal=False, rope_dim=0, bias=True, separate=True,
-    )  # fmt: skip
-    decoders = config.number("num_decoder_layers", default=layers)
-    return _two_towers(config, layer, layers, decoders, sparse=None)
+    return _two_towers(config, "geglu" if gated else "", sparse=None)
 
 
 def _switch(config: Config) -> Data:
-    width, dim, heads = config.number("d_model"), config.number("d_kv"), config.number("num_heads")
-    layer = Layer(
-        width=width, heads=heads, kv_heads=heads, head_dim=dim, inner=config.number("d_ff"), gate="",
-        activation="relu", causal=False, rope_dim=0, bias=True, separate=True,
-    )  # fmt: skip
     experts = {
         "experts": config.number("num_experts"), "top_k": 1, "inner": config.number("d_ff"), "gated": False,
         "capacity": config.number("expert_capacity", default=64),
     }  # fmt: skip
-    layers = config.number("num_layers")
-    return _two_towers(config, layer, layers, config.number("num_decoder_layers", default=layers), sparse=experts)
+    return _two_towers(config, "", sparse=experts)
 
 
-def _two_towers(config: Config, layer: Layer, layers: int, decoders: int, sparse: Data | None) -> Data:
+def _two_towers(config: Config, gate: str, sparse: Data | None) -> Data:
     """An encoder that reads the source, and a decoder that looks at it; with experts in every second layer."""
-    vocabulary, width = config.number("vocab_size"), layer.width
-    words = {"rows": vocabulary, "width": width}
-    tied = config.flag("tie_word_embeddings", True)
+    heads = config.number("num_heads")
+    layer = Layer(
+        width=config.number("d_model"), heads=heads, kv_heads=heads, head_dim=config.number("d_kv"),
+        inner=config.number("d_ff"), gate=gate, activation="relu", causal=False, rope_dim=0, bias=True, separate=True,
+    )  # fmt: skip
+    layers, vocabulary = config.number("num_layers"), config.number("vocab_size")
+    decoders = config.number("num_decoder_layers", default=layers)
+    words = {"rows": vocabulary, "width": layer.width}
+    tied = {"tied": True} if config.flag("tie_word_embeddings", True) else {}
 
     def tower(name: str, count: int, stream: str, make: Callable[..., list[Data]]) -> list[Data]:
         place = {"stream": "source"} if stream == "source" else {}
@@ -403,9 +358,7 @@ def _two_towers(config: Config, layer: Layer, layers: int, decoders: int, sparse
         {"name": "words", "operations": [op("words", "embedding", **words)]},
         *tower("decoder", decoders, "tokens", lambda _, **more: source_decoder_layer(own, **more)),
     ]
-    head = op("logits", "linear", out=vocabulary, split="out", rows_of="last")
-    if tied:
-        head["tied"] = True
+    head = op("logits", "linear", out=vocabulary, split="out", rows_of="last", **tied)
     blocks.append({"name": "head", "operations": [op("norm", "rmsnorm"), head]})
     return {"use": {"prompt": 512, "generate": 64, "source": 512}, "blocks": blocks, "sizes": {}}
 
@@ -417,8 +370,7 @@ def _whisper(config: Config) -> Data:
     activation = config.activation("activation_function", default="gelu")
     layer = Layer(
         width=width, heads=heads, kv_heads=heads, head_dim=width // heads, inner=config.number("encoder_ffn_dim"),
-        gate="", activation=activation, qkv_bias=True, out_bias=True, mlp_bias=True, norm="layernorm", rope_dim=0,
-        causal=False, key_bias=False,
+        activation=activation, causal=False, key_bias=False, **PLAIN,
     )  # fmt: skip
     frames = config.number("max_source_positions", default=1500)
     positions = config.number("max_target_positions", default=448)
@@ -449,12 +401,10 @@ def _whisper(config: Config) -> Data:
 
 def _mixture(config: Config) -> Data:
     """Llama's attention with experts in place of the wide layer: Mixtral, Qwen's mixtures."""
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    heads, kv_heads, dim = config.heads(width)
-    inner = config.number("moe_intermediate_size", "intermediate_size")
+    inner = "moe_intermediate_size" if config.data.get("moe_intermediate_size") is not None else "intermediate_size"
     experts: Data = {
         "experts": config.number("num_local_experts", "num_experts"),
-        "top_k": config.number("num_experts_per_tok", default=2), "inner": inner,
+        "top_k": config.number("num_experts_per_tok", default=2), "inner": config.number(inner),
     }  # fmt: skip
     shared = config.optional("shared_expert_intermediate_size")
     if shared:
@@ -462,18 +412,17 @@ def _mixture(config: Config) -> Data:
     step = config.number("decoder_sparse_step", default=1)
     if step != 1 or config.data.get("mlp_only_layers"):
         raise config.wrong("decoder_sparse_step", "only models with experts in every layer are read")
-    layer = Layer(
-        width=width, heads=heads, kv_heads=kv_heads, head_dim=dim, inner=inner,
+    layer = config.layer(
+        inner,
         qkv_bias=config.flag("attention_bias", config.family == "qwen2_moe"), qk_norm=config.family == "qwen3_moe",
         window=config.optional("sliding_window") if config.family == "mixtral" else None,
     )  # fmt: skip
-    return _decoder(config, layers, width, decoder_layer(layer, experts=experts),
-                    tied=config.flag("tie_word_embeddings", False))  # fmt: skip
+    made = decoder_layer(layer, experts=experts)
+    return _decoder(config, layer.width, made, tied=config.flag("tie_word_embeddings", False))
 
 
 def _deepseek(config: Config) -> Data:
-    width, layers = config.number("hidden_size"), config.number("num_hidden_layers")
-    dense = config.number("first_k_dense_replace", default=1)
+    width, dense = config.number("hidden_size"), config.number("first_k_dense_replace", default=1)
     shared = config.number("n_shared_experts", default=1) * config.number("moe_intermediate_size")
     experts = {
         "experts": config.number("n_routed_experts"), "top_k": config.number("num_experts_per_tok"),
@@ -485,7 +434,8 @@ def _deepseek(config: Config) -> Data:
         "value_dim": config.number("v_head_dim"), "q_rank": config.optional("q_lora_rank"),
     }  # fmt: skip
     sparse = deepseek_layer(shape, experts=experts)
-    made = _decoder(config, layers - dense, width, sparse, tied=config.flag("tie_word_embeddings", False))
+    made = _decoder(config, width, sparse, tied=config.flag("tie_word_embeddings", False))
+    made["blocks"][1]["repeat"] -= dense
     first = {"name": "dense_layer", "repeat": dense,
              "operations": deepseek_layer(shape, inner=config.number("intermediate_size"))}  # fmt: skip
     made["blocks"].insert(1, first)
@@ -494,14 +444,14 @@ def _deepseek(config: Config) -> Data:
 
 FAMILIES: Mapping[str, Callable[[Config], Data]] = {
     "llama": _llama,
-    "mistral": _mistral,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
+    "mistral": partial(_llama, window=True),
+    "qwen2": _qwen,
+    "qwen3": _qwen,
     "gemma": _gemma,
     "gemma2": _gemma,
     "gemma3_text": _gemma,
     "phi": _phi,
-    "phi3": _mistral,
+    "phi3": partial(_llama, window=True),
     "gpt2": _gpt2,
     "gpt_neox": _neox,
     "opt": _opt,

@@ -14,20 +14,7 @@ from typing import Final, Literal
 
 from hwsim.models.graph import LAST, SOURCE, TOKENS, Flow, GraphBlock, ModelGraph, ModelNode
 from hwsim.numerics.datapath import find_datapath
-from hwsim.ops.model import (
-    Attention,
-    ConvLayer,
-    Embedding,
-    Experts,
-    HeadNorm,
-    LatentAttention,
-    Linear,
-    ModelWorkload,
-    Norm,
-    Positions,
-    ProductLayer,
-    Reshape,
-)
+from hwsim.ops import model as ops
 
 FORMATS = {"fp8": "fp8_e4m3", "int4": "w4a16"}
 """Short names: int4 stands for weights of four bits, which are multiplied in 16."""
@@ -45,7 +32,7 @@ class Formats:
     kv: str
 
     @classmethod
-    def of(cls, model: ModelWorkload) -> Formats:
+    def of(cls, model: ops.ModelWorkload) -> Formats:
         """As the file and the command line say; what is not said follows from the precision of the model."""
         use, base = model.use, FORMATS.get(str(model.precision), str(model.precision))
         weights = FORMATS.get(use.weights or "", use.weights) or base
@@ -173,31 +160,31 @@ def weights_of(node: ModelNode) -> Shapes:
     """The tensors of weights of an operation, with their shapes."""
     z, width = node.sizes, node.flow.width
     match node.op:
-        case Linear(tied=tied, bias=bias):
+        case ops.Linear(tied=tied, bias=bias):
             made: Shapes = {} if tied else {"weight": (width, z["out"])}
             return made | ({"bias": (z["out"],)} if bias else {})
-        case Embedding():
+        case ops.Embedding():
             return {"table": (z["rows"], z["width"])}
-        case Positions():
+        case ops.Positions():
             return {"table": (z["rows"], width)}
-        case Norm(op="rmsnorm"):
+        case ops.Norm(op="rmsnorm"):
             return {"gamma": (width,)}
-        case Norm(offset=offset):
+        case ops.Norm(offset=offset):
             scales: Shapes = {"gamma": (width,)}
             return scales | ({"beta": (width,)} if offset else {})
-        case HeadNorm():
+        case ops.HeadNorm():
             return {"gamma_q": (z["head_dim"],), "gamma_k": (z["head_dim"],)}
-        case LatentAttention():
+        case ops.LatentAttention():
             return {"up": (z["rank"], z["heads"] * (z["head_dim"] + z["value_dim"]))}
-        case Experts(gated=gated):
+        case ops.Experts(gated=gated):
             return {"router": (width, z["experts"])} | _expert_weights(z, width, gated)
-        case ConvLayer(bias=bias):
+        case ops.ConvLayer(bias=bias):
             kernel = z.get("kernel.0", z["kernel"]), z.get("kernel.1", z["kernel"])
             found: Shapes = {"weight": (z["channels"], width // z["groups"], *kernel)}
             return found | ({"bias": (z["channels"],)} if bias else {})
-        case Reshape(op="class_token"):
+        case ops.Reshape(op="class_token"):
             return {"token": (width,)}
-        case ProductLayer(weights=True):
+        case ops.ProductLayer(weights=True):
             return {"weight": (z["batch"], z["k"], z["n"])}
     return {}
 
@@ -213,9 +200,9 @@ def _expert_weights(z: dict[str, int], width: int, gated: bool) -> Shapes:
 
 def is_narrowed(node: ModelNode) -> bool:
     """Whether an operation's weights are in the format of weights: the head and tables stay as wide as activations."""
-    if isinstance(node.op, Linear):
+    if isinstance(node.op, ops.Linear):
         return node.op.rows_of != "last"
-    return isinstance(node.op, ConvLayer | Experts | LatentAttention | ProductLayer)
+    return isinstance(node.op, ops.ConvLayer | ops.Experts | ops.LatentAttention | ops.ProductLayer)
 
 
 def parameters_of(node: ModelNode) -> int:
@@ -230,8 +217,8 @@ def parameters_of(node: ModelNode) -> int:
 
 def active_parameters_of(node: ModelNode) -> int:
     """Those that one token meets: of the experts, the chosen ones."""
-    if not isinstance(node.op, Experts):
-        return 0 if isinstance(node.op, Embedding | Positions) else parameters_of(node)
+    if not isinstance(node.op, ops.Experts):
+        return 0 if isinstance(node.op, ops.Embedding | ops.Positions) else parameters_of(node)
     z, whole = node.sizes, parameters_of(node)
     each = z["inner"] * node.flow.width * (3 if node.op.gated else 2)
     return whole - (z["experts"] - min(z["top_k"], z["experts"])) * each
@@ -259,31 +246,31 @@ def macs_of(node: ModelNode, phase: Pass) -> int:
     """Multiply-adds of one repetition."""
     z, rows, width = node.sizes, phase.rows(node.out), node.flow.width
     match node.op:
-        case Linear():
+        case ops.Linear():
             return rows * node.flow.width * z["out"]
-        case Attention(causal=causal):
+        case ops.Attention(causal=causal):
             queries = phase.queries(node)
             keys = phase.keys(node, causal, z.get("window"))
             pairs = _pairs(queries, keys, causal and not node.op.cross, z.get("window"), phase.cached)
             return phase.batch * z["heads"] * pairs * (z["head_dim"] + z.get("value_dim", z["head_dim"]))
-        case LatentAttention():
+        case ops.LatentAttention():
             queries, keys = phase.queries(node), phase.context
             pairs = _pairs(queries, keys, True, None, phase.cached)
             up = z["rank"] * z["heads"] * (z["head_dim"] + z["value_dim"])
             if phase.cached and phase.tokens == 1:  # queries are brought to the latent vectors
                 return phase.batch * (up + z["heads"] * pairs * (2 * z["rank"] + z["rope_dim"]))
             return phase.batch * (keys * up + z["heads"] * pairs * (z["head_dim"] + z["rope_dim"] + z["value_dim"]))
-        case Experts(capacity=None):
+        case ops.Experts(capacity=None):
             return rows * active_parameters_of(node)
-        case Experts(gated=gated):
+        case ops.Experts(gated=gated):
             computed = phase.batch * z["capacity"] * z["experts"]
             return width * (rows * z["experts"] + computed * z["inner"] * (3 if gated else 2))
-        case ConvLayer():
+        case ops.ConvLayer():
             window = z.get("kernel.0", z["kernel"]) * z.get("kernel.1", z["kernel"])
             image = (node.flow if node.op.transposed else node.out).image
             assert image is not None
             return rows * image[0] * image[1] * z["channels"] * (node.flow.width // z["groups"]) * window
-        case ProductLayer():
+        case ops.ProductLayer():
             return phase.batch * z["batch"] * z["m"] * z["n"] * z["k"]
     return 0
 
@@ -303,15 +290,15 @@ def kept_of(node: ModelNode) -> int:
     """Numbers that are kept for each token: keys and values, or the latent vector."""
     z = node.sizes
     match node.op:
-        case Attention(causal=True, cross=False) if node.out.rows == TOKENS:
+        case ops.Attention(causal=True, cross=False) if node.out.rows == TOKENS:
             return z["kv_heads"] * (z["head_dim"] + z.get("value_dim", z["head_dim"]))
-        case LatentAttention():
+        case ops.LatentAttention():
             return z["rank"] + z["rope_dim"]
     return 0
 
 
 def window_of(node: ModelNode) -> int | None:
-    return node.sizes.get("window") if isinstance(node.op, Attention) else None
+    return node.sizes.get("window") if isinstance(node.op, ops.Attention) else None
 
 
 def parameters(graph: ModelGraph) -> int:
@@ -324,7 +311,7 @@ def active_parameters(graph: ModelGraph) -> int:
     tied = sum(
         block.repeat * node.flow.width * node.size("out")
         for block, node in graph.nodes()
-        if isinstance(node.op, Linear) and node.op.tied
+        if isinstance(node.op, ops.Linear) and node.op.tied
     )
     return tied + sum(block.repeat * active_parameters_of(node) for block, node in graph.nodes())
 
@@ -346,7 +333,7 @@ def kept(graph: ModelGraph, context: int, source: int = 0) -> int:
     for block, node in graph.nodes():
         window = window_of(node)
         total += block.repeat * kept_of(node) * (context if window is None else min(context, window))
-        if isinstance(node.op, Attention) and node.op.cross:
+        if isinstance(node.op, ops.Attention) and node.op.cross:
             z = node.sizes
             total += block.repeat * source * z["kv_heads"] * (z["head_dim"] + z.get("value_dim", z["head_dim"]))
     return total

@@ -19,23 +19,7 @@ from hwsim.models.count import WEIGHT_ONLY, Formats, is_narrowed, weights_of
 from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.numerics.format import Array, find_format
 from hwsim.numerics.quantize import quantize
-from hwsim.ops.model import (
-    Attention,
-    ConvLayer,
-    Embedding,
-    Experts,
-    HeadNorm,
-    LatentAttention,
-    Linear,
-    Norm,
-    PointwiseLayer,
-    Pool,
-    Positions,
-    ProductLayer,
-    Reshape,
-    Rope,
-    ViewLayer,
-)
+from hwsim.ops import model as ops
 
 EPSILON = 1e-5
 GROUP = 128
@@ -184,25 +168,22 @@ class _Run:
         for node in nodes:
             inputs = [known[each] for each in node.makers]
             if len(node.inputs) > len(inputs):  # a block that several others come into
-                inputs = [made[each] for each in self._inputs(name)]
+                inputs = [made[each] for each in self.graph.block_inputs[name]]
             self.prefix = f"{name}.{repetition}.{node.name}"
             value = known[node.name] = self.rounding.activation(RULES[type(node.op)](self, node, inputs))
         return value
 
-    def _inputs(self, block: str) -> tuple[str, ...]:
-        return self.graph.block_inputs[block]
-
     def weight(self, node: ModelNode, name: str) -> Array:
         shape = weights_of(node)[name]
         found = self.weights.tensor(f"{self.prefix}.{name}", shape)
-        if isinstance(node.op, ConvLayer):  # the sum runs over all but the first axis
+        if isinstance(node.op, ops.ConvLayer):  # the sum runs over all but the first axis
             flat = self.rounding.weight(found.reshape(shape[0], -1).T, True)
             return flat.T.reshape(shape)
         return self.rounding.weight(found, is_narrowed(node) and len(shape) > 1 and name != "router")
 
 
 def _linear(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, Linear)
+    assert isinstance(node.op, ops.Linear)
     if node.op.tied:
         assert run.table is not None
         weight = run.table.T
@@ -224,7 +205,7 @@ def _positions(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
 
 
 def _norm(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, Norm)
+    assert isinstance(node.op, ops.Norm)
     x, gamma = inputs[0], run.weight(node, "gamma")
     beta = run.weight(node, "beta") if "beta" in weights_of(node) else np.zeros(1)
     if node.op.op == "rmsnorm":
@@ -265,7 +246,7 @@ def _rope(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
 
 
 def _attention(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, Attention)
+    assert isinstance(node.op, ops.Attention)
     z = node.sizes
     heads, kv, dim, out = z["heads"], z["kv_heads"], z["head_dim"], z.get("value_dim", z["head_dim"])
     if len(inputs) == 3:
@@ -311,7 +292,7 @@ def _latent(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
 
 
 def _experts(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, Experts)
+    assert isinstance(node.op, ops.Experts)
     x, z = inputs[0].reshape(-1, inputs[0].shape[-1]), node.sizes
     logits = x @ run.weight(node, "router")
     best = np.argsort(-logits, axis=-1, kind="stable")[:, : z["top_k"]]
@@ -377,7 +358,7 @@ def _windows(x: Array, z: Mapping[str, int], fill: float) -> Array:
 
 
 def _conv(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, ConvLayer)
+    assert isinstance(node.op, ops.ConvLayer)
     x, z, weight = inputs[0], node.sizes, run.weight(node, "weight")
     x = run.rounding.factor(x, True)
     if node.op.transposed:
@@ -437,7 +418,7 @@ def _reshape(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
 
 
 def _view(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, ViewLayer)
+    assert isinstance(node.op, ops.ViewLayer)
     x, makes = inputs[0], node.op.makes
     shape = makes if len(makes) == 3 else makes if len(makes) == 2 else (1, *makes)
     if x[0].size != int(np.prod(shape)):
@@ -446,7 +427,7 @@ def _view(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
 
 
 def _product(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, ProductLayer)
+    assert isinstance(node.op, ops.ProductLayer)
     if not node.op.weights:
         raise InputError(f"{node.name}: a product of two computed tensors has no math here")
     x = inputs[0].reshape(inputs[0].shape[0], node.size("batch"), node.size("m"), node.size("k"))
@@ -455,18 +436,19 @@ def _product(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
 
 
 RULES: Mapping[type[Any], Callable[[_Run, ModelNode, list[Array]], Array]] = {
-    Linear: _linear, Embedding: _embedding, Positions: _positions, Norm: _norm, HeadNorm: _head_norm, Rope: _rope,
-    Attention: _attention, LatentAttention: _latent, Experts: _experts, PointwiseLayer: _pointwise, ConvLayer: _conv,
-    Pool: _pool, Reshape: _reshape, ViewLayer: _view, ProductLayer: _product,
+    ops.Linear: _linear, ops.Embedding: _embedding, ops.Positions: _positions, ops.Norm: _norm,
+    ops.HeadNorm: _head_norm, ops.Rope: _rope, ops.Attention: _attention, ops.LatentAttention: _latent,
+    ops.Experts: _experts, ops.PointwiseLayer: _pointwise, ops.ConvLayer: _conv, ops.Pool: _pool,
+    ops.Reshape: _reshape, ops.ViewLayer: _view, ops.ProductLayer: _product,
 }  # fmt: skip
 
 
 def has_math(node: ModelNode) -> bool:
     """Whether what an operation computes is known; numbers from elsewhere and products of them are not."""
-    if isinstance(node.op, ViewLayer):
+    if isinstance(node.op, ops.ViewLayer):
         rows = node.flow.rows if isinstance(node.flow.rows, int) else 0
         return rows * node.flow.per_row == prod(node.op.makes)
-    return type(node.op) in RULES and (not isinstance(node.op, ProductLayer) or node.op.weights)
+    return type(node.op) in RULES and (not isinstance(node.op, ops.ProductLayer) or node.op.weights)
 
 
 def tensor_names(graph: ModelGraph) -> Iterator[tuple[str, tuple[int, ...]]]:

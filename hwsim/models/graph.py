@@ -15,27 +15,7 @@ from math import ceil
 from typing import Final, Literal
 
 from hwsim.errors import InputError, ShapeError
-from hwsim.ops.model import (
-    Attention,
-    ConvLayer,
-    Embedding,
-    Experts,
-    HeadNorm,
-    LatentAttention,
-    Linear,
-    ModelBlock,
-    ModelOperation,
-    ModelWorkload,
-    MoveLayer,
-    Norm,
-    PointwiseLayer,
-    Pool,
-    Positions,
-    ProductLayer,
-    Reshape,
-    Rope,
-    ViewLayer,
-)
+from hwsim.ops import model as ops
 
 TOKENS: Final = "tokens"
 SOURCE: Final = "source"
@@ -64,7 +44,7 @@ class ModelNode:
     """An operation of the graph."""
 
     block: str
-    op: ModelOperation
+    op: ops.ModelOperation
     sizes: dict[str, int]
     """Its extents as numbers, those of one device."""
     inputs: tuple[Flow, ...]
@@ -128,7 +108,7 @@ class ModelGraph:
     """Operations (block, name) whose tokens the devices of a tensor group divide: sequence parallelism."""
 
     @classmethod
-    def of(cls, model: ModelWorkload, tp: int = 1, ep: int = 1, sp: int = 0) -> ModelGraph:
+    def of(cls, model: ops.ModelWorkload, tp: int = 1, ep: int = 1, sp: int = 0) -> ModelGraph:
         """The graph of a file; with `tp` and `ep`, what one of so many devices computes.
 
         tp divides heads, inner widths and the vocabulary, ep divides experts. With `sp` norms and sums between them are
@@ -174,8 +154,10 @@ class ModelGraph:
     @property
     def is_generative(self) -> bool:
         """Whether tokens can be made one by one: something in it is causal, and takes any number of them."""
-        return any(isinstance(n.op, LatentAttention) or (isinstance(n.op, Attention) and n.op.causal and not n.op.cross)
-                   for _, n in self.nodes() if not isinstance(n.out.rows, int))  # fmt: skip
+        grown = [node.op for _, node in self.nodes() if not isinstance(node.out.rows, int)]
+        return any(isinstance(op, ops.LatentAttention) for op in grown) or any(
+            isinstance(op, ops.Attention) and op.causal and not op.cross for op in grown
+        )
 
     @property
     def takes_tokens(self) -> bool:
@@ -185,7 +167,7 @@ class ModelGraph:
 class _GraphBuilder:
     """Goes through the blocks in order, and finds what flows."""
 
-    def __init__(self, model: ModelWorkload, tp: int, ep: int, sp: bool = False) -> None:
+    def __init__(self, model: ops.ModelWorkload, tp: int, ep: int, sp: bool = False) -> None:
         if tp < 1 or ep < 1:
             raise InputError(f"tp={tp} ep={ep}: each is a number of devices, at least 1")
         self.model, self.tp, self.ep, self.sp = model, tp, ep, sp
@@ -226,7 +208,7 @@ class _GraphBuilder:
             frozenset(self.scattered),
         )  # fmt: skip
 
-    def _after(self, block: ModelBlock) -> bool:
+    def _after(self, block: ops.ModelBlock) -> bool:
         """Whether the block is the last of the source."""
         later = self.model.blocks[self.model.blocks.index(block) + 1 :]
         return bool(later) and later[0].stream == "tokens"
@@ -241,7 +223,7 @@ class _GraphBuilder:
             return Flow(TOKENS, self.model.extent(self.model.width))
         return Flow(TOKENS, 1)
 
-    def _block(self, block: ModelBlock, came: list[Flow]) -> tuple[tuple[ModelNode, ...], Flow]:
+    def _block(self, block: ops.ModelBlock, came: list[Flow]) -> tuple[tuple[ModelNode, ...], Flow]:
         known: dict[str, Flow] = {"input": came[0]}
         if self.source is not None:
             known["source"] = self.source
@@ -265,7 +247,7 @@ class _GraphBuilder:
             before = op.name
         return tuple(nodes), known[before]
 
-    def _sizes(self, op: ModelOperation) -> dict[str, int]:
+    def _sizes(self, op: ops.ModelOperation) -> dict[str, int]:
         """All extents of an operation as numbers, those that devices divide divided."""
         found: dict[str, int] = {}
         for name in type(op).model_fields:
@@ -281,7 +263,7 @@ class _GraphBuilder:
                 found[name] = self.model.extent(value)
         return self._share(op, found)
 
-    def _share(self, op: ModelOperation, sizes: dict[str, int]) -> dict[str, int]:
+    def _share(self, op: ops.ModelOperation, sizes: dict[str, int]) -> dict[str, int]:
         tp, ep = self.tp, self.ep
         if tp == ep == 1:
             return sizes
@@ -291,30 +273,32 @@ class _GraphBuilder:
                 sizes[name] = ceil(sizes[name] / by)
 
         match op:
-            case Linear(split="out"):
+            case ops.Linear(split="out"):
                 for name in [each for each in sizes if each.startswith("out.")] or ["out"]:
                     divide(name, tp)
                 parts = [size for name, size in sizes.items() if name.startswith("out.")]
                 sizes["out"] = sum(parts) if parts else sizes["out"]
-            case Embedding():
+            case ops.Embedding():
                 divide("rows", tp)
-            case HeadNorm() | Rope():
+            case ops.HeadNorm() | ops.Rope():
                 divide("heads", tp)
-            case Attention():
+            case ops.Attention():
                 divide("heads", tp)
                 divide("kv_heads", tp)
-            case LatentAttention():
+            case ops.LatentAttention():
                 divide("heads", tp)
-            case Experts():
+            case ops.Experts():
                 divide("experts", ep)
                 divide("inner", tp)
                 divide("shared", tp)
         return sizes
 
-    def _scatter(self, block: ModelBlock, op: ModelOperation, names: tuple[str, ...], flows: list[Flow]) -> None:
+    def _scatter(
+        self, block: ops.ModelBlock, op: ops.ModelOperation, names: tuple[str, ...], flows: list[Flow]
+    ) -> None:
         """Norms and sums of tokens that are divided stay divided; whatever else reads them needs all, once."""
         parts = [name for name in names if name in self._parts]
-        if isinstance(op, Norm | Positions) or (isinstance(op, PointwiseLayer) and op.op == "add"):
+        if isinstance(op, ops.Norm | ops.Positions) or (isinstance(op, ops.PointwiseLayer) and op.op == "add"):
             if parts:
                 self.scattered.add((block.name, op.name))
                 self._parts.add(op.name)
@@ -325,7 +309,7 @@ class _GraphBuilder:
                 self.exchanges.append(Exchange(block.name, after, "all_gather", flow))
                 self._parts.discard(name)
 
-    def _summed(self, block: ModelBlock, op: ModelOperation, out: Flow) -> None:
+    def _summed(self, block: ops.ModelBlock, op: ops.ModelOperation, out: Flow) -> None:
         """Partial results: the sum goes to all devices, or to each its tokens."""
         if self.sp and out.rows == TOKENS and not out.image:
             self.exchanges.append(Exchange(block.name, op.name, "reduce_scatter", out))
@@ -334,54 +318,54 @@ class _GraphBuilder:
         else:
             self.exchanges.append(Exchange(block.name, op.name, "all_reduce", out))
 
-    def _exchange(self, block: ModelBlock, op: ModelOperation, sizes: dict[str, int], out: Flow) -> None:
+    def _exchange(self, block: ops.ModelBlock, op: ops.ModelOperation, sizes: dict[str, int], out: Flow) -> None:
         match op:
-            case Linear(split="in") | Embedding():
+            case ops.Linear(split="in") | ops.Embedding():
                 self._summed(block, op, out)
-            case Experts():
+            case ops.Experts():
                 if self.ep > 1:
                     sent = Flow(out.rows, out.width * sizes["top_k"])
                     self.exchanges.append(Exchange(block.name, op.name, "all_to_all", sent))
                 if self.tp > 1:
                     self._summed(block, op, out)
-            case Linear(split="out", rows_of="last"):
+            case ops.Linear(split="out", rows_of="last"):
                 whole = Flow(out.rows, out.width * self.tp)
                 self.exchanges.append(Exchange(block.name, op.name, "all_gather", whole))
 
-    def _out(self, op: ModelOperation, z: dict[str, int], flows: list[Flow]) -> Flow:
+    def _out(self, op: ops.ModelOperation, z: dict[str, int], flows: list[Flow]) -> Flow:
         flow = flows[0]
         match op:
-            case Linear():
+            case ops.Linear():
                 rows: Rows = LAST if op.rows_of == "last" and flow.rows == TOKENS else flow.rows
                 return Flow(rows, z["out"])
-            case Embedding():
+            case ops.Embedding():
                 return Flow(TOKENS if flow.image or flow.rows == LAST else flow.rows, z["width"])
-            case Attention():
+            case ops.Attention():
                 dim = z.get("value_dim", z["head_dim"])
                 self._check_heads(op, z, flows, dim)
                 return Flow(flow.rows, z["heads"] * dim)
-            case LatentAttention():
+            case ops.LatentAttention():
                 return Flow(flow.rows, z["heads"] * z["value_dim"])
-            case PointwiseLayer():
+            case ops.PointwiseLayer():
                 if op.op in ("swiglu", "geglu") and len(flows) == 1:
                     if flow.width % 2:
                         raise ShapeError(f"{op.op} takes two halves, and {flow.width} has none")
                     return Flow(flow.rows, flow.width // 2)
                 return _joined(flows)
-            case ConvLayer():
+            case ops.ConvLayer():
                 return Flow(1, z["channels"], _windows(flow, z, op))
-            case Pool():
+            case ops.Pool():
                 return Flow(1, flow.width, _windows(flow, z, op))
-            case Reshape():
+            case ops.Reshape():
                 return _reshaped(op, flows)
-            case ProductLayer():
+            case ops.ProductLayer():
                 return Flow(z["batch"] * z["m"], z["n"])
-            case ViewLayer(makes=tuple(makes)) | MoveLayer(makes=tuple(makes)):
+            case ops.ViewLayer(makes=tuple(makes)) | ops.MoveLayer(makes=tuple(makes)):
                 return _made(makes)
-        assert isinstance(op, Positions | Norm | HeadNorm | Rope | Experts | MoveLayer)
+        assert isinstance(op, ops.Positions | ops.Norm | ops.HeadNorm | ops.Rope | ops.Experts | ops.MoveLayer)
         return flow
 
-    def _check_heads(self, op: Attention, z: dict[str, int], flows: list[Flow], dim: int) -> None:
+    def _check_heads(self, op: ops.Attention, z: dict[str, int], flows: list[Flow], dim: int) -> None:
         if z["heads"] % z["kv_heads"] and self.tp == 1:
             raise ShapeError(f"{z['heads']} heads cannot share {z['kv_heads']} heads of keys and values evenly")
         whole = z["heads"] * z["head_dim"] + z["kv_heads"] * (z["head_dim"] + dim)
@@ -407,17 +391,17 @@ def _joined(flows: list[Flow]) -> Flow:
     return whole
 
 
-def _windows(flow: Flow, z: dict[str, int], op: ConvLayer | Pool) -> tuple[int, int]:
+def _windows(flow: Flow, z: dict[str, int], op: ops.ConvLayer | ops.Pool) -> tuple[int, int]:
     if flow.image is None:
         raise ShapeError("it needs an image, and tokens come in")
-    if isinstance(op, ConvLayer):
+    if isinstance(op, ops.ConvLayer):
         groups = z["groups"]
         if flow.width % groups or z["channels"] % groups:
             raise ShapeError(f"{flow.width} and {z['channels']} channels cannot be divided into {groups} groups")
     found = []
     for axis, extent in enumerate(flow.image):
         kernel, stride, padding = (z.get(f"{name}.{axis}", z.get(name, 0)) for name in ("kernel", "stride", "padding"))
-        if isinstance(op, ConvLayer) and op.transposed:
+        if isinstance(op, ops.ConvLayer) and op.transposed:
             found.append((extent - 1) * stride + kernel - 2 * padding)
             continue
         if kernel > extent + 2 * padding:
@@ -426,7 +410,7 @@ def _windows(flow: Flow, z: dict[str, int], op: ConvLayer | Pool) -> tuple[int, 
     return found[0], found[1]
 
 
-def _reshaped(op: Reshape, flows: list[Flow]) -> Flow:
+def _reshaped(op: ops.Reshape, flows: list[Flow]) -> Flow:
     flow = flows[0]
     match op.op:
         case "global_avgpool":

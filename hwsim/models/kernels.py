@@ -17,25 +17,7 @@ from typing import Any
 
 from hwsim.models.count import DECODE, TRAIN, Formats, Pass, expected_experts, is_narrowed
 from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
-from hwsim.ops.model import (
-    Attention,
-    ConvLayer,
-    Embedding,
-    Experts,
-    HeadNorm,
-    LatentAttention,
-    Linear,
-    ModelOperation,
-    MoveLayer,
-    Norm,
-    PointwiseLayer,
-    Pool,
-    Positions,
-    ProductLayer,
-    Reshape,
-    Rope,
-    ViewLayer,
-)
+from hwsim.ops import model as ops
 
 EAGER, COMPILED, SERVING = "eager", "compiled", "serving"
 
@@ -180,8 +162,8 @@ Joined = frozenset[str]
 def dropped_after(block: GraphBlock) -> frozenset[str]:
     """What a layer adds to the stream, and the last operation of an embedding."""
     adds = {name for node in block.nodes if node.word == "add" and not node.flow.image for name in node.makers}
-    made = {node.name for node in block.nodes if isinstance(node.op, Linear | Experts)}
-    first = {block.nodes[-1].name} if any(isinstance(node.op, Embedding) for node in block.nodes) else set()
+    made = {node.name for node in block.nodes if isinstance(node.op, ops.Linear | ops.Experts)}
+    first = {block.nodes[-1].name} if any(isinstance(node.op, ops.Embedding) for node in block.nodes) else set()
     return frozenset(adds & made) | frozenset(first)
 
 
@@ -191,7 +173,7 @@ def merged_products(block: GraphBlock) -> dict[str, int]:
     found: dict[str, int] = {}
     first: dict[tuple[object, ...], str] = {}
     for node in block.nodes:
-        if isinstance(node.op, Linear) and node.op.split != "in":
+        if isinstance(node.op, ops.Linear) and node.op.split != "in":
             op = node.op
             name = first.setdefault((node.makers[:1], op.split, op.rows_of, op.bias, is_narrowed(node)), node.name)
             found[node.name] = 0
@@ -210,7 +192,7 @@ def joined_adds(block: GraphBlock) -> Joined:
     adds = {node.name for node in block.nodes if node.word == "add" and not node.flow.image}
     last = block.nodes[-1].name
     for node in block.nodes:
-        if isinstance(node.op, Norm) and node.op.op in ("rmsnorm", "layernorm"):
+        if isinstance(node.op, ops.Norm) and node.op.op in ("rmsnorm", "layernorm"):
             maker = last if node.makers[0] == "input" and block.repeat > 1 else node.makers[0]
             if maker in adds:
                 found |= {node.name, maker}
@@ -218,7 +200,7 @@ def joined_adds(block: GraphBlock) -> Joined:
 
 
 def _linear(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
-    assert isinstance(node.op, Linear)
+    assert isinstance(node.op, ops.Linear)
     m, n, k = low.phase.rows(node.out), node.size("out"), node.flow.width
     if not is_narrowed(node):
         return [_product("matmul", low.numbers.activations, m=m, n=n, k=k)]
@@ -240,7 +222,7 @@ def _positions(low: KernelLowering, node: ModelNode, joined: Joined) -> list[Ker
 
 
 def _norm(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
-    assert isinstance(node.op, Norm)
+    assert isinstance(node.op, ops.Norm)
     rows, width = low.phase.rows(node.out), node.out.width
     precision = low.numbers.activations
     if node.op.op == "batch_norm":
@@ -274,7 +256,7 @@ def _pointwise(low: KernelLowering, node: ModelNode, joined: Joined) -> list[Ker
         return [rows_call("softmax", low.numbers.activations, elements // width, width)]
     if low.fused and node.name in joined:
         return []
-    if low.fused and node.flow.image and _joins_conv(node):
+    if low.fused and node.flow.image and node.makers and node.makers[0] not in ("input", "source"):
         return [low.touch(elements / 2)] if len(node.inputs) > 1 else []
     if name in ("swiglu", "geglu"):
         one = [low.touch(elements, "swiglu")]
@@ -282,10 +264,6 @@ def _pointwise(low: KernelLowering, node: ModelNode, joined: Joined) -> list[Ker
     if not low.fused and name in STEPS:
         return [low.touch(elements, stage) for stage in STEPS[name]]
     return [low.touch(elements, STAGES.get(name, name))]
-
-
-def _joins_conv(node: ModelNode) -> bool:
-    return bool(node.makers) and node.makers[0] not in ("input", "source")
 
 
 STAGES = {"gelu_new": "gelu", "quick_gelu": "silu", "swish": "silu", "hard_swish": "relu", "relu6": "relu",
@@ -300,7 +278,7 @@ STEPS = {
 
 
 def _conv(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
-    assert isinstance(node.op, ConvLayer)
+    assert isinstance(node.op, ops.ConvLayer)
     z, flow = node.sizes, node.flow
     assert flow.image is not None and node.out.image is not None
     kernel = z.get("kernel.0", z["kernel"]), z.get("kernel.1", z["kernel"])
@@ -355,7 +333,7 @@ def _move(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCa
 
 
 def _product_of(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
-    assert isinstance(node.op, ProductLayer)
+    assert isinstance(node.op, ops.ProductLayer)
     z, batch = node.sizes, low.phase.batch
     if node.op.weights:
         return low.matmul(batch * z["m"], z["n"], z["k"], z["batch"])
@@ -363,7 +341,7 @@ def _product_of(low: KernelLowering, node: ModelNode, joined: Joined) -> list[Ke
 
 
 def _experts(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
-    assert isinstance(node.op, Experts)
+    assert isinstance(node.op, ops.Experts)
     z, width, rows = node.sizes, node.flow.width, low.phase.rows(node.out)
     up = z["inner"] * (2 if node.op.gated else 1)
     activate = "swiglu" if node.op.gated else "relu"
@@ -446,7 +424,7 @@ class Heads:
 
 
 def _attention(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCall]:
-    assert isinstance(node.op, Attention)
+    assert isinstance(node.op, ops.Attention)
     z, phase = node.sizes, low.phase
     causal = node.op.causal and not node.op.cross
     keys = phase.keys(node, causal, z.get("window"))
@@ -498,7 +476,7 @@ def _passes(low: KernelLowering, node: ModelNode, z: Heads) -> list[KernelCall]:
     A bias by distance is looked up for pairs of tokens, and lies with its heads side by side: where scores are read in
     their order, each of its numbers takes a sector of memory for itself. Across to a source it is zero, and in order.
     """
-    assert isinstance(node.op, Attention)
+    assert isinstance(node.op, ops.Attention)
     if not node.op.bias:
         again = 3 * low.numbers.activation_bytes(z.queries * z.keys)
         masked = z.causal and not node.op.mask_bits and again >= low.cache
@@ -563,21 +541,21 @@ def _latent(low: KernelLowering, node: ModelNode, joined: Joined) -> list[Kernel
     )
 
 
-RULES: Mapping[type[ModelOperation], Callable[[KernelLowering, ModelNode, Joined], list[KernelCall]]] = {
-    Linear: _linear,
-    Embedding: _embedding,
-    Positions: _positions,
-    Norm: _norm,
-    HeadNorm: _head_norm,
-    Rope: _rope,
-    Attention: _attention,
-    LatentAttention: _latent,
-    Experts: _experts,
-    PointwiseLayer: _pointwise,
-    ConvLayer: _conv,
-    Pool: _pool,
-    Reshape: _reshape,
-    MoveLayer: _move,
-    ViewLayer: lambda low, node, joined: [],
-    ProductLayer: _product_of,
+RULES: Mapping[type[ops.ModelOperation], Callable[[KernelLowering, ModelNode, Joined], list[KernelCall]]] = {
+    ops.Linear: _linear,
+    ops.Embedding: _embedding,
+    ops.Positions: _positions,
+    ops.Norm: _norm,
+    ops.HeadNorm: _head_norm,
+    ops.Rope: _rope,
+    ops.Attention: _attention,
+    ops.LatentAttention: _latent,
+    ops.Experts: _experts,
+    ops.PointwiseLayer: _pointwise,
+    ops.ConvLayer: _conv,
+    ops.Pool: _pool,
+    ops.Reshape: _reshape,
+    ops.MoveLayer: _move,
+    ops.ViewLayer: lambda low, node, joined: [],
+    ops.ProductLayer: _product_of,
 }

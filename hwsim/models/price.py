@@ -38,17 +38,7 @@ from hwsim.models.count import Formats, Pass, decode, forward, parameters, param
 from hwsim.models.graph import GraphBlock, ModelGraph, ModelNode
 from hwsim.models.kernels import EAGER, SERVING, KernelCall, KernelLowering, touch
 from hwsim.models.memory import KeptTensors, Segments, weight_bytes
-from hwsim.ops.model import (
-    Attention,
-    ConvLayer,
-    Embedding,
-    Experts,
-    LatentAttention,
-    Linear,
-    Norm,
-    Positions,
-    ProductLayer,
-)
+from hwsim.ops import model as ops
 from hwsim.result import RunResult
 from hwsim.spec.machine import CacheSpec, MachineSpec, RegistersSpec
 from hwsim.spec.workload import WorkloadSpec
@@ -236,7 +226,7 @@ class Simulated:
         except ValidationError as error:
             raise RefusedError(str(error.errors(include_url=False)[0]["msg"])) from error
         except (InputError, CapacityError, ShapeError) as error:
-            raise RefusedError(_short(error)) from error
+            raise RefusedError(str(error).split("\n")[0]) from error
         starts = starts_of(self.target, result)
         seconds = max(0.0, result.time_s - starts.seconds)
         joules = result.energy_j
@@ -246,10 +236,6 @@ class Simulated:
         return KernelPrice(
             seconds * part.scale, joules, starts.kernels, starts.each_s, starts.host_s, result, part.scale
         )
-
-
-def _short(error: HwsimError) -> str:
-    return str(error).split("\n")[0]
 
 
 def simulated_on(machine: MachineSpec) -> Simulated:
@@ -477,19 +463,19 @@ def backward_calls(
 
 def _backward(low: KernelLowering, node: ModelNode, calls: list[KernelCall]) -> list[KernelCall]:
     match node.op:
-        case Linear(bias=bias):
+        case ops.Linear(bias=bias):
             rows, n, k = low.phase.rows(node.out), node.size("out"), node.flow.width
             found = [*low.matmul(rows, k, n, weights=False), *low.matmul(k, n, rows, weights=False)]
             if bias:  # its gradient is a sum over rows
                 found.append(low.touch(low.phase.elements(node.out) / 2))
             return [*found, *_gathered(low, node)]
-        case Embedding() | Positions():
+        case ops.Embedding() | ops.Positions():
             return [low.touch(low.phase.elements(node.out) * 1.5), *_gathered(low, node)]
-        case Norm():
+        case ops.Norm():
             return [call.times(BACK_OF_NORM) for call in calls] + _gathered(low, node)
-        case Attention() | LatentAttention():
+        case ops.Attention() | ops.LatentAttention():
             return [_back_of_attention(call) for call in reversed(calls)]
-        case ConvLayer() | ProductLayer() | Experts():
+        case ops.ConvLayer() | ops.ProductLayer() | ops.Experts():
             products = [call.times(2) if call.product else call.times(1.5) for call in calls]
             return [*products, *_gathered(low, node)]
     if node.word in BACKWARD_STEPS and not low.fused:

@@ -12,26 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 from hwsim.memory.hierarchy import Hierarchy
 from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
-from hwsim.validation.report import (
-    LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
-    Record,
-    integer,
-    read_table,
-    relative_error,
-    report,
-    sample,
-    table_error,
-    tables,
-)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, each_row, relative_error, report
+from hwsim.validation.table import Record, integer, one_of, read_table, row_error, sample, tables
 
 
 @dataclass(frozen=True)
@@ -181,13 +170,8 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     """The number of rows to come, then each row as it is done, then the report."""
     (path,) = tables(data, "cache.csv", ())
     records = sample(read_table(path, _COLUMNS), lambda record: record["kernel"], count, seed)
-    yield len(records)
-    rows = []
-    for record in records:
-        rows.append(_compare(path, record))
-        yield rows[-1]
-    matched = sum(row.matched for row in rows)
-    bar = Bar("every counter of every row", f"{len(rows)} rows", f"{matched} rows", matched == len(rows))
+    rows = yield from each_row(records, partial(_compare, path))
+    bar = Bar.every("every counter of every row", sum(row.matched for row in rows), len(rows))
     yield report("cache", WHAT, rows, [bar])
 
 
@@ -203,9 +187,7 @@ def _compare(path: Path, record: Record) -> ComparisonRow:
 
 def simulate(path: Path, record: Record) -> dict[str, int]:
     """All counters of one row, under the names of the table's columns."""
-    if record["kernel"] not in KERNELS:
-        message = f"{record['kernel']!r} is not one of {', '.join(KERNELS)}"
-        raise table_error(path, int(record[LINE]), "kernel", message)
+    one_of(path, record, "kernel", KERNELS)
     hierarchy = Hierarchy(_levels(path, record))
     for nest in _nests(path, record):
         hierarchy.replay(nest)
@@ -221,19 +203,18 @@ def _nests(path: Path, record: Record) -> list[Nest]:
     sizes = {name: integer(path, record, name) for name in _SIZES}
     for name, size in sizes.items():
         if size < 0:
-            raise table_error(path, int(record[LINE]), name, f"{size} must not be negative")
+            raise row_error(path, record, name, f"{size} must not be negative")
     try:
         return list(nests(record["kernel"], Sizes(*sizes.values())))
     except (ValueError, ZeroDivisionError) as error:
-        message = f"these sizes make no {record['kernel']}: {error}"
-        raise table_error(path, int(record[LINE]), "", message) from None
+        raise row_error(path, record, "", f"these sizes make no {record['kernel']}: {error}") from None
 
 
 def _levels(path: Path, record: Record) -> list[CacheSpec]:
     """`64x8:LRU;512x8:LRU` with the line size of the row."""
     line = integer(path, record, "line")
     if line < 1 or line & (line - 1):
-        raise table_error(path, int(record[LINE]), "line", f"{line} is not a power of two")
+        raise row_error(path, record, "line", f"{line} is not a power of two")
     specs = []
     for number, text in enumerate(record["levels"].split(";"), start=1):
         try:
@@ -243,5 +224,5 @@ def _levels(path: Path, record: Record) -> list[CacheSpec]:
             specs.append(CacheSpec.model_validate({"kind": "cache", "name": f"l{number}", "ways": ways, **fields}))
         except ValueError:
             message = f"{text!r} is not of the form 64x8:LRU (sets x ways : policy)"
-            raise table_error(path, int(record[LINE]), "levels", message) from None
+            raise row_error(path, record, "levels", message) from None
     return specs

@@ -12,22 +12,20 @@ from pathlib import Path
 from hwsim.systems.bars import COLLECTIVE
 from hwsim.systems.communicate import communicate
 from hwsim.systems.spec import SystemSpec, load_system
-from hwsim.validation.report import (
+from hwsim.validation.report import Bar, ComparisonRow, Progress, each_row, report
+from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
+from hwsim.validation.table import (
     LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
     Record,
     integer,
     number,
+    one_of,
     read_table,
-    relative_error,
-    report,
+    row_error,
     sample,
     table_error,
     tables,
 )
-from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
 
 FORMAT_BYTES = {"half": 2, "bfloat16": 2, "int8": 1}
 OPERATIONS = {
@@ -107,20 +105,17 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     if not held:
         raise table_error(path, 1, "", "no row of this table is held out: all of its shapes were fitted on")
     chosen = sample(held, lambda record: record["machine"], count, seed)
-    yield len(chosen)
     systems: dict[str, SystemSpec] = {}
-    rows = []
-    for record in chosen:
+
+    def compared(record: Record) -> ComparisonRow:
         row = _measured(path, record)
         system = systems.setdefault(row.machine, load_system(SYSTEMS[row.machine]))
-        rows.append(compare(system, row, record[LINE]))
-        yield rows[-1]
+        return compare(system, row, record[LINE])
+
+    rows = yield from each_row(chosen, compared)
     groups = report("collectives", WHAT, rows).groups
-    bars = [
-        Bar(f"{name}: mean error", f"<= {BAR:.0%}", f"{found.mape:.1%}", found.mape <= BAR)
-        for name, found in groups.items()
-        if name not in NO_BAR
-    ]
+    judged = {name: found for name, found in groups.items() if name not in NO_BAR}
+    bars = [Bar.at_most(f"{name}: mean error", BAR, found.mape) for name, found in judged.items()]
     notes = [f"{name}: no bar, {groups[name].mape:.1%}: {why}" for name, why in NO_BAR.items() if name in groups]
     if skipped := len(records) - len(held):
         notes.append(f"{skipped} rows of the table have shapes that constants were fitted on, and are left out")
@@ -134,18 +129,15 @@ def compare(system: SystemSpec, row: CollectiveRow, line: str) -> ComparisonRow:
     name = f"line {line}: {row.library} {row.op} of {row.nbytes} B on {row.devices}"
     words = f"{found.seconds * 1e6:.1f} µs simulated ({found.kernel}), {row.seconds * 1e6:.1f} measured"
     residual = Residual(COLLECTIVE, system.machine, found.seconds, row.seconds, row.purpose)
-    return ComparisonRow(name, row.machine, relative_error(found.seconds, row.seconds), words, residual)
+    return ComparisonRow.of(name, row.machine, found.seconds, row.seconds, words, residual)
 
 
 def _measured(path: Path, record: Record) -> CollectiveRow:
     for column, known in (("machine", SYSTEMS), ("library", LIBRARIES), ("op", OPERATIONS), ("dtype", FORMAT_BYTES)):
-        if record[column] not in known:
-            message = f"'{record[column]}' is not one of {', '.join(known)}"
-            raise table_error(path, int(record[LINE]), column, message)
+        one_of(path, record, column, known)
     devices, elements = integer(path, record, "devices"), integer(path, record, "elements")
     latency = number(path, record, "latency_us")
     if devices not in (2, 4, 8) or elements < 1 or latency <= 0:
-        message = "devices are 2, 4 or 8, and elements and latency_us more than 0"
-        raise table_error(path, int(record[LINE]), "", message)
+        raise row_error(path, record, "", "devices are 2, 4 or 8, and elements and latency_us more than 0")
     op, library = OPERATIONS[record["op"]], LIBRARIES[record["library"]]
     return CollectiveRow(record["machine"], library, op, record["dtype"], devices, elements, latency * 1e-6)

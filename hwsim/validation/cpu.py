@@ -6,6 +6,11 @@ others are reported.
 
 A few rows of the output are simulated with cold caches, then again, few and more of them: what they take with what the
 first left in the caches grows in a straight line with their number, which is followed to the height of a tile.
+
+`hwsim validate cpu --here` compares loops on a machine file with the computer at hand, measured now: products in
+several orders and tiles, transposes, sums, fused and unfused vectors, convolutions, softmax and norms, attention, and
+threads. Each is compiled with Numba and run with cold caches, the fastest of some repeats. Loops that Numba cannot make
+into vector code are compared as scalar ones.
 """
 
 from __future__ import annotations
@@ -22,7 +27,6 @@ from numpy.typing import NDArray
 
 from hwsim.catalog import load_machine
 from hwsim.engine import FEMTOSECONDS, play
-from hwsim.errors import Problem, SpecError
 from hwsim.memory.hierarchy import build_hierarchy
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import build_kernel
@@ -31,21 +35,9 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.sweep.executor import in_parallel
 from hwsim.targets.cpu.agent import CoreCrew
 from hwsim.targets.cpu.target import CpuTarget
-from hwsim.validation.report import (
-    LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
-    Record,
-    integer,
-    read_table,
-    relative_error,
-    report,
-    sample,
-    shipped,
-    tables,
-)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
+from hwsim.validation.table import Record, integer, one_of, read_table, row_error, sample, shipped, tables
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
@@ -130,8 +122,8 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
         simulated[case] = found
         detail = f"{found:.4g} s simulated, {seconds:.4g} s measured"
         residual = Residual("cpu_matmul", machine.name, found, seconds, case.purpose)
-        error = relative_error(found, seconds)
-        rows[case] = ComparisonRow(case.name, f"{case.build} {case.variant}", error, detail, residual)
+        group = f"{case.build} {case.variant}"
+        rows[case] = ComparisonRow.of(case.name, group, found, seconds, detail, residual)
         yield rows[case]
     curves, groups = _correlations(measured, simulated)
     bars, notes = _bars(curves, groups, measured, simulated), _notes(curves, groups)
@@ -206,17 +198,14 @@ def _case(path: Path, record: Record) -> Case:
         "variant": ("ijk", "ikj", "tiled_ijk", "tiled_ikj", "regtile4x8", "regtile4x8_k"),
     }
     for column, values in allowed.items():
-        if record[column] not in values:
-            message = f"{record[column]!r} is not one of {', '.join(values)}"
-            raise SpecError((Problem(str(path), int(record[LINE]), column, message),))
+        one_of(path, record, column, values)
     n, tile = integer(path, record, "n"), integer(path, record, "tile")
     tiled = record["variant"].startswith("tiled") or record["variant"] == "regtile4x8_k"
     for column, number, least in (("n", n, 2), ("tile", tile, 1 if tiled else 0)):
         if number < least:
-            raise SpecError((Problem(str(path), int(record[LINE]), column, f"{number} is less than {least}"),))
+            raise row_error(path, record, column, f"{number} is less than {least}")
     if not _is_time(record["seconds"]):
-        message = f"{record['seconds']!r} is not a time in seconds"
-        raise SpecError((Problem(str(path), int(record[LINE]), "seconds", message),))
+        raise row_error(path, record, "seconds", f"{record['seconds']!r} is not a time in seconds")
     return Case(record["build"], record["dtype"], n, record["variant"], tile)
 
 
@@ -257,10 +246,7 @@ def _ceilings() -> dict[Curve, float]:
 
 
 def _bars(
-    curves: dict[Curve, float],
-    groups: dict[Group, float],
-    measured: dict[Case, float],
-    simulated: dict[Case, float],
+    curves: dict[Curve, float], groups: dict[Group, float], measured: dict[Case, float], simulated: dict[Case, float]
 ) -> list[Bar]:
     bars = []
     if curves:
@@ -277,7 +263,7 @@ def _bars(
             name = f"rank correlation over all variants, {where}, median of build and type"
             bars.append(Bar(name, f">= {aim}", f"{median(found):.2f}", median(found) >= aim))
     error = mean(relative_error(simulated[case], measured[case]) for case in measured)
-    bars.append(Bar("mean error of the time", f"<= {ERROR_AIM:.0%}", f"{error:.1%}", error <= ERROR_AIM))
+    bars.append(Bar.at_most("mean error of the time", ERROR_AIM, error))
     factors = [_ratio_error(group, measured, simulated) for group in groups if _naive(group, measured)]
     if factors:
         name = "naive-to-best ratio, median of the same groups"
@@ -312,3 +298,68 @@ def _notes(curves: dict[Curve, float], groups: dict[Group, float]) -> list[str]:
         )
     notes += [f"{' '.join(map(str, name))}: all variants {rho:.2f}" for name, rho in sorted(groups.items())]
     return notes
+
+
+# This computer ------------------------------------------------------------------------------------------------------
+
+RANK_AIM, FACTOR, SHARE_AIM = 0.85, 1.5, 0.75
+
+TILES = (8, 16, 32, 64, 128)
+
+
+def _loop(group: str, workload: str, **settings: object) -> tuple[str, str, dict[str, object]]:
+    return group, workload, settings
+
+
+CASES = (
+    *(_loop("order", "matmul_naive", n=256, order=order) for order in ("ijk", "ikj", "jik", "jki", "kij", "kji")),
+    *(_loop("tiles, 512", "matmul_tiled", n=512, tile=tile) for tile in TILES),
+    *(_loop("tiles, 520", "matmul_tiled", n=520, tile=tile) for tile in (8, 20, 40, 65, 130)),
+    *(_loop("tiles, vectors", "matmul_tiled", n=512, tile=tile, order="ikj", vector=True) for tile in TILES),
+    *(_loop("padding", "matmul_naive", n=512, ld=ld) for ld in (512, 520, 528, 544)),
+    *(_loop("transpose", name, m=m, n=1024) for name in ("transpose", "transpose_tiled") for m in (512, 1024)),
+    *(_loop("sum", name, m=m, n=m) for name in ("sum_rows", "sum_columns") for m in (512, 2048)),
+    *(_loop("vectors", name, n=n) for name in ("fused", "unfused", "triad") for n in (65536, 2097152)),
+    *(_loop("register tile", "matmul_register", n=256, v1=v, v2=v) for v in (1, 2, 4)),
+    *(_loop("convolution", name, vector=False) for name in ("conv2d_1x1", "conv2d_3x3", "conv2d_5x5", "conv2d_im2col")),
+    *(_loop("softmax", name, vector=False) for name in ("softmax", "softmax_online", "rmsnorm", "layernorm")),
+    *(
+        _loop("attention", name, n=n, vector=False)
+        for name in ("attention_naive", "attention_fused")
+        for n in (128, 256)
+    ),
+    *(_loop("threads", "matmul_ikj", n=256, parallel="rows", cores=cores) for cores in (1, 2)),
+)
+"""Group, workload and settings of everything that is compared."""
+
+
+def validate_here(machine: str | None = None) -> Progress:
+    """The number of rows to come, then each row as it is done, then the report."""
+    from hwsim.measure.here import this_computer
+    from hwsim.measure.loops import Bench, simulate
+
+    computer = this_computer()
+    chosen = machine or computer.nearest
+    cases = [case for case in CASES if int(str(case[2].get("cores", 1))) <= computer.cores]
+    yield len(cases)
+    rows = []
+    times: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    with Bench() as bench:
+        for group, workload, settings in cases:
+            measured = bench.measure(workload, settings, chosen).seconds
+            simulated = simulate(workload, settings, chosen).time_s
+            times[group].append((measured, simulated))
+            name = " ".join([workload, *(f"{key}={value}" for key, value in settings.items())])
+            detail = f"{simulated:.4g} s simulated, {measured:.4g} s measured"
+            rows.append(ComparisonRow.of(name, group, simulated, measured, detail))
+            yield rows[-1]
+    ranks = {name: spearman(*zip(*pairs, strict=True)) for name, pairs in times.items() if len(pairs) >= 4}
+    every = [pair for pairs in times.values() for pair in pairs]
+    near = sum(max(pair) / min(pair) <= FACTOR for pair in every) / len(every)
+    bars = [
+        Bar("rank correlation, median of the groups", f">= {RANK_AIM}", f"{median(ranks.values()):.2f}",
+            median(ranks.values()) >= RANK_AIM),
+        Bar(f"rows within a factor of {FACTOR:g}", f">= {SHARE_AIM:.0%}", f"{near:.0%}", near >= SHARE_AIM),
+    ]  # fmt: skip
+    notes = [f"{name}: rank correlation {rho:.2f}" for name, rho in ranks.items()]
+    yield report("cpu", f"loops on {chosen} against this computer ({computer.model})", rows, bars, notes)

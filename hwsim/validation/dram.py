@@ -11,17 +11,8 @@ from pathlib import Path
 
 from hwsim.api import resolve_machine, run_all
 from hwsim.spec.dram_device import DEVICES
-from hwsim.validation.report import (
-    Bar,
-    ComparisonRow,
-    Progress,
-    Record,
-    number,
-    read_table,
-    relative_error,
-    report,
-    tables,
-)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, each_row, report
+from hwsim.validation.table import Record, number, read_table, tables
 
 WHAT = "dependent reads of a channel of DDR4-3200, against Ramulator 2.1"
 FITTED = "row hit"
@@ -42,17 +33,15 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     hits = [number(path, record, "nanoseconds") for record in records if record["pattern"] == FITTED]
     chips = DEVICES["ddr4_3200"]
     latency = (hits[0] if hits else chips.cl) + chips.trp + chips.trcd
-    judged = [record for record in records if record["pattern"] != FITTED]
-    yield len(judged)
-    rows = []
-    for record in judged:
+
+    def compared(record: Record) -> ComparisonRow:
         simulated, expected = read_time(record, latency), number(path, record, "nanoseconds")
         words = f"{simulated:.1f} ns simulated, {expected:.1f} in Ramulator"
-        rows.append(ComparisonRow(record["pattern"], "latency", relative_error(simulated, expected), words))
-        yield rows[-1]
+        return ComparisonRow.of(record["pattern"], "latency", simulated, expected, words)
+
+    rows = yield from each_row([record for record in records if record["pattern"] != FITTED], compared)
     worst = max((row.error for row in rows), default=0.0)
-    bar = Bar("worst pattern", f"<= {LIMIT:.0%}", f"{worst:.1%}", worst <= LIMIT)
-    yield report("dram", WHAT, rows, [bar])
+    yield report("dram", WHAT, rows, [Bar.at_most("worst pattern", LIMIT, worst)])
 
 
 def read_time(record: Record, latency: float) -> float:

@@ -19,7 +19,6 @@ from typing import Annotated
 from pydantic import Field
 
 from hwsim.catalog import load_machine
-from hwsim.errors import Problem, SpecError
 from hwsim.program.contraction import ConvShape, GemmShape
 from hwsim.results.bar_table import ENERGY, POWER, TIME
 from hwsim.spec.base import EnergyField, Name, Spec
@@ -42,22 +41,19 @@ from hwsim.targets.grid.mapping import (
 )
 from hwsim.targets.grid.model import PeGrid
 from hwsim.units import EnergyPrice
-from hwsim.validation.report import (
-    LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
+from hwsim.validation.residual import FIRST, Purpose, Residual, purpose_of
+from hwsim.validation.table import (
     Record,
     columns_of,
     integer,
     number,
+    one_of,
     read_table,
-    relative_error,
-    report,
+    row_error,
     shipped,
     table_error,
 )
-from hwsim.validation.residual import FIRST, Purpose, Residual, purpose_of
 
 SHAPE = ("batch", "c_in", "c_out", "h_in", "w_in", "r", "s", "stride", "pad", "groups")
 LAYER_COLUMNS = ("network", "layer", *SHAPE, "zero_inputs_pct", "total_ms", "energy_mj")
@@ -138,8 +134,8 @@ def as_run(layers: Sequence[MeasuredLayer]) -> Iterator[ComparisonRow]:
             seconds = layer.simulated_s
             residual = Residual("grid_layers", MACHINE, simulated, measured, FIRST, quantity, seconds)
             words = f"{simulated:.4g} {unit} simulated, {measured:.4g} {unit} measured"
-            error = relative_error(simulated, measured)
-            yield ComparisonRow(layer.name, f"Eyeriss layers as run, {quantity}", error, words, residual)
+            group = f"Eyeriss layers as run, {quantity}"
+            yield ComparisonRow.of(layer.name, group, simulated, measured, words, residual)
 
 
 def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> MeasuredLayer:
@@ -149,7 +145,7 @@ def _layer(machine: MachineSpec, grid: PeGrid, path: Path, record: Record) -> Me
     if record.get("mapping"):
         given = RowStationary.of(shape, _letters(path, record))
         if wrong := problems(given, grid.sizes):
-            raise table_error(path, int(record[LINE]), "mapping", "; ".join(wrong))
+            raise row_error(path, record, "mapping", "; ".join(wrong))
         cost = grid.cost(given, zeros)
     else:
         cost = find_mapping(grid, shape, zeros, goal="energy")
@@ -176,7 +172,7 @@ def _letters(path: Path, record: Record) -> dict[str, int]:
     try:
         return {name: int(value) for name, value in (word.split("=") for word in record["mapping"].split())}
     except ValueError:
-        raise table_error(path, int(record[LINE]), "mapping", "write letters with numbers: n=1 m=96 e=7") from None
+        raise row_error(path, record, "mapping", "write letters with numbers: n=1 m=96 e=7") from None
 
 
 ANY_TIME = 1.0
@@ -228,10 +224,8 @@ def _samples(path: Path, records: list[Record]) -> Iterator[Sample]:
             watts = GpuModel(machine).gemm(GemmShape(*map(int, product.groups())), fmt).power.watts
         if watts is None:
             known = ", ".join(sorted(machine.energy.actions)) if machine.energy else "none"
-            raise table_error(
-                path, int(record[LINE]), "dtype",
-                f"machine {machine.name} has no energy price for {record['dtype']!r}; it has {known}",
-            )  # fmt: skip
+            missing = f"machine {machine.name} has no energy price for {record['dtype']!r}; it has {known}"
+            raise row_error(path, record, "dtype", missing)
         group = f"{'FMA sweep' if sweep else 'kernels'} {machine.name}"
         purpose = purpose_of(record["workload"], record["dtype"])
         name = f"{record['gpu']} {record['workload']}"
@@ -260,8 +254,7 @@ def modelled_watts(
 def _machine(path: Path, record: Record) -> MachineSpec:
     name = MACHINES.get(record["gpu"], record["gpu"])
     if name not in MACHINES.values():
-        known = ", ".join(sorted(MACHINES))
-        raise table_error(path, int(record[LINE]), "gpu", f"{record['gpu']!r} is not one of {known}")
+        one_of(path, record, "gpu", sorted(MACHINES))
     return _load(name)
 
 
@@ -387,7 +380,7 @@ def _own(data: Path) -> Part:
     if "power_w" in columns:
         return _power(data)
     needed = f"layers have {', '.join(LAYER_COLUMNS)}; measured power has {', '.join(POWER_COLUMNS)}"
-    raise SpecError((Problem(str(data), 1, "", f"neither a table of layers nor one of measured power: {needed}"),))
+    raise table_error(data, 1, "", f"neither a table of layers nor one of measured power: {needed}")
 
 
 def _layers(path: Path, *, own: bool = False) -> Part:

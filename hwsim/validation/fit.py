@@ -26,7 +26,8 @@ from hwsim.targets.gpu.spec import LaunchSpec
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu import covered, timed_seconds
 from hwsim.validation.gpu_workload import COLUMNS, MeasuredKernel, PlayedKernel, pieces_of
-from hwsim.validation.report import read_table, relative_error
+from hwsim.validation.report import relative_error
+from hwsim.validation.table import read_table
 
 FAMILY_ROWS = 40
 """Rows of a family that are searched on, and as many that are reported."""

@@ -16,22 +16,9 @@ from statistics import mean
 from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
 from hwsim.engine import FEMTOSECONDS, Outcome
 from hwsim.errors import CapacityError
-from hwsim.validation.report import (
-    LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
-    Record,
-    integer,
-    number,
-    read_table,
-    relative_error,
-    report,
-    sample,
-    table_error,
-    tables,
-)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, report
 from hwsim.validation.residual import Residual, is_held_out, purpose_of
+from hwsim.validation.table import Record, integer, number, read_table, row_error, sample, tables
 
 WHAT = "cycles of layers on gemmini16, against clocked RTL"
 
@@ -69,12 +56,11 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
             left_out += 1
             continue
         found, measured = played.cycles, number(path, record, "rtl_cycles")
-        name = _name(record)
+        name, kind = _name(record), f"{record['r']} x {record['s']} windows"
         words = f"{found:,} cycles simulated, {measured:,.0f} in RTL"
-        kind = f"{record['r']} x {record['s']} windows"
         seconds = played.elapsed_fs / FEMTOSECONDS
         residual = Residual("array_products", MACHINE, seconds, seconds * measured / found, purpose_of(MACHINE, name))
-        rows.append(ComparisonRow(name, kind, relative_error(found, measured), words, residual))
+        rows.append(ComparisonRow.of(name, kind, found, measured, words, residual))
         yield rows[-1]
     words = f"layers where the mapper's choice is more than {SLOWER:.0%} slower than Gemmini's own"
     best = Bar(words, "0", str(slower), slower == 0)
@@ -95,9 +81,7 @@ def nest_choices(path: Path, record: Record) -> dict[str, object]:
     """The tile of the scratchpad and the order of tiles that a nest says."""
     levels = [part.split("]", 1)[-1] for part in record["mapping"].split(" - ")]
     if len(levels) != 4:
-        raise table_error(
-            path, int(record[LINE]), "mapping", "a nest has four levels, L3 to L0, with ' - ' between them"
-        )
+        raise row_error(path, record, "mapping", "a nest has four levels, L3 to L0, with ' - ' between them")
     factors = [[(axis, int(count)) for axis, count in _FACTOR.findall(level)] for level in levels]
     tile = {axis: prod([n for level in factors[1:] for name, n in level if name == axis]) for axis in AXES}
     outer = [AXES[axis] for axis, count in factors[0] if count > 1]

@@ -36,8 +36,9 @@ from hwsim.validation.gpu_workload import (
     pieces_of,
     play_piece,
 )
-from hwsim.validation.report import Bar, ComparisonRow, Progress, read_table, relative_error, report, sample, tables
+from hwsim.validation.report import Bar, ComparisonRow, Progress, report
 from hwsim.validation.residual import Residual
+from hwsim.validation.table import one_of, read_table, sample, tables
 
 WHAT = "seconds of library kernels, against times measured on real GPUs"
 
@@ -90,11 +91,11 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
                 raise
             refused += 1
             continue
-        error = relative_error(simulated, row.seconds)
-        errors[row.family][row.machine].append(error)
         detail = f"{row.words}: {simulated * 1e6:.4g} us simulated, {row.seconds * 1e6:.4g} us measured"
         residual = Residual(row.family, row.machine, simulated, row.seconds, row.purpose)
-        rows.append(ComparisonRow(row.name, f"{row.family} {row.machine}", error, detail, residual))
+        group = f"{row.family} {row.machine}"
+        rows.append(ComparisonRow.of(row.name, group, simulated, row.seconds, detail, residual))
+        errors[row.family][row.machine].append(rows[-1].error)
         yield rows[-1]
     notes = _notes(errors, measured)
     if refused:
@@ -132,9 +133,7 @@ def modelled_seconds(target: GpuTarget, row: MeasuredKernel) -> float:
 
 def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) -> float:
     """With launches, as the row was timed."""
-    timing = row.record["timing"]
-    if timing not in TIMING:
-        raise row.wrong("timing", f"{timing!r} is not one of {', '.join(TIMING)}")
+    timing = one_of(row.path, row.record, "timing", TIMING)
     if row.record["impl"].startswith(LAYER_TIMED):
         return played.seconds + (PLUGIN_US if PLUGIN in row.record["impl"] else LAYER_US) * 1e-6
     if row.record["impl"].startswith(CONV_TIMED):
@@ -162,19 +161,15 @@ def barred(by_machine: Mapping[str, list[float]]) -> dict[str, list[float]]:
 
 def _bars(errors: dict[str, defaultdict[str, list[float]]]) -> list[Bar]:
     bars = [
-        _bar(f"{family}, mean over machines", limit, family_error(barred(errors[family])))
+        Bar.at_most(f"{family}, mean over machines", limit, family_error(barred(errors[family])))
         for family, limit in FAMILY_BARS.items()
         if family in errors and barred(errors[family])
     ]
     return bars + [
-        _bar(f"{family} on {machine}", limit, mean(errors[family][machine]))
+        Bar.at_most(f"{family} on {machine}", limit, mean(errors[family][machine]))
         for (family, machine), limit in GROUP_BARS.items()
         if family in errors and machine in errors[family]
     ]
-
-
-def _bar(name: str, limit: float, value: float) -> Bar:
-    return Bar(name, f"<= {limit:.0%}", f"{value:.1%}", value <= limit)
 
 
 def _notes(errors: dict[str, defaultdict[str, list[float]]], measured: list[MeasuredKernel]) -> list[str]:

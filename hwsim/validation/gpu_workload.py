@@ -25,8 +25,8 @@ from hwsim.spec.workload import ThreadSchedule, WorkloadSpec
 from hwsim.targets.gpu.device import LAUNCH, Device
 from hwsim.targets.gpu.lower import KEYS, Conditions
 from hwsim.targets.gpu.target import GpuTarget
-from hwsim.validation.report import LINE, Record, integer, table_error
 from hwsim.validation.residual import FIT, Purpose, purpose_of, unfitted_half
+from hwsim.validation.table import LINE, Record, integer, one_of, row_error
 
 COLUMNS = (
     "family", "machine", "op", "impl", "dtype", "pass", "b", "m", "n", "k", "heads", "kv_heads", "seq_q", "seq_kv",
@@ -127,9 +127,7 @@ class MeasuredKernel:
 
     @property
     def precision(self) -> str:
-        if self.record["dtype"] not in PRECISION:
-            raise self.wrong("dtype", f"{self.record['dtype']!r} is not one of {', '.join(PRECISION)}")
-        return PRECISION[self.record["dtype"]]
+        return self.named("dtype", PRECISION)
 
     @property
     def host_bound(self) -> bool:
@@ -167,12 +165,10 @@ class MeasuredKernel:
                 self.size(column)
 
     def named(self, column: str, names: dict[str, str]) -> str:
-        if self.record[column] not in names:
-            raise self.wrong(column, f"{self.record[column]!r} is not one of {', '.join(names)}")
-        return names[self.record[column]]
+        return names[one_of(self.path, self.record, column, names)]
 
     def wrong(self, column: str, message: str) -> Exception:
-        return table_error(self.path, int(self.record[LINE]), column, message)
+        return row_error(self.path, self.record, column, message)
 
 
 def stored_bytes(precision: str) -> tuple[float, float]:
@@ -276,24 +272,17 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     if again == 1:
         touched["C"] = c
     warm = frozenset(name for name, moved in touched.items() if moved < device.kept_bytes)
-    sizes = {"m": m, "n": n, "k": k}
-    if batch > 1:
-        made = _work("matmul_batched", row.precision, {**sizes, "batch": batch})
-    else:
-        made = _work("matmul", row.precision, sizes)
+    batches = {"batch": batch} if batch > 1 else {}
+    made = _work("matmul_batched" if batches else "matmul", row.precision, {"m": m, "n": n, "k": k, **batches})
     product = KernelPiece(made, Conditions(warm, {"C": output}))
-    if row.record["impl"].startswith(QUANTIZES):
-        turns = (
-            m * ROW_SECONDS.get(row.machine, ROW_SECONDS_OF_OTHERS) if row.record["impl"].startswith(ONE_SCALE) else 0.0
-        )
-        found = Conditions(frozenset("X") if touched["A"] + 2 * m * k < device.kept_bytes else frozenset())
-        return [KernelPiece(_quantize(m, k, row.precision), found, turns_seconds=turns), product]
-    return [product]
-
-
-def _quantize(rows: int, columns: int, to: str) -> Kernel:
+    if not row.record["impl"].startswith(QUANTIZES):
+        return [product]
+    shared = row.record["impl"].startswith(ONE_SCALE)
+    turns = m * ROW_SECONDS.get(row.machine, ROW_SECONDS_OF_OTHERS) if shared else 0.0
+    found = Conditions(frozenset("X") if touched["A"] + 2 * m * k < device.kept_bytes else frozenset())
     run = OperatorRun("quantize", "bf16", ParallelSchedule())
-    return OperatorKernel(quantize.apply([(rows, columns)], {"to": to}), run, Setting(math=False))
+    rounded = OperatorKernel(quantize.apply([(m, k)], {"to": row.precision}), run, Setting(math=False))
+    return [KernelPiece(rounded, found, turns_seconds=turns), product]
 
 
 def _ladder(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
@@ -413,12 +402,8 @@ def _elementwise(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     return [KernelPiece(_work("pointwise", row.precision, _matrix(row), stages=(stage,)))]
 
 
-def _softmax(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    return [KernelPiece(_work("softmax", row.precision, _matrix(row)))]
-
-
-def _layernorm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    return [KernelPiece(_work("layernorm", row.precision, _matrix(row)))]
+def _rows(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
+    return [KernelPiece(_work(row.record["op"], row.precision, _matrix(row)))]
 
 
 def _matrix(row: MeasuredKernel) -> dict[str, int]:
@@ -435,7 +420,7 @@ PIECES: dict[str, Callable[[Device, MeasuredKernel], list[KernelPiece]]] = {
     "attn_std_unfused": _unfused,
     "add": _elementwise,
     "gelu": _elementwise,
-    "softmax": _softmax,
-    "layernorm": _layernorm,
+    "softmax": _rows,
+    "layernorm": _rows,
     "sgemm_ladder": _ladder,
 }

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -28,23 +29,9 @@ from hwsim.systems.communicate import Network
 from hwsim.systems.parallel import make_layout
 from hwsim.systems.shards import run_layout
 from hwsim.systems.spec import load_system
-from hwsim.validation.report import (
-    LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
-    Record,
-    integer,
-    number,
-    read_table,
-    relative_error,
-    report,
-    sample,
-    shipped,
-    table_error,
-    tables,
-)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
 from hwsim.validation.residual import FIT, Residual, purpose_of, unfitted_half
+from hwsim.validation.table import Record, integer, number, read_table, row_error, sample, shipped, tables
 
 TRAINING = "gpu_model_training"
 WHAT = "seconds of whole models, against PyTorch on real GPUs and a serving engine"
@@ -124,7 +111,7 @@ def _compared(record: Record, group: str, name: str, found: float, measured: flo
     detail = f"{found:.4g} ms simulated, {measured:.4g} ms measured"
     half = purpose_of if family == TRAINING else unfitted_half
     residual = Residual(family, record["machine"], found * 1e-3, measured * 1e-3, half("model", name))
-    return ComparisonRow(name, group, relative_error(found, measured), detail, residual)
+    return ComparisonRow.of(name, group, found, measured, detail, residual)
 
 
 def _name(record: Record) -> str:
@@ -163,15 +150,12 @@ def _seconds_of_several(
     path: Path, record: Record, model: ModelWorkload, parameters: Mapping[str, object], variant: re.Match[str]
 ) -> float:
     """The same on several devices, as `hwsim model bert_large 4xa100_40 dp=4 phase=train` runs it."""
-    numbers = {"tp": 1, "micro": int(variant["micro"] or 1)}
-    numbers[variant["axis"]] = int(variant["devices"])
-    try:
+    numbers = {"tp": 1, "micro": int(variant["micro"] or 1), variant["axis"]: int(variant["devices"])}
+    with _blaming(path, record):
         system = load_system(f"{variant['devices']}x{record['machine']}")
         asked = with_parameters(model, parameters)
         assert isinstance(asked, ModelWorkload)
         return run_layout(asked, system, make_layout(system, numbers), Network(system)).seconds
-    except HwsimError as error:
-        raise table_error(path, int(record[LINE]), "", str(error)) from error
 
 
 def served_seconds(path: Path, record: Record) -> float:
@@ -184,12 +168,19 @@ def served_seconds(path: Path, record: Record) -> float:
 
 
 def _seconds(path: Path, record: Record, model: ModelWorkload, parameters: Mapping[str, object]) -> float:
-    try:
+    with _blaming(path, record):
         asked = with_parameters(model, parameters)
         assert isinstance(asked, ModelWorkload)
         return run(_machine(record["machine"]), asked, math=False).time_s
+
+
+@contextmanager
+def _blaming(path: Path, record: Record) -> Iterator[None]:
+    """What cannot be simulated is a mistake of the row."""
+    try:
+        yield
     except HwsimError as error:
-        raise table_error(path, int(record[LINE]), "", str(error)) from error
+        raise row_error(path, record, "", str(error)) from error
 
 
 @cache
@@ -212,11 +203,8 @@ def _model(path: Path, name: str, train: bool) -> ModelWorkload:
 
 
 def _bars(errors: dict[str, list[float]]) -> list[Bar]:
-    return [
-        Bar(f"{NAMES[mode]}, mean error", f"<= {limit:.0%}", f"{mean(errors[mode]):.1%}", mean(errors[mode]) <= limit)
-        for mode, limit in BARS.items()
-        if errors.get(mode)
-    ]
+    found = {mode: mean(errors[mode]) for mode in BARS if errors.get(mode)}
+    return [Bar.at_most(f"{NAMES[mode]}, mean error", BARS[mode], error) for mode, error in found.items()]
 
 
 def _notes(errors: dict[str, list[float]], others: dict[tuple[str, str], list[float]]) -> list[str]:

@@ -2,28 +2,20 @@
 
 Measurements that a model is judged on are never shown row by row: who has looked at them can fit to them. What is
 furthest off is shown by family, machine and size; single rows of exact comparisons, and of a table of the user's own.
-
-Tables of reference data are read with the line of every row, and checked for the columns needed.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import random
-import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib import import_module, resources
-from math import isfinite
+from importlib import import_module
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from hwsim.errors import InputError, Problem, SpecError
-from hwsim.files import note_input
+from hwsim.errors import InputError
 from hwsim.sweep.executor import in_parallel
 from hwsim.units import seconds
 from hwsim.validation.residual import FIT, Residual
@@ -48,6 +40,13 @@ class ComparisonRow:
     def matched(self) -> bool:
         return self.error == 0.0
 
+    @classmethod
+    def of(
+        cls, name: str, group: str, found: float, expected: float, detail: str = "", residual: Residual | None = None
+    ) -> ComparisonRow:
+        """A row from the number that was found and the one that was expected."""
+        return cls(name, group, relative_error(found, expected), detail, residual)
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -57,6 +56,16 @@ class Bar:
     limit: str
     value: str
     met: bool
+
+    @classmethod
+    def at_most(cls, name: str, limit: float, error: float) -> Bar:
+        """An error that may not be larger than a limit."""
+        return cls(name, f"<= {limit:.0%}", f"{error:.1%}", error <= limit)
+
+    @classmethod
+    def every(cls, name: str, met: int, rows: int) -> Bar:
+        """Something that has to hold for all rows."""
+        return cls(name, f"{rows} rows", f"{met} rows", met == rows)
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,21 @@ def report(
 Progress = Iterator[ComparisonRow | int | Report]
 """The number of rows to come, then each row as it is done, then the report."""
 
+_Case = TypeVar("_Case")
+
+
+def each_row(
+    cases: Collection[_Case], compare: Callable[[_Case], ComparisonRow]
+) -> Generator[ComparisonRow | int | Report, None, list[ComparisonRow]]:
+    """One case after the other: says how many there are, then each row as it is done, and gives all of them."""
+    yield len(cases)
+    rows = []
+    for case in cases:
+        rows.append(compare(case))
+        yield rows[-1]
+    return rows
+
+
 FAMILIES = {
     "cache": "exact hits, misses and write-backs against an independent cache simulator",
     "dram": "reads of main memory in patterns against Ramulator",
@@ -222,100 +246,3 @@ def start(family: str, data: Path | None, count: int | None, seed: int) -> Progr
         raise InputError(f"there is no family {family!r} to validate; known: {', '.join(FAMILIES)}")
     validate = import_module(f"hwsim.validation.{family}").validate
     return cast(Callable[[Path | None, int | None, int], Progress], validate)(data, count, seed)
-
-
-# CSV tables of reference data -----------------------------------------------------------------------------------------
-
-Record = dict[str, str]
-
-LINE = "__line__"
-"""The line of a record in its file, beside its columns."""
-
-
-def shipped(name: str) -> Path:
-    """A data file that comes with the package."""
-    return Path(str(resources.files("hwsim.validation") / "data" / name))
-
-
-def tables(data: Path | None, own: str, pools: Sequence[str]) -> list[Path]:
-    """What to compare with: the shipped table, one of the user's, or those of a family's pools that a folder has."""
-    if data is None:
-        return [shipped(own)]
-    if not data.is_dir():
-        return [data]
-    return [data / pool for pool in pools if (data / pool).is_file()] or [shipped(own)]
-
-
-def table_error(path: Path, line: int, column: str, message: str) -> SpecError:
-    return SpecError((Problem(str(path), line, column, message),))
-
-
-def read_table(path: Path, columns: Iterable[str]) -> list[Record]:
-    """All records of a CSV file (also gzipped) that has at least the given columns."""
-    lines_read = 0
-    records = []
-    try:
-        with _open(path) as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in columns if name not in (reader.fieldnames or [])]
-            if missing:
-                needed = ", ".join(columns)
-                raise table_error(path, 1, "", f"the column {missing[0]!r} is missing; needed: {needed}")
-            for record in reader:
-                lines_read = reader.line_num
-                if None in record or None in record.values():
-                    raise table_error(path, lines_read, "", "this row has not as many fields as the header")
-                records.append({**record, LINE: str(lines_read)})
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
-        raise table_error(path, lines_read, "", f"cannot be read as a CSV table: {error}") from error
-    if not records:
-        raise table_error(path, 1, "", "the table has no rows")
-    return records
-
-
-def sample(records: list[Record], key: Callable[[Record], object], count: int | None, seed: int) -> list[Record]:
-    """At most `count` records of each group, drawn with a seed, in file order; all without a count."""
-    if count is None:
-        return records
-    groups: defaultdict[object, list[int]] = defaultdict(list)
-    for number, record in enumerate(records):
-        groups[key(record)].append(number)
-    generator = random.Random(seed)
-    kept = [
-        n for name in sorted(groups, key=str) for n in generator.sample(groups[name], min(count, len(groups[name])))
-    ]
-    return [records[number] for number in sorted(kept)]
-
-
-def integer(path: Path, record: Record, column: str) -> int:
-    """A whole number of a record, or an error with its line and column."""
-    try:
-        return int(record[column])
-    except ValueError:
-        message = f"{record[column]!r} is not a whole number"
-        raise table_error(path, int(record[LINE]), column, message) from None
-
-
-def number(path: Path, record: Record, column: str) -> float:
-    """A finite number of a record, or an error with its line and column."""
-    try:
-        value = float(record[column])
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value):
-        raise table_error(path, int(record[LINE]), column, f"{record[column]!r} is not a number")
-    return value
-
-
-def columns_of(path: Path) -> tuple[str, ...]:
-    """The header of a CSV file."""
-    read_table(path, ())
-    with _open(path) as file:
-        return tuple(csv.DictReader(file).fieldnames or ())
-
-
-def _open(path: Path):  # type: ignore[no-untyped-def]
-    note_input(path)
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")

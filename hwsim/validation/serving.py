@@ -18,22 +18,20 @@ from hwsim.errors import CapacityError
 from hwsim.systems.bars import FIRST_TOKEN, OUTPUT_TOKEN
 from hwsim.systems.scheduler import Stream, closed_loop
 from hwsim.systems.serve_model import Service, make_service
-from hwsim.validation.report import (
+from hwsim.validation.report import Bar, ComparisonRow, Progress, report
+from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
+from hwsim.validation.table import (
     LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
     Record,
     integer,
     number,
+    one_of,
     read_table,
-    relative_error,
-    report,
+    row_error,
     sample,
     table_error,
     tables,
 )
-from hwsim.validation.residual import FIT, Purpose, Residual, purpose_of
 
 WHAT = (
     "time per output token (TPOT) and to the first token (TTFT) of served models against measured ones; rows that "
@@ -75,18 +73,14 @@ FP8_KEYS = (("meta-llama/Llama-3.1-70B", "trtllm"),)
 """Rows whose times only keys and values in fp8 explain: with 16 bits some would not even fit the memory."""
 TPOT_MEDIAN, TPOT_MEAN, TTFT_MEDIAN, EXPERT_MEDIAN = 0.08, 0.12, 0.25, 0.20
 
-REASONS = {
-    (
-        "nvidia/Llama-3.1-8B-Instruct-FP8",
-        "vllm",
-    ): "prompts leave no trace in these times: they are those of decoding alone, as if prompts were found in a cache",
-    ("Qwen/Qwen3-32B", "vllm fp8"): "as above: shorter than a step that decodes so many requests",
-    ("meta-llama/Llama-3.1-70B", "trtllm"): "taken with keys and values in fp8, which the table does not record",
-    (
-        "meta-llama/Llama-3.1-8B-Instruct",
-        "sglang",
-    ): "more users than the server took at a time: first tokens wait for seconds",
-}
+REASONS = (
+    ("nvidia/Llama-3.1-8B-Instruct-FP8", "vllm",
+     "prompts leave no trace in these times: they are those of decoding alone, as if prompts were found in a cache"),
+    ("Qwen/Qwen3-32B", "vllm fp8", "as above: shorter than a step that decodes so many requests"),
+    ("meta-llama/Llama-3.1-70B", "trtllm", "taken with keys and values in fp8, which the table does not record"),
+    ("meta-llama/Llama-3.1-8B-Instruct", "sglang",
+     "more users than the server took at a time: first tokens wait for seconds"),
+)  # fmt: skip
 """Groups that are known to be off, and why."""
 
 
@@ -182,27 +176,18 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
 def _bars(dense: list[tuple[float, float]], experts: list[float]) -> Iterator[Bar]:
     if dense:
         tpot, ttft = [each[0] for each in dense], [each[1] for each in dense]
-        for name, found, limit in (
-            ("dense models: median error of TPOT", median(tpot), TPOT_MEDIAN),
-            ("dense models: mean error of TPOT", mean(tpot), TPOT_MEAN),
-            ("dense models: median error of TTFT", median(ttft), TTFT_MEDIAN),
-        ):
-            yield Bar(name, f"<= {limit:.0%}", f"{found:.1%}", found <= limit)
+        yield Bar.at_most("dense models: median error of TPOT", TPOT_MEDIAN, median(tpot))
+        yield Bar.at_most("dense models: mean error of TPOT", TPOT_MEAN, mean(tpot))
+        yield Bar.at_most("dense models: median error of TTFT", TTFT_MEDIAN, median(ttft))
     if experts:
-        found = median(experts)
-        yield Bar(
-            "mixtures of experts: median error of TPOT",
-            f"<= {EXPERT_MEDIAN:.0%}",
-            f"{found:.1%}",
-            found <= EXPERT_MEDIAN,
-        )
+        yield Bar.at_most("mixtures of experts: median error of TPOT", EXPERT_MEDIAN, median(experts))
 
 
 def _known_reasons(rows: list[ServingRow]) -> list[str]:
     found = {
         f"{row.model} {row.backend}: {reason}": None
         for row in rows
-        for (model, backend), reason in REASONS.items()
+        for model, backend, reason in REASONS
         if row.model == model and f"{row.backend} {row.precision}".startswith(backend)
     }
     return list(found)
@@ -225,20 +210,18 @@ def compare(services: dict[tuple[object, ...], Service], row: ServingRow) -> Ite
     for what, found, measured in (("TPOT", result.tpot.mean, row.tpot), ("TTFT", result.ttft.mean, row.ttft)):
         words = f"{found * 1e3:.1f} ms simulated, {measured * 1e3:.1f} measured"
         residual = Residual(FAMILIES[what], row.machine, found, measured, row.purpose)
-        yield ComparisonRow(name, f"{what} {row.group}", relative_error(found, measured), words, residual)
+        yield ComparisonRow.of(name, f"{what} {row.group}", found, measured, words, residual)
 
 
 def _measured(path: Path, record: Record) -> ServingRow | None:
     """A row of a model and a machine that are here, in a layout that is modelled; None for others."""
     if record["model"] not in MODELS or record["machine"] not in MACHINES:
         return None
-    line = int(record[LINE])
-    if record["backend"] not in ("vllm", "trtllm", "sglang"):
-        raise table_error(path, line, "backend", f"'{record['backend']}' is not one of vllm, trtllm, sglang")
+    one_of(path, record, "backend", ("vllm", "trtllm", "sglang"))
     prompt, output, users, tp = (integer(path, record, name) for name in ("isl", "osl", "batch_size", "tp"))
     ttft, tpot = (number(path, record, name) for name in ("ttft_ms", "tpot_ms"))
     if min(prompt, users, tp) < 1 or output < 2 or ttft <= 0 or tpot <= 0:
-        raise table_error(path, line, "", "isl, batch_size and tp are at least 1, osl at least 2, times more than 0")
+        raise row_error(path, record, "", "isl, batch_size and tp are at least 1, osl at least 2, times more than 0")
     alone = record["dp"] in ("", "1", "1.0")
     if not alone or tp > 8 or record["moe_ep"] not in ("", "0", "1"):
         return None

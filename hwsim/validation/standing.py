@@ -16,8 +16,9 @@ from statistics import mean, median
 
 from hwsim.results.bar_table import BarTable
 from hwsim.units import seconds
-from hwsim.validation.report import ComparisonRow, Report, shipped
+from hwsim.validation.report import ComparisonRow, Report
 from hwsim.validation.residual import FIT, Coverage, Residual, coverage_of, judges
+from hwsim.validation.table import shipped
 
 LOWEST, HIGHEST = 0.75, 0.85
 """What the coverage of bars for 80 % has to lie between."""

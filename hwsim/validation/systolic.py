@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
@@ -24,20 +24,8 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.model import SystolicArray
 from hwsim.targets.systolic.spec import Dataflow
 from hwsim.targets.systolic.why import array_use
-from hwsim.validation.report import (
-    LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
-    Record,
-    integer,
-    read_table,
-    relative_error,
-    report,
-    sample,
-    table_error,
-    tables,
-)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, relative_error, report
+from hwsim.validation.table import LINE, Record, integer, number, one_of, read_table, row_error, sample, tables
 
 WHAT = "cycles, scratchpad reads and writes and mapping efficiency of folds, against SCALE-Sim 3.0.0"
 
@@ -82,8 +70,8 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     matched = sum(row.matched for row in rows)
     kept = sum(other.within for other in beside)
     bars = [
-        Bar("cycles, reads, writes, mapping", f"{len(rows)} rows", f"{matched} rows", matched == len(rows)),
-        Bar("traffic and time within their bounds", f"{len(rows)} rows", f"{kept} rows", kept == len(rows)),
+        Bar.every("cycles, reads, writes, mapping", matched, len(rows)),
+        Bar.every("traffic and time within their bounds", kept, len(rows)),
     ]
     yield report("systolic", WHAT, rows, bars, _notes(beside))
 
@@ -99,7 +87,7 @@ def _compare(path: Path, record: Record) -> tuple[ComparisonRow, Beside]:
         "ofmap writes": float(found.output_writes),
         "mapping efficiency": float(100 * found.mapping_efficiency),
     }
-    errors = {name: relative_error(ours[name], number) for name, number in expected.items()}
+    errors = {name: relative_error(ours[name], theirs) for name, theirs in expected.items()}
     errors["mapping efficiency"] *= errors["mapping efficiency"] > CLOSE
     off = max(errors, key=lambda name: errors[name])
     detail = f"{off}: {ours[off]:g} here, {expected[off]:g} there" if errors[off] else ""
@@ -117,16 +105,13 @@ def _expected(path: Path, record: Record, array: SystolicArray, shape: GemmShape
         "ifmap reads": inputs,
         "filter reads": weights,
         "ofmap writes": outputs,
-        "mapping efficiency": _number(path, record, "mapping_eff_pct"),
+        "mapping efficiency": number(path, record, "mapping_eff_pct"),
     }
 
 
 def _array(path: Path, record: Record) -> SystolicArray:
-    if record["dataflow"] not in get_args(Dataflow):
-        message = f"{record['dataflow']!r} is not one of {', '.join(get_args(Dataflow))}"
-        raise table_error(path, int(record[LINE]), "dataflow", message)
-    rows, columns = _positive(path, record, "rows"), _positive(path, record, "cols")
-    return SystolicArray(rows, columns, cast(Dataflow, record["dataflow"]), "serial")
+    dataflow = cast(Dataflow, one_of(path, record, "dataflow", get_args(Dataflow)))
+    return SystolicArray(_positive(path, record, "rows"), _positive(path, record, "cols"), dataflow, "serial")
 
 
 def _shape(path: Path, record: Record) -> GemmShape:
@@ -134,18 +119,10 @@ def _shape(path: Path, record: Record) -> GemmShape:
 
 
 def _positive(path: Path, record: Record, column: str) -> int:
-    number = integer(path, record, column)
-    if number < 1:
-        raise table_error(path, int(record[LINE]), column, f"{number} must be at least 1")
-    return number
-
-
-def _number(path: Path, record: Record, column: str) -> float:
-    try:
-        return float(record[column])
-    except ValueError:
-        message = f"{record[column]!r} is not a number"
-        raise table_error(path, int(record[LINE]), column, message) from None
+    found = integer(path, record, column)
+    if found < 1:
+        raise row_error(path, record, column, f"{found} must be at least 1")
+    return found
 
 
 # DRAM and stalls ----------------------------------------------------------------------------------------------------
@@ -193,7 +170,7 @@ def compulsory_bytes(kernel: Kernel) -> int:
 
 
 def _settings(path: Path, record: Record, limited: bool) -> tuple[str, ...]:
-    rates = [_number(path, record, f"bw_{name}") for name in ("ifmap", "filter", "ofmap")]
+    rates = [number(path, record, f"bw_{name}") for name in ("ifmap", "filter", "ofmap")]
     sizes = [_positive(path, record, name) for name in _BUFFERS]
     return (
         f"array.rows={record['rows']}",
@@ -211,8 +188,7 @@ def _machine(settings: tuple[str, ...]) -> MachineSpec:
 
 def _kernel(path: Path, record: Record) -> Kernel:
     """A product, or a convolution whose windows overlap."""
-    kind: Literal["conv", "gemm"] = "conv" if record["kind"] == "conv" else "gemm"
-    if kind == "gemm":
+    if record["kind"] != "conv":
         formula = "C[i,j] += A[i,k] * B[k,j]"
         sizes = {index: _positive(path, record, name) for index, name in (("i", "M"), ("j", "N"), ("k", "K"))}
     else:
@@ -230,8 +206,8 @@ def _kernel(path: Path, record: Record) -> Kernel:
 def _notes(rows: list[Beside]) -> list[str]:
     """Ratios, ours over theirs."""
     notes = []
-    for number, name in enumerate(("ifmap reads", "filter reads", "ofmap writes")):
-        ratios = sorted(row.ours[number] / row.theirs[number] for row in rows if row.theirs[number])
+    for operand, name in enumerate(("ifmap reads", "filter reads", "ofmap writes")):
+        ratios = sorted(row.ours[operand] / row.theirs[operand] for row in rows if row.theirs[operand])
         if ratios:
             notes.append(
                 f"beside: DRAM {name}, hwsim / SCALE-Sim: median {median(ratios):.2f}, "

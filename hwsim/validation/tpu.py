@@ -28,21 +28,9 @@ from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.model import build_chip
 from hwsim.targets.systolic.why import array_use
 from hwsim.trace.nest import Instructions
-from hwsim.validation.report import (
-    LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
-    Record,
-    integer,
-    read_table,
-    relative_error,
-    report,
-    sample,
-    table_error,
-    tables,
-)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, report
 from hwsim.validation.residual import FIRST, Residual
+from hwsim.validation.table import Record, integer, read_table, row_error, sample, tables
 
 WHAT = "TOPS of stacks of layers on tpu_v1, against measurements published at ISCA 2017"
 
@@ -93,15 +81,15 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     for app in apps:
         outcome = simulate(app.machine(), app.kernel())
         tops = speed(outcome) / 1e12
-        error = relative_error(tops, app.tops)
         share = _share(outcome, "weights")
         words = f"{tops:.1f} TOPS simulated, {app.tops} measured; weight stalls {share:.0%}, {app.stall:.0%} measured"
         seconds = outcome.elapsed_fs / FEMTOSECONDS
         residual = Residual("array_products", machine.name, seconds, seconds * tops / app.tops, FIRST)
-        rows.append(ComparisonRow(app.name, "claimed" if app.claimed else "not claimed", error, words, residual))
+        group = "claimed" if app.claimed else "not claimed"
+        rows.append(ComparisonRow.of(app.name, group, tops, app.tops, words, residual))
         yield rows[-1]
         limit = TOPS_BAR if app.claimed else TOPS_AIM
-        bars.append(Bar(f"{app.name} TOPS", f"{app.tops} ± {limit:.0%}", f"{tops:.1f}", error <= limit))
+        bars.append(Bar(f"{app.name} TOPS", f"{app.tops} ± {limit:.0%}", f"{tops:.1f}", rows[-1].error <= limit))
         off = abs(share - app.stall) <= STALL_AIM
         bars.append(Bar(f"{app.name}: weight stalls", f"{app.stall:.0%} ± 10 points", f"{share:.0%}", off))
         largest = max(_shares(outcome), key=lambda name: _share(outcome, name))
@@ -228,9 +216,9 @@ def _app(path: Path, record: Record) -> App:
             float(record[name]) for name in ("weights_m", "tops", "stall_pct", "active_pct", "useful_pct")
         )
     except ValueError as error:
-        raise table_error(path, int(record[LINE]), "", f"not a number: {error}") from None
+        raise row_error(path, record, "", f"not a number: {error}") from None
     if layers < 1 or batch < 1 or min(weights, tops, active, useful) <= 0:
-        raise table_error(path, int(record[LINE]), "", "counts, weights_m, tops and shares must be more than 0")
+        raise row_error(path, record, "", "counts, weights_m, tops and shares must be more than 0")
     filled = min(1.0, useful / active)
     if record["side"]:
         side = integer(path, record, "side")

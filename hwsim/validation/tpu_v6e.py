@@ -6,26 +6,14 @@ apart at neighbouring numbers of tokens. So the bars are on medians.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from hwsim.api import run_all
-from hwsim.validation.report import (
-    LINE,
-    Bar,
-    ComparisonRow,
-    Progress,
-    Record,
-    integer,
-    number,
-    read_table,
-    relative_error,
-    report,
-    sample,
-    table_error,
-    tables,
-)
+from hwsim.validation.report import Bar, ComparisonRow, Progress, each_row, report
 from hwsim.validation.residual import Residual, is_held_out, purpose_of
+from hwsim.validation.table import Record, integer, number, read_table, row_error, sample, tables
 
 WHAT = "time of the layers of Llama-3.1-8B on tpu_v6e, against measured ones"
 
@@ -43,18 +31,19 @@ def validate(data: Path | None = None, count: int | None = None, seed: int = 0) 
     (path,) = tables(data, "tpu_v6e.csv", ())
     held_out = [record for record in read_table(path, _COLUMNS) if is_held_out(MACHINE, record["op"], *_sizes(record))]
     records = sample(held_out, lambda record: record["layer"], count, seed)
-    yield len(records)
-    rows: list[ComparisonRow] = []
-    for record in records:
-        measured, simulated = number(path, record, "latency_us"), _simulated(path, record)
-        words = f"{simulated:.4g} µs simulated, {measured:.4g} measured"
-        name = f"{record['layer']} {_shape(record)}"
-        purpose = purpose_of(MACHINE, record["op"], *_sizes(record))
-        residual = Residual(f"array_{record['op']}s", MACHINE, simulated * 1e-6, measured * 1e-6, purpose)
-        group = f"{record['op']}: {record['layer']}"
-        rows.append(ComparisonRow(name, group, relative_error(simulated, measured), words, residual))
-        yield rows[-1]
-    yield report("tpu_v6e", WHAT, rows, [_bar(op, limit, rows) for op, limit in BARS.items() if _errors(op, rows)])
+    rows = yield from each_row(records, partial(_compared, path))
+    found = {op: [row.error for row in rows if row.group.startswith(f"{op}:")] for op in BARS}
+    bars = [Bar.at_most(f"median error of {op}s", BARS[op], median(errors)) for op, errors in found.items() if errors]
+    yield report("tpu_v6e", WHAT, rows, bars)
+
+
+def _compared(path: Path, record: Record) -> ComparisonRow:
+    measured, simulated = number(path, record, "latency_us"), _simulated(path, record)
+    words = f"{simulated:.4g} µs simulated, {measured:.4g} measured"
+    name = " ".join([record["layer"], *(f"{size}={record[size]}" for size in _SIZES if record[size])])
+    purpose = purpose_of(MACHINE, record["op"], *_sizes(record))
+    residual = Residual(f"array_{record['op']}s", MACHINE, simulated * 1e-6, measured * 1e-6, purpose)
+    return ComparisonRow.of(name, f"{record['op']}: {record['layer']}", simulated, measured, words, residual)
 
 
 def _simulated(path: Path, record: Record) -> float:
@@ -68,24 +57,11 @@ def _simulated(path: Path, record: Record) -> float:
         keys, causal = integer(path, record, "keys"), record["queries"] != "1"
         parameters = {"n": keys, "d": HEAD, "heads": HEADS, "kv_heads": KV_HEADS, "causal": causal}
     else:
-        raise table_error(path, int(record[LINE]), "op", f"{record['op']!r} is not one of product, attention")
+        raise row_error(path, record, "op", f"{record['op']!r} is not one of product, attention")
     parameters |= {"precision": "bf16", **{name: integer(path, record, name) for name in names}}
     return run_all(MACHINE, workload, math=False, parameters=parameters).result.time_s * 1e6
-
-
-def _shape(record: Record) -> str:
-    return " ".join(f"{name}={record[name]}" for name in _SIZES if record[name])
 
 
 def _sizes(record: Record) -> list[str]:
     """What decides whether a row is one to fit on."""
     return [record[name] for name in _SIZES if record[name]]
-
-
-def _errors(op: str, rows: list[ComparisonRow]) -> list[float]:
-    return [row.error for row in rows if row.group.startswith(f"{op}:")]
-
-
-def _bar(op: str, limit: float, rows: list[ComparisonRow]) -> Bar:
-    found = median(_errors(op, rows))
-    return Bar(f"median error of {op}s", f"<= {limit:.0%}", f"{found:.1%}", found <= limit)

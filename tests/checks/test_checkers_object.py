@@ -18,7 +18,8 @@ from hwsim.spec.machine import CacheSpec
 from hwsim.trace.nest import Access, Nest
 from hwsim.validation import cache as cache_family
 from hwsim.validation.cache import KERNELS, Sizes, validate
-from hwsim.validation.report import Report, shipped
+from hwsim.validation.report import Report
+from hwsim.validation.table import shipped
 from tests.property import test_acceleration, test_conservation, test_walk_against_oracle
 
 

@@ -183,7 +183,7 @@ def test_validate_has_the_families() -> None:
 
 
 def test_a_bad_table_is_told_with_line_and_column(tmp_path: Path) -> None:
-    from hwsim.validation.report import shipped
+    from hwsim.validation.table import shipped
 
     lines = shipped("systolic.csv").read_text(encoding="utf-8").splitlines()
     table = tmp_path / "mine.csv"

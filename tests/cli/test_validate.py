@@ -13,7 +13,7 @@ import pytest
 from command_line import hwsim
 
 from hwsim.validation import report
-from hwsim.validation.report import shipped
+from hwsim.validation.table import shipped
 
 Rows = list[dict[str, str]]
 

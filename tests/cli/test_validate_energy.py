@@ -12,7 +12,7 @@ from command_line import hwsim
 
 from hwsim.catalog import load_machine
 from hwsim.validation.energy import FITTED, PublishedSpec, fit, published, read_layers, recount
-from hwsim.validation.report import shipped
+from hwsim.validation.table import shipped
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import hwsim
 
-from hwsim.validation.report import shipped
+from hwsim.validation.table import shipped
 
 Table = Callable[..., Path]
 

@@ -18,7 +18,7 @@ from hwsim.targets.gpu.model import GpuModel
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu import covered
 from hwsim.validation.gpu_workload import COLUMNS, PIECES, KernelPiece, MeasuredKernel, pieces_of, play_piece
-from hwsim.validation.report import read_table, shipped
+from hwsim.validation.table import read_table, shipped
 
 EACH = 3
 """Rows of each family that are run."""

@@ -6,7 +6,8 @@ import pytest
 
 from hwsim.api import run_all
 from hwsim.validation.gemmini import nest_choices, validate
-from hwsim.validation.report import Report, read_table, shipped
+from hwsim.validation.report import Report
+from hwsim.validation.table import read_table, shipped
 
 
 def test_a_nest_is_read_level_by_level() -> None:

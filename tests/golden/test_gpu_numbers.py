@@ -26,7 +26,8 @@ from hwsim.validation.gpu import (
     validate,
 )
 from hwsim.validation.gpu_workload import COLUMNS, LADDER, MeasuredKernel
-from hwsim.validation.report import Report, read_table, relative_error, shipped
+from hwsim.validation.report import Report, relative_error
+from hwsim.validation.table import read_table, shipped
 
 
 def held_out(path: Path) -> list[MeasuredKernel]:

@@ -13,7 +13,8 @@ import pytest
 from hwsim.api import simulate
 from hwsim.catalog import load_machine
 from hwsim.targets.systolic.model import build_chip
-from hwsim.validation.report import Report, read_table, shipped, start
+from hwsim.validation.report import Report, start
+from hwsim.validation.table import read_table, shipped
 from hwsim.validation.tpu import convolution, speed, stack
 
 

@@ -18,7 +18,7 @@ from hwsim.models.run import model_timeline, run_phases
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
 from hwsim.results.plot.timeline import assign_lanes
-from hwsim.validation.report import shipped
+from hwsim.validation.table import shipped
 
 
 def small(**changes: object) -> ModelWorkload:

@@ -9,7 +9,7 @@ from hwsim.program.contraction import ConvShape
 from hwsim.targets.grid.mapping import RowStationary, problems
 from hwsim.targets.grid.model import PeGrid
 from hwsim.validation.energy import SHAPE
-from hwsim.validation.report import read_table, shipped
+from hwsim.validation.table import read_table, shipped
 
 MIB = 1 << 20
 

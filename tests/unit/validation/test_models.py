@@ -12,8 +12,9 @@ from hwsim.models.load import load_model
 from hwsim.models.run import run
 from hwsim.spec.variant import with_parameters
 from hwsim.validation.models import COLUMNS, _machine, pytorch_seconds, served_seconds, validate
-from hwsim.validation.report import Report, read_table, shipped
+from hwsim.validation.report import Report
 from hwsim.validation.serving import BURST, ServingRow
+from hwsim.validation.table import read_table, shipped
 from hwsim.validation.tpu import _app
 
 HEAD = "machine,model,mode,seq,batch,variant,e2e_ms,pred_roofline_ms,pred_neusight_ms\n"
