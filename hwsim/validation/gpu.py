@@ -16,7 +16,6 @@ from hwsim.catalog import load_machine, machine_names
 from hwsim.errors import InputError, SpecError
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu_workload import (
-    BACKWARD,
     COLUMNS,
     CONV_TIMED,
     CONV_US,
@@ -145,8 +144,7 @@ def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) 
         return max(queued, played.seconds * 1e6 + QUEUED_GAP_US) * 1e-6
     following = target.device.launch_seconds("following")
     whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * following
-    scale = BACKWARD[row.record["op"]] if row.record["pass"] == "fwd_bwd" else 1.0
-    return scale * whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * following
+    return whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * following
 
 
 def family_error(by_machine: Mapping[str, list[float]]) -> float:

@@ -64,9 +64,13 @@ FLASH_FLOOR_US = 300.0
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 1000.0
 """Products with a scale for each block of 128 numbers take the serving framework 160 to 330 us whatever their size, on
 GB200 up to 680 us and on L40S up to 870."""
-BACKWARD = {"attn_flash": 3.5, "attn_std_unfused": 3.0}
-"""Forward and backward of attention over forward alone: seven matrix products against two, where a fused kernel makes
-scores again; six against two, and eleven passes over the scores against four, where they are kept."""
+FIRST_BACKWARD = 3.5
+"""Forward and backward of FlashAttention-1 over forward alone, seven products against two: its warps share keys and
+exchange all sums through shared memory, which hides the softmax."""
+MASK_OPERATIONS, GRADIENT_OPERATIONS = 43.0, 72.0
+"""Instructions of a lane for each score that a mask is added to, number by number: the mask is stretched over batch and
+heads, so that no kernel takes vectors (as many as QUANTIZE_OPERATIONS, which is such a kernel too). And for each score
+whose gradient a softmax finds: twice as many as forward, for two numbers that are unpacked (fitted on A100)."""
 SERVING_LAUNCHES = {
     "vllm_flash_attn_fa3": 2, "vllm_flash_attn_fa4": 2, "vllm_flashinfer_trtllmprefill": 3,
     "vllm_flashinfer_trtllmdecode": 3, "FlashInferCuteDslNvFp4LinearKernel": 2, "FlashInferCutlassNvFp4LinearKernel": 2,
@@ -223,6 +227,8 @@ class KernelPiece:
     """What it takes whatever it moves."""
     turns_seconds: float = 0.0
     """What its blocks take in addition where they do something one after the other."""
+    repeat: float = 1.0
+    """How often it runs."""
     instead: KernelPiece | None = None
     """Another way to the same, where the library tried all and kept the quickest."""
 
@@ -243,7 +249,7 @@ def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
         crew = target.crew(target.prepare(piece.work, math=False), piece.work, conditions=piece.conditions)
     outcome = play(crew)
     starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
-    seconds = max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds) + piece.turns_seconds
+    seconds = piece.repeat * max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds) + piece.turns_seconds
     found = PlayedKernel(seconds, sum(each.cost.launches for each in crew.launches))
     if piece.instead is None:
         return found
@@ -334,7 +340,16 @@ def _attention(row: MeasuredKernel, variant: str) -> WorkloadSpec:
 
 
 def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
-    return [KernelPiece(_attention(row, "fused"), Conditions(attention=row.named("impl", FLASH_KERNELS)))]
+    """Backward, kernels before and after that of the gradients: products of results and their gradients, room for sums
+    of the queries' gradients in 32 bits, and these in 16."""
+    z, kernel = _attention_shape(row), row.named("impl", FLASH_KERNELS)
+    forward = KernelPiece(_attention(row, "fused"), Conditions(attention=kernel))
+    if row.record["pass"] != "fwd_bwd":
+        return [forward]
+    gradients = replace(forward, conditions=Conditions(attention=kernel, backward=True))
+    if kernel == "flash1":
+        return [replace(forward, repeat=FIRST_BACKWARD)]
+    return [forward, *[_copy(row, z.batch * z.heads * z.queries, z.d)] * 3, gradients]
 
 
 def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
@@ -371,13 +386,28 @@ def _decode(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     return [_cache(device, row, z.batch, warm), fused, *[_copy(row, z.batch * z.heads, z.d, warm)] * copies]
 
 
+_WITH_SECOND = {"op": "mul", "inputs": ("b",)}
+"""A pass over two matrices that makes a third."""
+
+
 def _unfused(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     """As the authors of FlashAttention wrote it in PyTorch: queries, keys and values brought into heads, and under a
     causal mask a pass that adds it to the scores."""
     z = _attention_shape(row)
-    heads = [_copy(row, z.batch * z.heads * z.queries, z.d), *[_copy(row, z.batch * z.kv_heads * z.keys, z.d)] * 2]
-    forward = [*heads, KernelPiece(_attention(row, "naive"))]
-    return [*forward, _copy(row, z.batch * z.heads * z.queries, z.keys)] if z.causal else forward
+    streams = z.batch * z.heads
+    instruction = streams * z.queries * z.keys / (device.count * device.fma_rate("fp32", "lanes") * device.clock_hz)
+    queries, scores = _copy(row, streams * z.queries, z.d), _copy(row, streams * z.queries, z.keys)
+    heads = [queries, *[_copy(row, z.batch * z.kv_heads * z.keys, z.d)] * 2]
+    pieces = [*heads, KernelPiece(_attention(row, "naive"))]
+    if z.causal:
+        pieces.append(replace(scores, least_seconds=MASK_OPERATIONS * instruction))
+    if row.record["pass"] != "fwd_bwd":
+        return pieces
+    sizes = ((z.queries, z.keys, z.d), (z.queries, z.d, z.keys), (z.keys, z.d, z.queries), (z.keys, z.d, z.queries))
+    products = [_work("matmul_batched", row.precision, {"m": m, "n": n, "k": k, "batch": streams}) for m, n, k in sizes]
+    softmax = _work("pointwise", row.precision, {"m": streams * z.queries, "n": z.keys}, stages=(_WITH_SECOND,))
+    gradient = KernelPiece(softmax, least_seconds=GRADIENT_OPERATIONS * instruction)
+    return [*pieces, queries, *map(KernelPiece, products), gradient, *heads]
 
 
 def _cache(device: Device, row: MeasuredKernel, tokens: int, warm: bool = False) -> KernelPiece:

@@ -70,8 +70,11 @@ def _put(times: list[float], counts: list[int], time: float, count: int) -> None
 
 DECODE = "flash_decode"
 """The library's kernel that splits keys among blocks."""
-VECTOR_OPERATIONS = 4
-"""Operations on the lanes for each score: scale and shift, maximum, sum, conversion."""
+VECTOR_OPERATIONS = {False: 4, True: 6}
+"""Operations on the lanes for each score: scale and shift, maximum, sum, conversion; in a backward pass, which needs no
+maximum and no sum, its gradient and a second conversion as well."""
+PRODUCTS = {False: 2, True: 5}
+"""Matrix products of a step; a backward pass makes the scores again."""
 MOST_LENGTHS = 96
 """Different lengths of blocks that are played one by one."""
 FULL = 0.8
@@ -142,12 +145,17 @@ def join_parts(
 
 
 def fused(
-    device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, warm: bool = False
-) -> KernelCost:
-    """One kernel for all of attention; scores never leave the SM. `warm` keys lie in the L2."""
+    device: Device, shape: AttentionShape, precision: str, spec: AttentionKernelSpec, warm: bool = False,
+    backward: bool = False,
+) -> KernelCost:  # fmt: skip
+    """One kernel for all of attention; scores never leave the SM. `warm` keys lie in the L2.
+
+    In a `backward` pass blocks keep keys and step over queries, in tiles of the same size: as many steps, with five
+    products each.
+    """
     packed = shape.repeat if spec.packs_heads else 1
     tiles = ceil(shape.queries * packed / spec.queries)
-    step = step_cycles(device, spec, shape.d, precision)
+    step = step_cycles(device, spec, shape.d, precision, backward)
     visible = [_visible(shape, spec.queries / packed, tile) for tile in reversed(range(tiles))]
     counts = [ceil(keys / spec.keys) for keys in visible]
     streams = shape.batch * shape.heads // packed
@@ -171,7 +179,7 @@ def fused(
     closed = _closed_bytes(device, shape, precision, tiles, shape.repeat // packed, device.count * spec.resident)
     if warm:
         missed, closed = Missed((0.0,)), own_bytes(shape, precision)
-    return _cost(device, shape, precision, spec, work, missed, closed, parts)
+    return _cost(device, shape, precision, spec, work, missed, closed, parts, PRODUCTS[backward])
 
 
 def all_bytes(shape: AttentionShape, precision: str) -> float:
@@ -198,11 +206,13 @@ def _closed_bytes(device: Device, shape: AttentionShape, precision: str, tiles: 
     return own_bytes(shape, precision) + again * keys
 
 
-def step_cycles(device: Device, kernel: AttentionKernelSpec, head_dim: int, precision: str) -> float:
-    """Cycles of one step of a block alone on its SM: two products, and what of the softmax they do not hide."""
+def step_cycles(
+    device: Device, kernel: AttentionKernelSpec, head_dim: int, precision: str, backward: bool = False
+) -> float:
+    """Cycles of one step of a block alone on its SM: its products, and what of the softmax they do not hide."""
     scores = kernel.queries * kernel.keys
-    products = 2 * scores * head_dim / (device.fma_rate(precision, "tensor") * kernel.math_share)
-    vector = scores * (1 / device.sm.special + VECTOR_OPERATIONS / device.fma_rate("fp32", "lanes"))
+    products = PRODUCTS[backward] * scores * head_dim / (device.fma_rate(precision, "tensor") * kernel.math_share)
+    vector = scores * (1 / device.sm.special + VECTOR_OPERATIONS[backward] / device.fma_rate("fp32", "lanes"))
     return products + kernel.softmax_share * vector + kernel.step_latency
 
 
@@ -311,6 +321,7 @@ def _cost(
     missed: Missed,
     closed_bytes: float,
     parts: int,
+    products: int,
 ) -> KernelCost:
     grids = [_grid(device, shape, precision, kernel, work, missed)]
     cycles = _closed(device, shape, precision, kernel, work, closed_bytes)
@@ -320,19 +331,21 @@ def _cost(
         cycles += more
     closed = ClosedForm(cycles / device.clock_hz, closed_bytes)
     scores = work.steps * work.rows * work.keys
-    return play_attention(device, shape, precision, kernel, tuple(grids), scores, closed, work.blocks, missed.walked)
+    return play_attention(
+        device, shape, precision, kernel, tuple(grids), scores, closed, work.blocks, missed.walked, products
+    )
 
 
 def play_attention(
     device: Device, shape: AttentionShape, precision: str, kernel: AttentionKernelSpec, grids: tuple[BlockGrid, ...],
-    scores: float, closed: ClosedForm, blocks: int, walked: float,
+    scores: float, closed: ClosedForm, blocks: int, walked: float, products: int = 2,
 ) -> KernelCost:  # fmt: skip
     """Kernels that are laid out, played one after the other."""
     cost = play_kernel(
         device,
         f"attention {kernel.name} {precision} {kernel.queries} queries x {kernel.keys} keys",
         grids,
-        Activity(2 * scores * shape.d, "tensor", precision, moved_bytes(grids), scores),
+        Activity(products * scores * shape.d, "tensor", precision, moved_bytes(grids), scores),
         closed,
         blocks,
         kernel.resident,

@@ -80,6 +80,8 @@ class Conditions:
     """The fused attention kernel of the library, by name; its newest one if empty."""
     split_keys: bool = True
     """Whether the keys of decoding may be split among blocks."""
+    backward: bool = False
+    """Whether it is the kernel of the gradients."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +287,9 @@ def attention_launches(task: OperatorLoops, operator: Operator, items: Sequence[
     cost = (
         model.decode(shape, fmt, split=conditions.split_keys, choices=task.choices, warm=conditions.warm >= KEYS)
         if decoding
-        else model.attention(shape, fmt, asked or None, task.choices, conditions.warm >= KEYS)
+        else model.attention(
+            shape, fmt, asked or None, task.choices, conditions.warm >= KEYS, backward=conditions.backward
+        )
     )
     flops, macs = summed(items, {}, Loop.flops), summed(items, {}, Loop.macs)
     name, moved = "decode" if decoding else "attention", _ports(task, operator, loops)

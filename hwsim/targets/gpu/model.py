@@ -57,9 +57,10 @@ MOST_ROUNDS = 64
 """Rounds in which a stream is played."""
 VECTOR_BYTES = 16
 """What tensor-core kernels load at a time, along the channels."""
-SOFTMAX_OPERATIONS = 25.0
-"""Instructions of a lane for each number of a softmax: loads, conversions, bounds, maximum, sum, scale (fitted on fp16
-rows on A100, where they and not the bytes decide)."""
+SOFTMAX_OPERATIONS, NARROW_OPERATIONS, NARROW_VECTORS = 25.0, 11.0, 5.0
+"""Instructions of a lane for each number of a softmax: loads, bounds, maximum, sum, scale; of 16 bits more to unpack,
+convert and pack it, fewer where a block takes its row in vectors. Half are of integers, which have fewer lanes on some
+GPUs (fitted on fp16 rows on A100, alone and in attention, where they and not the bytes decide)."""
 QUANTIZE_OPERATIONS = {True: 43.0, False: 14.0}
 """Instructions of a lane for each number that is rounded to 8 bits or more: a load, its magnitude, the largest so far,
 a product, bounds and a conversion, number by number; and to fewer bits, where kernels take vectors (fitted on the rows
@@ -140,11 +141,13 @@ class GpuModel:
         kernel: str | None = None,
         choices: Choices | None = None,
         warm: bool = False,
+        backward: bool = False,
     ) -> KernelCost:
-        """Fused attention over many queries (prefill), whose keys may lie in the L2 (`warm`)."""
+        """Fused attention over many queries (prefill), whose keys may lie in the L2 (`warm`), or its gradients."""
         names = [each.name for each in self.device.sm.library.attention if each.name != DECODE]
         newest = names[-1] if names else "flash2"
-        return fused(self.device, shape, precision, self._fused(shape, precision, kernel or newest, choices), warm)
+        found = self._fused(shape, precision, kernel or newest, choices)
+        return fused(self.device, shape, precision, found, warm, backward)
 
     def decode(
         self,
@@ -179,16 +182,24 @@ class GpuModel:
         Its threads take 16 bytes at a time, or one number where rows do not begin at multiples of 16 bytes.
         """
         sm, size = self.device.sm, element_bytes(precision)
+        narrow = size < element_bytes(LANE_FORMAT)
         if columns * size <= 8192 and columns <= sm.library.softmax_columns:
-            kernel = RowKernel("softmax", 1, 32, 1, special=1.0, operations=SOFTMAX_OPERATIONS)
+            operations = self._mixed(SOFTMAX_OPERATIONS + narrow * NARROW_OPERATIONS)
+            kernel = RowKernel("softmax", 1, 32, 1, special=1.0, operations=operations)
         else:
             taken = VECTOR_BYTES / size if columns * size % VECTOR_BYTES == 0 else 1
             rounds = ceil(columns / (sm.block_threads * taken))
             kept = sm.library.row_kept
+            operations = self._mixed(SOFTMAX_OPERATIONS + narrow * NARROW_VECTORS)
             kernel = RowKernel(
-                "softmax", 3, sm.block_threads, 3, kept, special=1.0, operations=SOFTMAX_OPERATIONS, rounds=rounds
+                "softmax", 3, sm.block_threads, 3, kept, special=1.0, operations=operations, rounds=rounds
             )
         return rowwise(self.device, rows, columns, precision, kernel)
+
+    def _mixed(self, instructions: float) -> float:
+        """As many multiply-adds, where half of them are of integers."""
+        lanes = self.device.sm.lanes
+        return instructions * (1 + lanes[LANE_FORMAT] / lanes.get("int32", lanes[LANE_FORMAT])) / 2
 
     def layernorm(self, rows: int, columns: int, precision: str) -> KernelCost:
         """Layer normalisation: mean and variance in one pass over a row, the result in a second."""
