@@ -26,7 +26,7 @@ from hwsim.catalog import (
 from hwsim.cli.app import main
 from hwsim.errors import SpecError
 from hwsim.systems.spec import described_kind, load_described
-from tests.docs.blocks import ROOT, Block, Command, blocks, commands, missing_line, page_name, pages
+from tests.docs.blocks import ROOT, Block, Command, blocks, commands, missing_line, page_name, pages, same_line
 
 NOT_RUN = ("make", "git", "cd", "pip", "python3", "python", ".venv/bin/hwsim")
 """Commands that set up or leave the folder; what `make` is asked for is looked up in the Makefile."""
@@ -188,3 +188,11 @@ class TestTheReaderObjects:
 def test_shown_lines_are_looked_for_in_order() -> None:
     assert missing_line("a  b\nc\nd\n", ("a b", "...", "d")) is None
     assert missing_line("a\nb\n", ("b", "a")) == "a"
+
+
+def test_shown_errors_may_differ_by_less_than_twice() -> None:
+    shown = "verified: rms 1.1e-07 over 64 numbers"
+    assert same_line(shown, "verified:  rms 1.0e-07 over 64 numbers")
+    assert not same_line(shown, "verified: rms 2.3e-07 over 64 numbers")
+    assert not same_line(shown, "verified: rms 1.1e-07 over 65 numbers")
+    assert not same_line(shown, "verified: rms 0 over 64 numbers")
