@@ -176,12 +176,14 @@ class Operation(OwnOperation):
         parameters: Mapping[str, Any] | None = None,
         schedule: ParallelSchedule | None = None,
     ) -> Operator:
-        """The operation on tensors of some shapes, in the order of its inputs."""
-        if len(shapes) != len(self.inputs):
-            raise InputError(
-                f"{self.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), found {len(shapes)}"
-            )
-        named = dict(zip(self.inputs, shapes, strict=True))
+        """The operation on tensors of some shapes, in the order of its inputs; those that it can do without are all
+        given, or none of them."""
+        known = signature(self.reference).parameters
+        needed = [name for name in self.inputs if name not in known or known[name].default is not None]
+        names = needed if len(shapes) == len(needed) else list(self.inputs)
+        if len(shapes) != len(names):
+            raise InputError(f"{self.name} has {len(names)} inputs ({', '.join(names)}), found {len(shapes)}")
+        named = dict(zip(names, shapes, strict=True))
         if self.make is not None:
             defaults = {name: each.default for name, each in self.parameters.items()}
             return self.make(self, named, {**defaults, **(parameters or {})}, schedule)
