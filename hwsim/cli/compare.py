@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, sort_words, spinner, word_completion
+from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, sort_words, spinner, word_argument
 from hwsim.cli.console import err, make_table, out, screen, styled, wrapped
 from hwsim.errors import HwsimError, InputError
 from hwsim.record import ALIKE, ALIKE_WORDS, NEVER_MARK, NEVER_WORDS, within_bars
@@ -32,12 +32,10 @@ COMPARE_EXAMPLE = "Example: [cyan]hwsim compare course_cpu,zen3 matmul_naive,mat
 def compare_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINES] [WORKLOADS] [NAME=VALUES]...",
-            help="Machines and workloads with commas between; parameters apply to all, and several values of one "
+        word_argument(
+            "[MACHINES] [WORKLOADS] [NAME=VALUES]...",
+            "Machines and workloads with commas between; parameters apply to all, and several values of one "
             "(precision=fp32,int8) are compared as well.",
-            autocompletion=word_completion,
-            show_default=False,
         ),
     ] = None,
     settings: Settings = None,

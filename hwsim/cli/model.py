@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs
+from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, split_words
 from hwsim.cli.console import err, out, print_body, print_plain, screen, styled, wrapped
 from hwsim.cli.run import next_command, remember
 from hwsim.errors import InputError
@@ -135,8 +135,7 @@ def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     from hwsim.catalog import machine_names
     from hwsim.systems.spec import is_system
 
-    names = [word for word in words if "=" not in word]
-    parameters = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as batch=8", "")
+    names, parameters = split_words(words, "write a parameter as key=value, such as batch=8", "")
     if len(names) > 2:
         raise InputError(f"'{names[2]}': only a model and a machine are expected; parameters are key=value")
     if len(names) == 2 and (names[0] in machine_names() or is_system(names[0])):

@@ -26,7 +26,7 @@ from hwsim.cli.arguments import (
     pairs,
     sort_words,
     store_files,
-    word_completion,
+    word_argument,
 )
 from hwsim.cli.console import bars, err, make_table, screen, styled
 from hwsim.errors import InputError
@@ -54,12 +54,10 @@ DEFAULT_STORE = Path("sweep.db")
 def sweep_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINES] [WORKLOADS] [NAME=VALUES]... | FILE.yaml",
-            help="Machines and workloads, with commas between several; axes as lists (8,16,32), ranges (1..9:2) or "
+        word_argument(
+            "[MACHINES] [WORKLOADS] [NAME=VALUES]... | FILE.yaml",
+            "Machines and workloads, with commas between several; axes as lists (8,16,32), ranges (1..9:2) or "
             "geometric ranges (8..256:x2); or a file that says the same.",
-            autocompletion=word_completion,
-            show_default=False,
         ),
     ] = None,
     settings: AxisSettings = None,
@@ -296,11 +294,9 @@ _EVERY_S = 2.0
 def tune_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINE] [WORKLOAD] [NAME=VALUES]...",
-            help="What to search, as for sweep; without any list or range, the usual choices of the operation.",
-            autocompletion=word_completion,
-            show_default=False,
+        word_argument(
+            "[MACHINE] [WORKLOAD] [NAME=VALUES]...",
+            "What to search, as for sweep; without any list or range, the usual choices of the operation.",
         ),
     ] = None,
     metric: Annotated[
