@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult
 from hwsim.results.explanation import explain
-from hwsim.results.metrics import metrics_of, shown, write
+from hwsim.results.metrics import aligned, html_table, metrics_of, shown, write
 from hwsim.spec.fields import did_you_mean
 from hwsim.sweep.grid import MACHINE, WORKLOAD, SweepRequest, make_request
 from hwsim.target import Rung, Target, find_target, unread
@@ -75,21 +74,10 @@ class Comparison:
         return plot_compare(entries, None if path is None else Path(path))
 
     def __repr__(self) -> str:
-        rows = [self._titles(), *self._rows()]
-        widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return "\n".join(aligned([self._titles(), *self._rows()]))
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th style='text-align:left'>{escape(cell)}</th>" for cell in self._titles())
-        body = "".join(
-            "<tr>"
-            + "".join(f"<td style='text-align:left;white-space:nowrap'>{escape(cell)}</td>" for cell in row)
-            + "</tr>"
-            for row in self._rows()
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table(self._titles(), self._rows())
 
     def _titles(self) -> list[str]:
         return [*self.heads, "speed-up", *(metric.head or metric.title for metric in shown("compare")), "bound by"]
