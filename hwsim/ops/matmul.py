@@ -39,13 +39,6 @@ class BatchSizes(MatmulSizes):
     batch: Extent = Field(16, description="Pairs of matrices.")
 
 
-class MatvecSizes(Spec):
-    """y[m] = A[m, n] x[n]."""
-
-    n: Extent = Field(1024, description="Columns of A and length of x; rows too where m is not given.")
-    m: Extent | None = Field(None, description="Rows of A and length of y.")
-
-
 class LowRankSizes(MatmulSizes):
     """C[m, n] = (A[m, k] U[k, r]) V[r, n]."""
 
@@ -437,7 +430,9 @@ def matmul_batched(A: Array, B: Array) -> Array:
 @operation(
     "A[m|n,n] x[n] -> y[m|n]",
     "matvec: y[i] += A[i,k] * x[k]",
-    sizes=MatvecSizes,
+    sizes="y[m] = A[m, n] x[n].",
+    n=(1024, "Columns of A and length of x; rows too where m is not given."),
+    m=(None, "Rows of A and length of y."),
     schedule=MatvecSchedule,
     layout=_matvec_layout,
     formats={"y": "sums"},

@@ -106,32 +106,23 @@ def bind(
     Of the `thin` indices, those that run over one thing only make no loop.
     """
     given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
-    return _Binder(
-        lines, given, dict(sizes or {}), dict(parameters or {}), tuple(inputs), tuple(outputs), padded, tuple(thin)
-    ).program()
+    known = dict(sizes or {}), dict(parameters or {})
+    return _Binder(lines, given, *known, tuple(inputs), tuple(outputs), padded, tuple(thin)).program()
 
 
+@dataclass
 class _Binder:
-    def __init__(
-        self,
-        lines: tuple[Line, ...],
-        shapes: dict[str, Shape],
-        sizes: dict[str, int],
-        parameters: dict[str, float],
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        padded: bool,
-        thin: tuple[str, ...],
-    ) -> None:
-        self.lines = lines
-        self.given = shapes
-        self.extents = dict(sizes)
-        self.sizes = sizes
-        self.parameters = parameters
-        self.inputs = inputs
-        self.outputs = outputs
-        self.padded = padded
-        self.thin = thin
+    lines: tuple[Line, ...]
+    given: dict[str, Shape]
+    sizes: dict[str, int]
+    parameters: dict[str, float]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    padded: bool
+    thin: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.extents = dict(self.sizes)
         self.found: dict[str, str] = {}
         """The tensor that each extent was found in."""
         self.dots = self._count_dots()

@@ -40,7 +40,7 @@ from hwsim.program.loops import LoopPlan
 from hwsim.program.statement import Line, Statement, TileBlock, all_statements, parse_statements
 from hwsim.program.tensors import Storage
 from hwsim.program.tiling import AxisView, Group, GroupLine, LoopCuts, all_groups, make_groups, needs_floats
-from hwsim.spec.base import ParallelSchedule, Spec
+from hwsim.spec.base import Extent, ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.workload import WorkloadSpec, import_home, import_operations
 from hwsim.trace.nest import Size
@@ -69,6 +69,8 @@ class Parameter:
     """What pydantic checks: ``{"gt": 0}``."""
     alone: bool = True
     """Whether a file of the operation alone may set it; otherwise only a step of a chain."""
+    size: bool = False
+    """Whether such a file has it among its sizes."""
 
 
 class NoSizes(Spec):
@@ -174,12 +176,14 @@ class Operation(OwnOperation):
         parameters: Mapping[str, Any] | None = None,
         schedule: ParallelSchedule | None = None,
     ) -> Operator:
-        """The operation on tensors of some shapes, in the order of its inputs."""
-        if len(shapes) != len(self.inputs):
-            raise InputError(
-                f"{self.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), found {len(shapes)}"
-            )
-        named = dict(zip(self.inputs, shapes, strict=True))
+        """The operation on tensors of some shapes, in the order of its inputs; those that it can do without are all
+        given, or none of them."""
+        known = signature(self.reference).parameters
+        needed = [name for name in self.inputs if name not in known or known[name].default is not None]
+        names = needed if len(shapes) == len(needed) else list(self.inputs)
+        if len(shapes) != len(names):
+            raise InputError(f"{self.name} has {len(names)} inputs ({', '.join(names)}), found {len(shapes)}")
+        named = dict(zip(names, shapes, strict=True))
         if self.make is not None:
             defaults = {name: each.default for name, each in self.parameters.items()}
             return self.make(self, named, {**defaults, **(parameters or {})}, schedule)
@@ -248,21 +252,24 @@ def operation(
     """Declares an operation whose reference is the decorated function.
 
     Keywords are the fields of `Operation`; any other is one of its parameters: a `Parameter`, or just its default.
+    Where `sizes` is no class but a text about them, a keyword with the name of a size of the signature is that size:
+    its default, or its default and what it means.
     """
     given, arrow, made = tensors.partition("->")
     if not arrow:
         raise InputError(f"signature '{tensors}': write inputs -> outputs, such as X[m,n] -> Y[m,n]")
     fields = {each.name for each in dataclass_fields(Operation)}
     known = {name: value for name, value in options.items() if name in fields}
-    own = {
-        name: value if isinstance(value, Parameter) else Parameter(value)
-        for name, value in options.items()
-        if name not in fields
-    }
+    own = {name: _parameter(value) for name, value in options.items() if name not in fields}
+    extents = set() if isinstance(known.get("sizes"), type) else sizes_named(tensors) & own.keys()
+    sizes = {name: each for name, each in own.items() if name in extents or each.size}
 
     def declare(reference: Callable[..., Any]) -> Operation:
         name = reference.__name__.rstrip("_")
-        found = Operation(name, statements, _tensors(given), _tensors(made), reference, own, **known)
+        if sizes:
+            known["sizes"] = _sizes_model(name, known.get("sizes"), sizes)
+        parameters = {name: each for name, each in own.items() if name not in extents}
+        found = Operation(name, statements, _tensors(given), _tensors(made), reference, parameters, **known)
         if name in OPERATIONS and OPERATIONS[name].statements != statements:
             raise InputError(f"there are two operations {name}")
         OPERATIONS[name] = found
@@ -274,10 +281,29 @@ def operation(
     return declare
 
 
-def signature_of(tensors: str) -> list[tuple[str, ...]]:
-    """The shapes of all tensors of a signature, in names of sizes."""
-    given, _, made = tensors.partition("->")
-    return [*_tensors(given).values(), *(_tensors(made) if made else {}).values()]
+def sizes_named(tensors: str) -> set[str]:
+    """The sizes of a signature."""
+    return {name for axes in _tensors(tensors.replace("->", " ")).values() for axis in axes for name in axis.split("|")}
+
+
+def _parameter(given: Any) -> Parameter:
+    """A parameter, or its default, or its default and what it means."""
+    return (
+        given if isinstance(given, Parameter) else Parameter(*given) if isinstance(given, tuple) else Parameter(given)
+    )
+
+
+def _sizes_model(name: str, summary: str | None, sizes: Mapping[str, Parameter]) -> type[Spec]:
+    """What a file of an operation may say of its sizes."""
+    fields: dict[str, Any] = {
+        key: (
+            each.type or (int if each.limits else Extent if each.default is not None else Extent | None),
+            Field(each.default, description=each.description or "An extent.", **each.limits),
+        )
+        for key, each in sizes.items()
+    }
+    title = name.title().replace("_", "")
+    return create_model(f"{title}Sizes", __base__=Spec, __doc__=summary or f"Extents of {name}.", **fields)
 
 
 def _validator(check: Callable[[Any], str]) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy, read_weights
 from hwsim.models.count import Formats
-from hwsim.models.evaluate import ELEMENTS, Exact, GivenWeights, RandomWeights, evaluate, tensor_names
+from hwsim.models.evaluate import ELEMENTS, EXACT, GivenWeights, RandomWeights, evaluate, tensor_names
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model, model_from_data
 from tests.unit.models.test_importers import LLAMA
@@ -24,7 +24,7 @@ def test_a_small_transformer_equals_the_formulas_written_out() -> None:
     graph = ModelGraph.of(small(sizes={"layers": 2}))
     weights = RandomWeights(3)
     tokens = np.array([[5.0, 17.0, 400.0]])
-    found = evaluate(graph, weights, tokens, Exact())
+    found = evaluate(graph, weights, tokens, EXACT)
     shapes = dict(tensor_names(graph))
     w = {name: weights.tensor(name, shape) for name, shape in shapes.items()}
     x = w["words.0.words.table"][tokens[0].astype(int)]
@@ -57,7 +57,7 @@ def test_a_convolution_equals_the_sum_written_out() -> None:
         for i in range(3):
             for j in range(3):
                 wanted[c, i, j] = (padded[c // 2, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] * kernel[c, 0]).sum()
-    np.testing.assert_allclose(evaluate(graph, weights, image, Exact())[0], wanted, rtol=1e-10)
+    np.testing.assert_allclose(evaluate(graph, weights, image, EXACT)[0], wanted, rtol=1e-10)
 
 
 def computed(image: list[object] | str, *operations: dict[str, object], given: np.ndarray) -> np.ndarray:
@@ -65,7 +65,7 @@ def computed(image: list[object] | str, *operations: dict[str, object], given: n
     blocks = [{"name": "net", "operations": list(operations)}]
     width = {"width": given.shape[-1]} if image == "features" else {}
     graph = ModelGraph.of(small(blocks=blocks, input=image, sizes={}, **width))
-    return evaluate(graph, RandomWeights(1), given[None], Exact())[0]
+    return evaluate(graph, RandomWeights(1), given[None], EXACT)[0]
 
 
 def function(word: str, *values: float) -> np.ndarray:
@@ -210,7 +210,7 @@ def test_a_config_runs_end_to_end() -> None:
     from hwsim.models.config_json import read_config
 
     graph = ModelGraph.of(model_from_data(read_config("c", LLAMA, "tiny")[0], "c"))
-    out = evaluate(graph, RandomWeights(), np.array([[1.0, 2.0, 3.0]]), Exact())
+    out = evaluate(graph, RandomWeights(), np.array([[1.0, 2.0, 3.0]]), EXACT)
     assert out.shape == (1, 3, 500)
     assert np.isfinite(out).all()
 
