@@ -184,23 +184,24 @@ def _on_all_cores(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], list[str]]:
             run = replace(run, parameters={**run.parameters, "parallel": "rows"})
             changed[run.machine] = None
         found.append(run)
-    words = f"all cores of {', '.join(changed)} take part (parallel=rows); parallel=none is one core"
+    words = f"parallel=rows on {', '.join(changed)}: all cores that find work take part; parallel=none is one core"
     return found, [words] if changed else []
 
 
 def _in_one_precision(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], list[str]]:
     """In the narrowest format that all have, where their own choices would differ."""
     own = {run.label: str(_own_precision(run)) for run in runs}
-    unlike = _unlike(runs, own)
+    unlike = [] if all("precision" in run.parameters for run in runs) else _unlike(runs, own)
     if not unlike:
         return list(runs), []
-    free = [run for run in runs if "precision" not in run.parameters and not _names_precision(run)]
-    if len(free) == len(runs):
+    nobody_chose = not any("precision" in run.parameters or _names_precision(run) for run in runs)
+    if nobody_chose:
         for name in sorted(FORMATS, key=lambda name: (FORMATS[name].bits, name)):
             tried = [replace(run, parameters={**run.parameters, "precision": name}) for run in runs]
             if all(map(_computes, tried)):
                 return tried, [f"precision={name} everywhere: the narrowest format that all of these machines have"]
-    words = f"{', '.join(unlike)}: machines differ in precision, so their times compare unlike things"
+    why = " (no format is computed by all)" if nobody_chose else ""
+    words = f"{', '.join(unlike)}: machines differ in precision{why}, so their times compare unlike things"
     return list(runs), [words]
 
 

@@ -118,23 +118,26 @@ def crowded(
     nest: Nest,
     windows: tuple[WindowLines, ...],
     misses: tuple[int, ...],
+    beyond: tuple[int, ...],
     followed: tuple[bool, ...],
     share: Fraction,
     sets: int,
 ) -> tuple[float, float]:
     """Fills in one window, as many as would take the same time in one set, the first one left out: those that the
     window finds missing, and all, as if nothing were there. A line that is loaded and then written counts twice, since
-    one like it has to leave first.
+    one like it has to leave first; so does one that a store brings in past the next cache, where one has to leave too.
 
-    Given are the misses of each access in a share of a nest, and whether a prefetcher follows it.
+    Given are the misses of each access in a share of a nest, those of them that the next cache misses as well, and
+    whether a prefetcher follows it.
     """
     loads = np.zeros((2, 2, sets))
     written = {access.tensor for access in nest.accesses if access.write}
-    for access, window, missed, ahead in zip(nest.accesses, windows, misses, followed, strict=False):
+    for access, window, missed, past, ahead in zip(nest.accesses, windows, misses, beyond, followed, strict=False):
         if missed:
             executed = max(1.0, float(nest.count(access) * share))
             per_line = missed / executed * window.executions / len(window.sets)
-            weight = (1 + (access.tensor in written and not access.write)) * min(1.0, per_line)
+            leaving = min(1.0, past / missed) if access.write else float(access.tensor in written)
+            weight = (1 + leaving) * min(1.0, per_line)
             for number, lines in enumerate((window.fresh, window.sets)):
                 loads[number, int(ahead)] += weight * np.bincount(lines, minlength=sets)
     fresh, every = (_serial(*each) for each in loads)

@@ -684,7 +684,8 @@ class CpuCore:
             iterations = self._waiting(work, chunk, nest, missed, ahead, share)
             windows = self._windows_of(nest, tuple(map(bool, missed[: len(nest.accesses)])), iterations, cache)
             often = prod(nest.trips) * share / iterations
-            some, most = crowded(nest, windows, missed, ahead, share, cache.set_count)
+            beyond = missed if cache is self.caches[-1] else moved.misses[self.caches[number + 1].name]
+            some, most = crowded(nest, windows, missed, beyond, ahead, share, cache.set_count)
             fresh += Fraction(round(some * PARTS), PARTS) * often
             every += Fraction(round(most * PARTS), PARTS) * often
         return fresh * refill, every * refill

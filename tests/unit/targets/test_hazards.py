@@ -21,12 +21,12 @@ def column(rows: int, stride: int, passes: int = 1) -> Nest:
     return Nest((passes, rows), (Access(0, (0, stride), 4),))
 
 
-def fills(nest: Nest, iterations: int) -> tuple[float, float]:
+def fills(nest: Nest, iterations: int, past: int = 0) -> tuple[float, float]:
     """Fills of the busiest set in a window beyond the first, where every load misses: of lines that are not there when
-    it begins, and of all."""
+    it begins, and of all. Some of the misses go past the next cache."""
     windows = window_lines(nest, [True] * len(nest.accesses), iterations, L1)
     missed = tuple(nest.count(access) for access in nest.accesses)
-    return crowded(nest, windows, missed, (False,), Fraction(1), L1.set_count)
+    return crowded(nest, windows, missed, (past,), (False,), Fraction(1), L1.set_count)
 
 
 def test_rows_of_4_kib_crowd_into_one_set_and_padded_ones_do_not() -> None:
@@ -76,6 +76,13 @@ def test_a_run_ends_where_the_next_loop_jumps() -> None:
 def test_stores_do_not_share_a_miss() -> None:
     nest = Nest((4, 12), (Access(0, (0, 4096), 4, write=True),))
     assert fills(nest, 48) == (47, 47)
+
+
+def test_a_store_past_the_next_cache_fills_its_set_twice() -> None:
+    """One written line has to leave for another: all 48 of a window, half of them, none; loads do not mind."""
+    store, load = (Nest((4, 12), (Access(0, (0, 4096), 4, write=write),)) for write in (True, False))
+    assert [fills(store, 48, past)[0] for past in (48, 24, 0)] == [95, 71, 47]
+    assert fills(load, 48, 48) == fills(load, 48)
 
 
 def test_pages_that_fit_are_missed_once_and_many_more_every_time() -> None:
