@@ -144,6 +144,8 @@ def product_layout(operator: Operator, schedule: ProductSchedule, lanes: int) ->
         if product is None:
             return None
         found = product_plan(product, schedule, extents, lanes, storage)
+        if not cuts:
+            return found
         return replace(found, tile={index: size for index, size in found.tile.items() if index not in cuts})
 
     if len(products) == 1 < len(operator.program.statements):
@@ -196,7 +198,7 @@ def _matrices(product: Product, schedule: BatchSchedule, lanes: int, extents: Ma
     rank = len(product.right.positions)
     swapped = (*range(rank - 2), rank - 1, rank - 2) if schedule.b_layout == "jk" else ()
     found = {product.right.tensor: Storage(axes=swapped)}
-    if not isinstance(schedule, MatmulSchedule):
+    if not isinstance(schedule, MatmulSchedule) or (schedule.ld is None and not schedule.packed):
         return found
     plan = product_plan(product, schedule, extents, lanes, found)
     output = (*product.batch, *product.rows, *product.columns)

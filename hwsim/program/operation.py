@@ -16,10 +16,10 @@ operation runs alone; in a chain their shapes are those of the tensors that it i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from inspect import signature
 from math import prod
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from pydantic import Field, create_model, model_validator
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, find_format
-from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices
+from hwsim.program.bind import Program, bind, is_recurrence, reduced_indices
 from hwsim.program.contraction import ConvView, find_convolution
 from hwsim.program.emit import Emitter
 from hwsim.program.evaluate import find_product
@@ -199,7 +199,7 @@ class Operation(OwnOperation):
             return self.make(self, shapes, chosen, workload.schedule)
         return Operator(self, shapes, chosen, workload.schedule)
 
-    @property
+    @cached_property
     def _sized(self) -> set[str]:
         """Parameters that a file has among its sizes."""
         return set(self.parameters) & set(self.sizes.model_fields)
@@ -326,7 +326,7 @@ def _positions(program: Program) -> dict[str, int]:
     """Tensors that hold positions in others, and what these have to stay below."""
     found: dict[str, int] = {}
     for statement in program.statements:
-        for element in all_elements(statement):
+        for element in statement.elements:
             for extent, position in zip(program.shapes[element.tensor], element.positions, strict=True):
                 if position.lookup is not None:
                     free = extent - position.last(program.extents)
@@ -382,7 +382,7 @@ class Operator:
         self.text = operation.measured(shapes, self.parameters, self.schedule)
         lines = parse_statements(self.text.text)
         numbers |= {name: getattr(self.schedule, name) for name in _tile_names(lines) if name not in numbers}
-        inputs, outputs = _given(lines, operation.inputs), tuple(operation.outputs)
+        inputs, outputs = _given(lines, tuple(operation.inputs)), tuple(operation.outputs)
         self.views = {name: view for name, view in (views or {}).items() if name in (*inputs, *outputs)}
         seen = {name: self.views[name].shape if name in self.views else shapes[name] for name in inputs}
         self.program = bind(
@@ -456,7 +456,7 @@ class Operator:
         stages = {
             name: (self.scratch(stage, names) if stage else "", share) for name, (stage, share) in layout.stages.items()
         }
-        layout = replace(layout, stages=stages)
+        layout = replace(layout, stages=stages) if stages else layout
         Emitter(kernel, program, {**names, **own}, layout, formats, self.views, self.operation.over).emit()
         self.element_bytes = {port: kernel.tensor(name).element_bytes for port, name in names.items()}
 
@@ -466,19 +466,23 @@ class Operator:
         named = self.operation.before_results
         return {name: self.program.shapes[name] for name in named if name in self.program.between}
 
-    @property
+    @cached_property
     def formats(self) -> Mapping[str, Kept]:
         return {**self.operation.formats, **self.text.formats}
 
     @property
     def factors(self) -> Mapping[str, int]:
         """Inputs that are factors of products of matrices, and the axis that these sum along."""
-        return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])[0]
+        return self._multiplied[0]
 
     @property
     def weights(self) -> Mapping[str, int]:
         """Inputs that are right factors of products, which a weight-only format stores more narrowly; and that axis."""
-        return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])[1]
+        return self._multiplied[1]
+
+    @cached_property
+    def _multiplied(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])
 
     def storage(self, lanes: int) -> Mapping[str, Storage]:
         """How its tensors lie in memory when it runs alone, where that is not row by row."""
@@ -625,12 +629,13 @@ def _tile_names(lines: Sequence[Line]) -> set[str]:
     return found.union(*(_tile_names(block.body) for block in blocks))
 
 
-def _given(lines: Sequence[Line], named: Iterable[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=1024)
+def _given(lines: tuple[Line, ...], named: tuple[str, ...]) -> tuple[str, ...]:
     """Of the tensors that may be given, those that the statements read before they make them."""
     read: set[str] = set()
     made: set[str] = set()
-    for statement in all_statements(tuple(lines)):
-        read |= {each.tensor for each in all_elements(statement) if each is not statement.target} - made
+    for statement in all_statements(lines):
+        read |= {each.tensor for each in statement.elements if each is not statement.target} - made
         made.add(statement.name)
     return tuple(name for name in named if name in read)
 
