@@ -211,9 +211,10 @@ def calibrate_command(
         for message in calibrator.run():
             if isinstance(message, int):
                 advance(message)
+            elif message is None:
+                advance()
             else:
                 told.append(message)
-                advance()
     found = calibrator.result
     write_text(file, machine_file(found, file.stem))
 
