@@ -407,8 +407,7 @@ class Link:
         """How long a transfer takes while nobody else is on the link."""
         if self._rate is None:
             return 0
-        exact = nbytes / self._rate
-        return -(-exact.numerator // exact.denominator)
+        return -(-nbytes.numerator * self._rate.denominator // (nbytes.denominator * self._rate.numerator))
 
     def _advance(self) -> None:
         """Bring the service up to now."""

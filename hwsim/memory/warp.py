@@ -232,7 +232,8 @@ def _warp(caches: StreamCaches, nest: Nest, core: int, compress: bool, period: P
                         some = tap[piece.recorded]
                         _send_behind(caches, some, chain, period, first + 1, last, rounds, piece.numbers)
                     skipped = piece.accesses + (last - first - 1) * one
-                    yield Fraction(done + (last - 1 + piece.share) * step, trips), skipped
+                    parts_done, of = piece.share.numerator, piece.share.denominator
+                    yield Fraction((done + (last - 1) * step) * of + parts_done * step, trips * of), skipped
             done += periods * step
             break
     if done < trips:
