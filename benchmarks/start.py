@@ -2,7 +2,11 @@
 
     python benchmarks/start.py                        # short commands, least of five turns
     python benchmarks/start.py --against f70afe8      # the same beside that commit, with the ratio
-    python benchmarks/start.py --long                 # also long runs, searches, and the first run ever, which compiles
+    python benchmarks/start.py --long                 # also long runs, searches, and the first run ever
+
+The first run ever is measured twice: from a wheel that is built for it, as users install hwsim, whose compiled code the
+run finds; and from this tree, as developers have it, where Numba compiles. The bar is for the wheel; building one needs
+Hatchling.
 
 Commands take turns, so that a busy computer disturbs all of them alike; where it is busy, the least is too large as
 well: compare with the lines of the libraries. The first turn, which may compile, does not count. Exit 1 if a bar is
@@ -21,6 +25,7 @@ import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from zipfile import ZipFile
 
 from against import HERE, tree_of
 
@@ -34,7 +39,9 @@ class Row:
     words: str
     bar_s: float = float("inf")
     first: bool = False
-    """Whether it begins with no compiled code."""
+    """Whether it begins with no compiled code in the cache folder."""
+    installed: Path | None = None
+    """Where the files of a wheel are, if it runs from these."""
     seconds: dict[Path, float] = field(default_factory=dict)
 
     @property
@@ -47,7 +54,8 @@ class Row:
         if before is not None:
             then = self.seconds.get(before)
             told += f" {then:8.3f} {here / then:6.2f}" if then is not None else "        –      –"
-        return f"{told}  {'first: ' if self.first else ''}{self.words}{'   MISSED' if self.missed else ''}"
+        where = f"first, from {'a wheel' if self.installed else 'the tree'}: " if self.first else ""
+        return f"{told}  {where}{self.words}{'   MISSED' if self.missed else ''}"
 
 
 SHORT = (
@@ -63,14 +71,15 @@ LONG = (
     ("hwsim tune course_cpu matmul_tiled n=128", 4.0),
     ("hwsim sweep course_cpu matmul_tiled n=256 tile=4,8,16,32,64,128,256 precision=fp32,bf16,int8 --out SWEEP", 5.0),
 )
-FIRST = ("hwsim run course_cpu matmul_tiled n=256", 4.0)
+FIRST = "hwsim run course_cpu matmul_tiled n=256"
+FIRST_BAR_S = 4.0
 
 
 def cpu_seconds(row: Row, folder: Path) -> float | None:
     """User and system time of one run with the files of a folder, children too; None where it cannot be run there."""
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | single
-    environment["PYTHONPATH"] = str(folder)
+    environment["PYTHONPATH"] = str(row.installed or folder)
     with tempfile.TemporaryDirectory() as room:
         if row.first:
             environment["XDG_CACHE_HOME"] = room
@@ -95,6 +104,17 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
+def unpack_wheel(room: Path) -> Path:
+    """Build a wheel of this tree and put its files, compiled as an installer does, into a folder."""
+    build = "import sys, build_wheel; build_wheel.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(room)], cwd=HERE, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = room.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(room / "files")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(room / "files")], check=True)
+    return room / "files"
+
+
 def measure(row: Row, folders: list[Path], turns: int) -> None:
     """The least of some turns; of a first run, which is the same every time, one turn is enough."""
     for turn in range(1 if row.first else turns + 1):
@@ -117,13 +137,16 @@ def main() -> int:
         raise SystemExit("--against needs git")
     rows = [Row(f"{text}") for text in LIBRARIES] + [Row(*each) for each in SHORT]
     if options.long:
-        rows += [*(Row(*each) for each in LONG), Row(*FIRST, first=True)]
+        rows += [*(Row(*each) for each in LONG), Row(FIRST, first=True)]
     with ExitStack() as stack:
+        if options.long:
+            room = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            rows.append(Row(FIRST, FIRST_BAR_S, first=True, installed=unpack_wheel(room)))
         before = stack.enter_context(tree_of(options.against)) if options.against else None
         print(f"CPU seconds   bar {'  before  ratio' if before else ''}")
         for row in rows:
             long = row.words in dict(LONG)
-            alone = before is None or not row.words.startswith("hwsim")
+            alone = before is None or not row.words.startswith("hwsim") or row.installed is not None
             measure(row, [HERE] if alone or before is None else [before, HERE], 1 if long else options.turns)
             print(row.show(before), flush=True)
     return 1 if any(row.missed for row in rows) else 0

@@ -13,7 +13,6 @@ logarithms of node and energy, and says so.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -337,16 +336,17 @@ class Ledger:
     """What happened, counted by component and action, with the cause that it is put down to."""
 
     def __init__(self) -> None:
-        self._actions: Counter[tuple[str, str]] = Counter()
-        self._bits: Counter[tuple[str, str]] = Counter()
+        self._actions: dict[tuple[str, str], int] = {}
+        self._bits: dict[tuple[str, str], int] = {}
         self._causes: dict[tuple[str, str], str] = {}
 
     def post(self, component: str, action: str, count: int, *, bits: int = 0, cause: str = MEMORY) -> None:
         """Note that a component did something `count` times, moving `bits` in all."""
         if count:
-            self._actions[component, action] += count
-            self._bits[component, action] += bits
-            self._causes[component, action] = cause
+            key = component, action
+            self._actions[key] = self._actions.get(key, 0) + count
+            self._bits[key] = self._bits.get(key, 0) + bits
+            self._causes[key] = cause
 
     def split(self, weights: Sequence[int], components: Set[str] | None = None) -> list[Ledger]:
         """In proportion to some weights, with nothing lost in rounding; of some components alone if they are named."""

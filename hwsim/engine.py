@@ -16,11 +16,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
 
 import simpy
+from simpy.core import EmptySchedule
 
 from hwsim.energy import Ledger, dynamic_joules, static_watts
 from hwsim.memory.counters import CacheCounters, DramCounters, ScratchpadCounters
@@ -393,7 +395,10 @@ class Link:
             return done.succeed()
         self._advance()
         self._arrivals += 1
-        heapq.heappush(self._waiting, (self._service + Fraction(nbytes, weight), self._arrivals, weight, done))
+        end = Fraction(nbytes, weight)
+        if self._service:
+            end += self._service
+        heapq.heappush(self._waiting, (end, self._arrivals, weight, done))
         self._weight += weight
         self._schedule()
         return done
@@ -416,13 +421,24 @@ class Link:
         self._version += 1
         if not self._waiting or self._rate is None:
             return
-        exact = (self._waiting[0][0] - self._service) * self._weight / self._rate
-        delay = max(0, -(-exact.numerator // exact.denominator))
+        exact = self._waiting[0][0]
+        if self._service:
+            exact -= self._service
+        if self._weight != 1:
+            exact *= self._weight
+        rate = self._rate
+        delay = max(0, -(-exact.numerator * rate.denominator // (exact.denominator * rate.numerator)))
         version = self._version
         self.env.timeout(delay).callbacks.append(lambda _: self._complete(version))
 
     def _complete(self, version: int) -> None:
         if version != self._version:
+            return
+        if len(self._waiting) == 1:  # nobody else: what was waited for is its end
+            *_, done = self._waiting.pop()
+            self._weight, self._service, self._since = 0, Fraction(0), self.env.now
+            done.succeed()
+            self._version += 1
             return
         self._advance()
         while self._waiting and self._waiting[0][0] <= self._service:
@@ -534,9 +550,11 @@ class Floor:
         if until_fs is not None:
             self._env.run(until=until_fs)
             return
-        while self._env.peek() != float("inf"):
-            self._env.step()
-            self.events += 1
+        step = self._env.step
+        with suppress(EmptySchedule):
+            while True:
+                step()
+                self.events += 1
 
 
 class Crew(Protocol):

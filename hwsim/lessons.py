@@ -23,8 +23,9 @@ from hwsim.catalog import find_lesson, is_path, load_lesson_file, shown
 from hwsim.errors import InputError, SpecError
 from hwsim.files import note_input
 from hwsim.result import RunResult
-from hwsim.results.metrics import METRICS, about, energy_split, full_name, metrics_of, write
+from hwsim.results.metrics import METRICS, about, aligned, energy_split, full_name, html_table, metrics_of, write
 from hwsim.spec.fields import did_you_mean
+from hwsim.sweep.grid import typed
 from hwsim.target import Table
 from hwsim.units import percent, ratio, seconds
 
@@ -111,16 +112,29 @@ class Lesson:
         return plot_lesson(self.spec, self.results, numbers, heads, words, file, good)
 
     def best(self, metric: str) -> str:
-        """The label of the run with the least of a metric."""
-        return runs_best(self.results, metric)
+        """The label of the run with the least of a metric; the first of equal ones."""
+        return min(self.results, key=lambda label: number_of(self.results[label], metric))
 
     def __repr__(self) -> str:
-
-        return "\n".join(lesson_lines(self))
+        spec, table = self.spec, run_table(self)
+        seen = [f"{HOLDS if each.holds else FAILS} {finding_line(each)}" for each in self.findings()]
+        runs = aligned([table.columns, *table.rows])
+        return "\n".join(
+            [spec.title, *paragraphs(spec.question), "", *runs, "", *seen, "", *paragraphs(spec.explanation)]
+        )
 
     def _repr_html_(self) -> str:
-
-        return lesson_html(self)
+        """The question, the runs, what they show, and why."""
+        spec, table = self.spec, run_table(self)
+        lines = [f"{HOLDS if each.holds else FAILS} {escape(finding_line(each))}" for each in self.findings()]
+        seen = "".join(f"<li>{line}</li>" for line in lines)
+        asked, why = (
+            "".join(f"<p>{escape(part)}</p>" for part in paragraphs(text)) for text in (spec.question, spec.explanation)
+        )
+        return (
+            f"<div><h4>{escape(spec.title)}</h4>{asked}{html_table(table.columns, table.rows)}"
+            f"<ul style='list-style:none;padding-left:0'>{seen}</ul>{why}</div>"
+        )
 
     def _finding(self, claim: ClaimSpec) -> ClaimCheck:
         value = measure(self.results, claim)
@@ -197,11 +211,6 @@ def write_number(name: str, value: float | None) -> str:
     if float(value).is_integer() and name not in METRICS and not name.startswith("energy") and ".bytes" not in name:
         return f"{int(value):,}"
     return write(full_name(name), int(value) if float(value).is_integer() and value < 2**53 else value)
-
-
-def runs_best(results: Mapping[str, RunResult], metric: str) -> str:
-    """The label of the run with the least of a metric; the first of equal ones."""
-    return min(results, key=lambda label: number_of(results[label], metric))
 
 
 def _look_up(result: RunResult, name: str) -> Any:
@@ -299,47 +308,14 @@ def commands(lesson: Lesson) -> list[str]:
         if is_path(run.machine) or is_path(run.workload):
             continue
         words = ["hwsim run", run.machine, run.workload]
-        words += [f"{name}={_typed(value)}" for name, value in run.parameters.items()]
+        words += [f"{name}={typed(value)}" for name, value in run.parameters.items()]
         words += [f"--set {name}={_quoted(value)}" for name, value in run.set.items()]
         found.append(" ".join(words + ([] if run.math else ["--no-math"])))
     return found
 
 
-def lesson_lines(lesson: Lesson) -> list[str]:
-    """For a Python prompt."""
-    spec = lesson.spec
-    table = run_table(lesson)
-    widths = [max(len(row[n]) for row in (table.columns, *table.rows)) for n in range(len(table.columns))]
-    lines = [spec.title, *paragraphs(spec.question), ""]
-    for row in (table.columns, *table.rows):
-        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    lines += ["", *(f"{HOLDS if f.holds else FAILS} {finding_line(f)}" for f in lesson.findings())]
-    return [*lines, "", *paragraphs(spec.explanation)]
-
-
-def lesson_html(lesson: Lesson) -> str:
-    """For a notebook: the question, the runs, what they show, and why."""
-    spec, table = lesson.spec, run_table(lesson)
-    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in table.columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in table.rows
-    )
-    seen = "".join(f"<li>{HOLDS if f.holds else FAILS} {escape(finding_line(f))}</li>" for f in lesson.findings())
-    asked = "".join(f"<p>{escape(part)}</p>" for part in paragraphs(spec.question))
-    why = "".join(f"<p>{escape(part)}</p>" for part in paragraphs(spec.explanation))
-    return (
-        f"<div><h4>{escape(spec.title)}</h4>{asked}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        f"<ul style='list-style:none;padding-left:0'>{seen}</ul>{why}</div>"
-    )
-
-
-def _typed(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _quoted(value: object) -> str:
-    text = _typed(value)
+    text = typed(value)
     return f"'{text}'" if " " in text else text
 
 

@@ -84,8 +84,7 @@ class Names:
 
 def parse_words(words: Sequence[str]) -> Words:
     """A word with ``=`` is a parameter; of the others the first is the machine, the second the workload."""
-    names = [word for word in words if "=" not in word]
-    parameters = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as n=256", "")
+    names, parameters = split_words(words, "write a parameter as key=value, such as n=256", "")
     if len(names) > 2:
         raise InputError(f"'{names[2]}': only a machine and a workload are expected; parameters are key=value")
     return Words(*_roles(names, "".join(names[:1])), parameters)
@@ -93,8 +92,7 @@ def parse_words(words: Sequence[str]) -> Words:
 
 def sort_words(words: Sequence[str]) -> Names:
     """Words with ``=`` are axes; of the others the first names machines, the second workloads, with commas between."""
-    names = [word for word in words if "=" not in word]
-    parameters = pairs([word for word in words if "=" in word], "write an axis as name=values, such as tile=8..256:x2")
+    names, parameters = split_words(words, "write an axis as name=values, such as tile=8..256:x2")
     if len(names) > 2:
         raise InputError(
             f"'{names[2]}': machines, then workloads are expected, each with commas between; axes are name=values"
@@ -195,6 +193,11 @@ def follow(news: Iterable[Finished], total: int, doing: str) -> SweepTally:
             tally.add(each)
             bar.update(task, advance=1, failed=f"{tally.failed} failed" if tally.failed else "")
     return tally
+
+
+def word_argument(metavar: str, what: str) -> Any:
+    """Machines, workloads and parameters, which a shell completes."""
+    return typer.Argument(metavar=metavar, help=what, autocompletion=word_completion, show_default=False)
 
 
 _MOST_VALUES = 32
@@ -388,7 +391,16 @@ def spinner(doing: str) -> Iterator[None]:
         status.stop()
 
 
-def pairs(words: Sequence[str], how: str, twice: str = "; write its values with commas between") -> dict[str, str]:
+_SEVERAL = "; write its values with commas between"
+
+
+def split_words(words: Sequence[str], how: str, twice: str = _SEVERAL) -> tuple[list[str], dict[str, str]]:
+    """Words without ``=``, and the others by name."""
+    parameters = pairs([word for word in words if "=" in word], how, twice)
+    return [word for word in words if "=" not in word], parameters
+
+
+def pairs(words: Sequence[str], how: str, twice: str = _SEVERAL) -> dict[str, str]:
     """``name=value`` by name; `how` and `twice` say what to do where one is none or comes again."""
     pairs: dict[str, str] = {}
     for word in words:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, sort_words, spinner, word_completion
+from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, sort_words, spinner, word_argument
 from hwsim.cli.console import err, make_table, out, screen, styled, wrapped
 from hwsim.errors import HwsimError, InputError
 from hwsim.record import ALIKE, ALIKE_WORDS, NEVER_MARK, NEVER_WORDS, within_bars
@@ -32,12 +32,10 @@ COMPARE_EXAMPLE = "Example: [cyan]hwsim compare course_cpu,zen3 matmul_naive,mat
 def compare_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINES] [WORKLOADS] [NAME=VALUES]...",
-            help="Machines and workloads with commas between; parameters apply to all, and several values of one "
+        word_argument(
+            "[MACHINES] [WORKLOADS] [NAME=VALUES]...",
+            "Machines and workloads with commas between; parameters apply to all, and several values of one "
             "(precision=fp32,int8) are compared as well.",
-            autocompletion=word_completion,
-            show_default=False,
         ),
     ] = None,
     settings: Settings = None,
@@ -51,8 +49,8 @@ def compare_command(
     otherwise (precision=, parallel=none). A speed-up is against the first row of the same workload.
     """
     from hwsim.results.plot.compare import ComparedRun, plot_compare
-    from hwsim.sweep.compare import NamedRun, baselines, like_with_like, read_by_some, run_named
-    from hwsim.sweep.grid import MACHINE, WORKLOAD, make_request
+    from hwsim.sweep.compare import baselines, like_with_like, named_runs, read_by_some, run_named
+    from hwsim.sweep.grid import make_request
 
     given = sort_words(words or ())
     request = make_request(given.machines, given.workloads, given.parameters, {})
@@ -61,13 +59,7 @@ def compare_command(
         raise InputError(
             f"{request.count:,} runs are too many to compare at a glance (up to {MOST_RUNS}); use hwsim sweep"
         )
-    axes = [axis.name for axis in request.axes if axis.swept]
-    heads = [MACHINE, WORKLOAD, *axes]
-    tasks: dict[tuple[str, ...], NamedRun] = {}
-    for place in request.coordinates():
-        names = tuple(str(place[head]) for head in heads)
-        parameters = {axis.name: place[axis.name] for axis in request.axes}
-        tasks[names] = NamedRun(" ".join(names), names[0], names[1], parameters, tuple(settings or ()))
+    heads, tasks = named_runs(request, tuple(settings or ()))
     with spinner("simulating"):
         refused: dict[str, str] = {}
         mine, left_out = read_by_some(list(tasks.values()))
@@ -80,15 +72,10 @@ def compare_command(
     output.show(lambda: comparison_data(rows, heads), lambda: print_comparison(rows, heads, notes=notes))
     if plot is not None:
         several = len(given.machines) > 1
-        entries = [
-            ComparedRun(
-                names[0] if several else " ".join(names[1:]),
-                " ".join(names[1:]) if several else names[0],
-                result,
-                baseline,
-            )
-            for (names, result), baseline in zip(rows.items(), baselines(list(rows.values())), strict=True)
-        ]
+        against = baselines(list(rows.values()))
+        named = [(first, " ".join(rest)) if several else (" ".join(rest), first) for first, *rest in rows]
+        runs = zip(named, rows.values(), against, strict=True)
+        entries = [ComparedRun(*names, result, baseline) for names, result, baseline in runs]
         plot_compare(entries, plot, "" if several else f"on {given.machines[0]}")
 
 

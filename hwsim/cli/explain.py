@@ -9,7 +9,7 @@ import typer
 
 from hwsim.cli.arguments import check_output, spinner
 from hwsim.cli.console import make_table, print_body, print_json, screen, styled, wrapped
-from hwsim.cli.run import formula_table, print_head, stage_table, why_table
+from hwsim.cli.run import formula_table, print_head, print_reasons, stage_table, why_table
 from hwsim.errors import InputError
 from hwsim.units import bar, data, digits, joules, percent, seconds
 
@@ -154,9 +154,7 @@ def print_explanation(result: RunResult, why: Why) -> None:
     if result.formulas:
         _section(console, "Predicted and simulated")
         console.print(formula_table(result.formulas))
-        for row in result.formulas:
-            if row.reason:
-                wrapped(console, f"  {row.name.partition(',')[0]}: ", row.reason, style="dim")
+        print_reasons(console, result.formulas)
     _section(console, "Arithmetic intensity")
     _print_intensity(console, result)
     if result.energy_by_cause:

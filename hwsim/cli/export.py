@@ -9,6 +9,7 @@ import csv
 import io
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, Any
@@ -211,7 +212,7 @@ def _page(source: Path | None, number: int | None, title: str) -> Page:
         result = recall(source)
         with blaming(source):
             page = run_page(result, spans_of(result))
-        return page if not title else _titled(page, title)
+        return replace(page, title=title) if title else page
     with ResultStore(source, write=False) as store:
         results = choose_sweep(store, number)
         spans = spans_of(results.result(results.best("time"))) if results.done else ()
@@ -227,12 +228,6 @@ def _is_store(path: Path) -> bool:
             return file.read(15) == b"SQLite format 3"
     except OSError:
         return path.suffix == ".db"
-
-
-def _titled(page: Page, title: str) -> Page:
-    from dataclasses import replace
-
-    return replace(page, title=title)
 
 
 def spans_of(result: RunResult) -> tuple[Span, ...]:

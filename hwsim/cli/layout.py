@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwsim.cli.arguments import Output, pairs
+from hwsim.cli.arguments import Output, split_words
 from hwsim.cli.console import make_table, screen, styled, wrapped
 from hwsim.errors import CapacityError, InputError
 from hwsim.units import counted, data, digits, joules, percent, seconds
@@ -176,18 +176,13 @@ def _print_hosted(run: HostedRun) -> None:
 def _write_timeline(path: Path, steps: Sequence[ParallelStep | HostedStep], title: str) -> None:
     """Phases one after the other, each once."""
     from hwsim.engine import Span
-    from hwsim.files import write_text
-    from hwsim.results.plot.style import is_plot_file
-    from hwsim.results.plot.timeline import plot_timeline, timeline_json
+    from hwsim.results.plot.timeline import write_timeline
 
     spans, now = [], 0
     for step in steps:
         spans += [Span(each.lane, each.name, each.start_fs + now, each.end_fs + now) for each in step.spans]
         now += step.elapsed_fs
-    if is_plot_file(path):
-        plot_timeline(spans, path, title)
-    else:
-        write_text(path, timeline_json(spans, title, ()))
+    write_timeline(path, spans, title)
 
 
 def tune_on_system(words: Sequence[str], metric: str, output: Output) -> None:
@@ -195,12 +190,11 @@ def tune_on_system(words: Sequence[str], metric: str, output: Output) -> None:
     from hwsim.cli.model import _progress
     from hwsim.systems.shards import search_layouts
 
-    names = [word for word in words if "=" not in word]
+    names, given = split_words(words, "write a parameter as key=value, such as batch=64")
     if len(names) != 2:
         raise InputError("give a system and a model: hwsim tune 8xh100 llama3_70b batch=64")
     if metric not in ("time", "energy"):
         raise InputError(f"--for {metric}: layouts of a system are searched for time or energy")
-    given = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as batch=64")
     with _progress() as told:
         found = search_layouts(names[1], names[0], given, told)
     usable = [each for each in found if not each.why]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, check_output, check_place, pairs, word_completion
+from hwsim.cli.arguments import JsonFile, PlotFile, check_output, check_place, split_words, word_argument
 from hwsim.cli.console import bars, make_table, out, styled
 from hwsim.errors import InputError
 from hwsim.files import write_text
@@ -39,13 +39,11 @@ Pair = tuple["LoopTiming", "RunResult"]
 def measure_command(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[sweep] [MACHINE] WORKLOAD [KEY=VALUES]...",
-            help="A workload and its parameters; before it a machine file for this computer, such as calibrate writes; "
+        word_argument(
+            "[sweep] [MACHINE] WORKLOAD [KEY=VALUES]...",
+            "A workload and its parameters; before it a machine file for this computer, such as calibrate writes; "
             "without one, the stock machine that is nearest to it. With sweep, a parameter may have several values "
             "(8,16,32 or 8..128:x2), and each combination is measured.",
-            autocompletion=word_completion,
-            show_default=False,
         ),
     ],
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="How often the loops run; the fastest counts.")] = 15,
@@ -60,10 +58,9 @@ def measure_command(
     from hwsim.sweep.grid import make_axis
 
     sweep = words[0] == SWEEP
-    names = [word for word in words[sweep:] if "=" not in word]
+    names, given = split_words(words[sweep:], "write a parameter as key=value, such as n=256", "")
     if not 1 <= len(names) <= 2:
         raise InputError("name a workload, and before it a machine if this computer has a file of its own")
-    given = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as n=256", "")
     axes = [make_axis(name, text) for name, text in given.items()]
     swept = [axis for axis in axes if axis.swept]
     if bool(swept) != sweep:
@@ -214,9 +211,10 @@ def calibrate_command(
         for message in calibrator.run():
             if isinstance(message, int):
                 advance(message)
+            elif message is None:
+                advance()
             else:
                 told.append(message)
-                advance()
     found = calibrator.result
     write_text(file, machine_file(found, file.stem))
 

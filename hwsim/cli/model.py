@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs
+from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, split_words
 from hwsim.cli.console import err, out, print_body, print_plain, screen, styled, wrapped
 from hwsim.cli.run import next_command, remember
 from hwsim.errors import InputError
@@ -120,14 +122,11 @@ def _check_lengths(model: ModelWorkload, parameters: Mapping[str, str]) -> None:
 def _write_timeline(path: Path, found: ModelRun) -> None:
     from hwsim.models.run import model_timeline
     from hwsim.results.plot.style import is_plot_file
-    from hwsim.results.plot.timeline import plot_timeline, timeline_json
+    from hwsim.results.plot.timeline import write_timeline
 
     made = model_timeline(found)
-    title = f"{found.model.name} on {found.machine.name}"
-    if is_plot_file(path):
-        plot_timeline(made.operations, path, title)
-    else:
-        write_text(path, timeline_json(made.spans, title, made.power))
+    spans = made.operations if is_plot_file(path) else made.spans
+    write_timeline(path, spans, f"{found.model.name} on {found.machine.name}", made.power)
 
 
 def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:
@@ -135,8 +134,7 @@ def _sorted(words: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     from hwsim.catalog import machine_names
     from hwsim.systems.spec import is_system
 
-    names = [word for word in words if "=" not in word]
-    parameters = pairs([word for word in words if "=" in word], "write a parameter as key=value, such as batch=8", "")
+    names, parameters = split_words(words, "write a parameter as key=value, such as batch=8", "")
     if len(names) > 2:
         raise InputError(f"'{names[2]}': only a model and a machine are expected; parameters are key=value")
     if len(names) == 2 and (names[0] in machine_names() or is_system(names[0])):
@@ -155,30 +153,21 @@ def _print_models() -> None:
     screen().print(styled("\n", ("hwsim model llama3_8b h100 prompt=1024 generate=128 batch=8", "cyan")))
 
 
-class _progress:  # noqa: N801 - used like a function
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
     """A line that tells which kernel is simulated, where somebody looks and it takes a second."""
+    status, began = err().status("simulating") if err().is_terminal else None, monotonic()
 
-    def __enter__(self) -> Any:
-        from time import monotonic
+    def tell(what: str) -> None:
+        if status is not None and monotonic() - began > 1.0:
+            status.start()
+            status.update(f"simulating {what}")
 
-        self._status = err().status("simulating") if err().is_terminal else None
-        self._began, self._shown = monotonic(), False
-        return self._tell
-
-    def _tell(self, what: str) -> None:
-        from time import monotonic
-
-        if self._status is None:
-            return
-        if not self._shown and monotonic() - self._began > 1.0:
-            self._status.start()
-            self._shown = True
-        if self._shown:
-            self._status.update(f"simulating {what}")
-
-    def __exit__(self, *error: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+    try:
+        yield tell
+    finally:
+        if status is not None:
+            status.stop()
 
 
 def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]) -> None:
@@ -270,7 +259,8 @@ def _print_phase(console: Console, phase: Mapping[str, Any], about: Mapping[str,
             each_token = f", {joules(spent / steps / batch)} a token" if spent is not None else ""
             more = f"a step at {phase['context']:,} tokens, {rate(batch / each, 'token')}{each_token}"
         case "train":
-            more = f"{rate(batch / each, 'sequence')}, {_train_parts(phase)}"
+            parts = ", ".join(f"{name} {seconds(amount)}" for name, amount in phase["parts"].items())
+            more = f"{rate(batch / each, 'sequence')}, {parts}"
         case _:
             more = rate(batch / each, "sequence" if about["kv_bytes_per_token"] else "input")
     power = f", {watts(spent / phase['seconds'])}" if spent is not None and phase["seconds"] else ""
@@ -282,10 +272,6 @@ def _print_phase(console: Console, phase: Mapping[str, Any], about: Mapping[str,
     kernels = counted(phase["kernels"], "kernel")
     started = f"{kernels} started; " if phase["kernels"] else ""
     wrapped(console, "         ", f"{started}bound by {bound}", style="dim")
-
-
-def _train_parts(phase: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {seconds(amount)}" for name, amount in phase["parts"].items())
 
 
 IMPORT_EXAMPLE = (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_completion
+from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_argument
 from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
 from hwsim.energy import STATIC
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
@@ -40,12 +40,10 @@ RUN_EXAMPLE = "Example: [cyan]hwsim run course_cpu matmul_tiled n=256 tile=32 --
 def run_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINE] [WORKLOAD] [KEY=VALUE]...",
-            help="A machine and a workload, by name or path, and the workload's parameters, such as n=256; "
+        word_argument(
+            "[MACHINE] [WORKLOAD] [KEY=VALUE]...",
+            "A machine and a workload, by name or path, and the workload's parameters, such as n=256; "
             "without any, matmul_tiled on course_cpu.",
-            autocompletion=word_completion,
-            show_default=False,
         ),
     ] = None,
     settings: Settings = None,
@@ -193,7 +191,7 @@ def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str
     if rows:
         console.print()
         console.print(formula_table(rows[:_MOST_FORMULAS]))
-        _print_reasons(console, rows[:_MOST_FORMULAS])
+        print_reasons(console, rows[:_MOST_FORMULAS])
     for warning in result.warnings:
         wrapped(console, "warning  ", warning, style="yellow")
     console.print(styled("\nnext  ", (next_command("run", words, settings, why.advice), "cyan")), soft_wrap=True)
@@ -381,7 +379,7 @@ def _split_bar(shares: dict[str, float], room: int) -> Text:
     return text
 
 
-def _print_reasons(console: Console, rows: Sequence[FormulaCheck]) -> None:
+def print_reasons(console: Console, rows: Sequence[FormulaCheck]) -> None:
     for row in rows:
         if row.reason:
             wrapped(console, f"  {row.name.partition(',')[0]}: ", row.reason, style="dim")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, check_output, pairs
+from hwsim.cli.arguments import JsonFile, PlotFile, check_output, split_words
 from hwsim.cli.console import err, make_table, screen, styled, wrapped
 from hwsim.errors import InputError
 from hwsim.units import counted, data, digits, joules, percent, rate, seconds
@@ -34,7 +34,6 @@ SERVE_EXAMPLE = (
 WORDS = {"ttft": "to first token", "tpot": "per output token"}
 DEFAULT_SPREAD = 0.1
 """Lengths up to a tenth above and below what is said: with equal ones, users who began together would stay in step."""
-_HOW = "write a parameter as name=value, such as load=32"
 
 
 def serve_command(
@@ -60,10 +59,9 @@ def serve_command(
     from hwsim.systems.serve_model import make_service
 
     output = check_output(json_file, plot, words, timeline=timeline)
-    names = [word for word in words if "=" not in word]
+    names, given = split_words(words, "write a parameter as name=value, such as load=32")
     if len(names) != 2:
         raise InputError("give a model and a system: hwsim serve llama3_8b h100 prompt=2048 generate=256 load=32")
-    given = pairs([word for word in words if "=" in word], _HOW)
     kinds = [name for name in ("load", "rate", "trace") if name in given]
     if len(kinds) > 1:
         raise InputError(f"{' and '.join(kinds)}: requests come in one way; give load= (users), rate= or trace=")
@@ -81,7 +79,12 @@ def serve_command(
             said = f"of {len(stream.requests)} requests, {kind}={value}"
             results.append(service.run(stream, timeline=timeline is not None, told=partial(_tell, told, said)))
     if timeline is not None:
-        _write_timeline(timeline, results[0], f"{names[0]} on {names[1]}")
+        from hwsim.results.plot.timeline import write_timeline
+
+        spans = results[0].spans
+        write_timeline(timeline, spans, f"{names[0]} on {names[1]}")
+        if len(spans) >= 50_000:
+            err().print(f"{timeline} has the first {len(spans):,} steps", style="dim")
     if plot is not None:
         _plot(plot, kind, loads, results, f"{names[0]} on {names[1]}, {service.engine.name}")
     formulas = [service.closed_form(int(value)) if kind == "load" else None for value in loads]
@@ -252,25 +255,11 @@ def _plot(path: Path, kind: str, loads: list[str], results: list[ServeResult], t
     plot_knee(points, path, title, loads[knee(results)] if len(loads) > 1 else "")
 
 
-def _write_timeline(path: Path, result: ServeResult, title: str) -> None:
-    from hwsim.files import write_text
-    from hwsim.results.plot.style import is_plot_file
-    from hwsim.results.plot.timeline import plot_timeline, timeline_json
-
-    if is_plot_file(path):
-        plot_timeline(result.spans, path, title)
-    else:
-        write_text(path, timeline_json(result.spans, title, ()))
-    if len(result.spans) >= 50_000:
-        err().print(f"{path} has the first {len(result.spans):,} steps", style="dim")
-
-
 COLLECTIVE_EXAMPLE = (
     "Example: [cyan]hwsim collective 8xh100 all_reduce bytes=64MB[/cyan]   "
     "[cyan]hwsim collective 4xl40s all_reduce bytes=1KiB..1GiB:x4 --plot[/cyan]"
 )
 _PARAMETERS = ("bytes", "library", "algorithm", "format", "devices")
-_HOW_TO_ASK = "write a parameter as name=value, such as bytes=64MB"
 
 
 def collective_command(
@@ -293,10 +282,9 @@ def collective_command(
     from hwsim.systems.spec import Operation, load_system
 
     output = check_output(json_file, plot, words, timeline=timeline)
-    names = [word for word in words if "=" not in word]
+    names, given = split_words(words, "write a parameter as name=value, such as bytes=64MB")
     if not 1 <= len(names) <= 2:
         raise InputError("give a system, then a collective: hwsim collective 8xh100 all_reduce bytes=64MB")
-    given = pairs([word for word in words if "=" in word], _HOW_TO_ASK)
     _check(given, names[1:], get_args(Operation))
     op = names[1] if len(names) == 2 else "all_reduce"
     system = load_system(names[0])
@@ -315,7 +303,9 @@ def collective_command(
 
     found = [ask(nbytes) for nbytes in sizes]
     if timeline is not None:
-        _write_exchange(timeline, found[0], f"{op} on {names[0]}")
+        from hwsim.results.plot.timeline import write_timeline
+
+        write_timeline(timeline, found[0].spans, f"{op} on {names[0]}")
     if plot is not None:
         from hwsim.results.plot.timeline import plot_collective
 
@@ -424,14 +414,3 @@ def _exchange_data(found: Communication) -> dict[str, Any]:
         "seconds": found.seconds,
         "bus_bytes_per_s": found.bus_bytes_per_s,
     }
-
-
-def _write_exchange(path: Path, found: Communication, title: str) -> None:
-    from hwsim.files import write_text
-    from hwsim.results.plot.style import is_plot_file
-    from hwsim.results.plot.timeline import plot_timeline, timeline_json
-
-    if is_plot_file(path):
-        plot_timeline(found.spans, path, title)
-    else:
-        write_text(path, timeline_json(found.spans, title, ()))

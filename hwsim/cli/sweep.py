@@ -26,7 +26,7 @@ from hwsim.cli.arguments import (
     pairs,
     sort_words,
     store_files,
-    word_completion,
+    word_argument,
 )
 from hwsim.cli.console import bars, err, make_table, screen, styled
 from hwsim.errors import InputError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hwsim.sweep.result_set import ResultSet, Row
     from hwsim.sweep.runner import SweepTally
     from hwsim.sweep.store import ResultStore
-    from hwsim.sweep.tune import Budget, SearchOutcome
+    from hwsim.sweep.tune import Budget, Tuned
 
 SWEEP_EXAMPLE = (
     "Example: [cyan]hwsim sweep course_cpu matmul_tiled tile=4..256:x2 precision=fp32,bf16,int8 --plot tiles.png[/cyan]"
@@ -54,12 +54,10 @@ DEFAULT_STORE = Path("sweep.db")
 def sweep_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINES] [WORKLOADS] [NAME=VALUES]... | FILE.yaml",
-            help="Machines and workloads, with commas between several; axes as lists (8,16,32), ranges (1..9:2) or "
+        word_argument(
+            "[MACHINES] [WORKLOADS] [NAME=VALUES]... | FILE.yaml",
+            "Machines and workloads, with commas between several; axes as lists (8,16,32), ranges (1..9:2) or "
             "geometric ranges (8..256:x2); or a file that says the same.",
-            autocompletion=word_completion,
-            show_default=False,
         ),
     ] = None,
     settings: AxisSettings = None,
@@ -296,11 +294,9 @@ _EVERY_S = 2.0
 def tune_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINE] [WORKLOAD] [NAME=VALUES]...",
-            help="What to search, as for sweep; without any list or range, the usual choices of the operation.",
-            autocompletion=word_completion,
-            show_default=False,
+        word_argument(
+            "[MACHINE] [WORKLOAD] [NAME=VALUES]...",
+            "What to search, as for sweep; without any list or range, the usual choices of the operation.",
         ),
     ] = None,
     metric: Annotated[
@@ -347,24 +343,16 @@ def tune_command(
 
 def _request(words: list[str], settings: list[str] | None, math: bool) -> tuple[SweepRequest, bool]:
     """What to search, and whether it is the machine's own space, which begins with the default."""
-    from hwsim.sweep.grid import make_request
-    from hwsim.sweep.search import usual_space
+    from hwsim.sweep.tune import search_request
 
     given = sort_words(words)
     if len(given.machines) > 1 or len(given.workloads) > 1:
         raise InputError("one machine and one workload are tuned at a time; hwsim compare takes several")
     fields = pairs(settings or [], "write a field as path=values, such as l2.size=256KiB,1MiB")
-    request = make_request(given.machines, given.workloads, given.parameters, fields, math=math)
-    if request.swept:
-        return request, False
-    changed = [f"{name}={value}" for name, value in fields.items()]
-    space = usual_space(given.machines[0], given.workloads[0], given.parameters, changed)
-    return make_request(given.machines, given.workloads, space, fields, math=math), True
+    return search_request(given.machines[0], given.workloads[0], given.parameters, fields, math)
 
 
-def _follow(
-    request: SweepRequest, metric: str, store: object, limit: Budget, jobs: int | None, usual: bool
-) -> SearchOutcome:
+def _follow(request: SweepRequest, metric: str, store: object, limit: Budget, jobs: int | None, usual: bool) -> Tuned:
     """A bar on a terminal; elsewhere a line at once, and one every few seconds."""
     from time import monotonic
 
@@ -393,7 +381,7 @@ def _follow(
         return find_best(request, metric, store, budget=limit, jobs=jobs, watch=watch, default_first=usual)
 
 
-def _print(search: SearchOutcome) -> None:
+def _print(search: Tuned) -> None:
 
     console = screen()
     front = _told_apart(search.front)
@@ -437,7 +425,7 @@ def _axes(front: ResultSet) -> tuple[str, ...]:
     return tuple(name for name, found in values.items() if found != {"auto"}) or front.axis_names
 
 
-def _gain(search: SearchOutcome) -> str:
+def _gain(search: Tuned) -> str:
     """What the best brings over the default, and what decided the time of each."""
 
     if search.gain is None or search.values is None or search.bounds is None:
@@ -453,7 +441,7 @@ def _gain(search: SearchOutcome) -> str:
     return f"the default schedule is better than all of these: {title} {default}; {decides}"
 
 
-def _data(search: SearchOutcome) -> dict[str, object]:
+def _data(search: Tuned) -> dict[str, object]:
     return {
         "default": None if search.values is None else search.values[0],
         "gain": search.gain,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, Settings, check_output, pairs, parse_words, spinner, word_completion
+from hwsim.cli.arguments import JsonFile, Settings, check_output, pairs, parse_words, spinner, word_argument
 from hwsim.cli.console import make_table, screen, styled, wrapped
 from hwsim.errors import InputError
 from hwsim.result import bytes_moved
@@ -140,12 +140,7 @@ TRACE_EXAMPLE = "Example: [cyan]hwsim trace course_cpu matmul_tiled n=4 tile=2[/
 def trace_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINE] [WORKLOAD] [KEY=VALUE]...",
-            help="As for run; small sizes, since every access is a line.",
-            autocompletion=word_completion,
-            show_default=False,
-        ),
+        word_argument("[MACHINE] [WORKLOAD] [KEY=VALUE]...", "As for run; small sizes, since every access is a line."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="Accesses to show.")] = 64,
     settings: Settings = None,
@@ -278,11 +273,9 @@ REWRITE_EXAMPLE = "Example: [cyan]hwsim rewrite course_cpu resnet_block_plain[/c
 def rewrite_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MACHINE] [WORKLOAD] [KEY=VALUE]...",
-            help="A chain of operations, such as resnet_block_plain, transformer_block or mlp.",
-            autocompletion=word_completion,
-            show_default=False,
+        word_argument(
+            "[MACHINE] [WORKLOAD] [KEY=VALUE]...",
+            "A chain of operations, such as resnet_block_plain, transformer_block or mlp.",
         ),
     ] = None,
     settings: Settings = None,

@@ -9,26 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from fractions import Fraction
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hwsim.measure import probes
 from hwsim.measure.here import Computer, KnownCache
-from hwsim.measure.probes import Probes, Reading
+from hwsim.measure.probes import Reading, Samples
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 
 NOISY = 0.25
 """A spread beyond which a number is not taken."""
+MOMENTS = 4
+"""How often all probes are sampled, one after the other: what other programs do comes in bursts."""
 FAR_BYTES = 192 << 20
 """Memory far beyond any cache."""
-FAR_STEPS, FAR_SAMPLES = 20_000, 20
-"""Dependent loads of memory in one sample, a few milliseconds; samples at each of three moments far apart, since what
-other programs do to memory comes in bursts."""
 CLAIMED_L3 = 2 << 20
 """Of a shared cache at most so much is gone through: others use it too."""
-
-
-KNOWN_PAGES = 240 << 10
-"""Bytes whose pages every core knows at once, for the latency of L2."""
+CHASED_L1, CHASED_L2 = Fraction(1, 4), 4
+"""Dependent loads go through so much of the first cache, and of the second through so many times as much as the first
+holds: little enough to be there in spite of a second thread on the core, and to lie in pages that are known at once."""
+PAGES = (16, 32, 48, 64, 80, 96, 128, 192)
+BANKS = (1, 2, 4, 8, 16)
+"""Lines apart: from as many on as there are banks, all come from one."""
+CROWD = 64
+"""Lines that are loaded into one set, more than any has ways."""
 
 
 @dataclass
@@ -52,47 +61,92 @@ class News:
 
 
 class Calibrator:
-    """Measures one thing after the other."""
+    """Samples all probes at several moments, then says what each found."""
 
     def __init__(self, computer: Computer, nearest: MachineSpec) -> None:
         self.nearest = nearest
         self.result = Calibration(computer)
-        self.caches = {f"l{cache.level}": cache for cache in computer.caches}
         self._stock = {level.name: level for level in nearest.memory}
+        self.caches = {f"l{cache.level}": cache for cache in computer.caches if f"l{cache.level}" in self._stock}
+        self.line = self.caches["l1"].line_bytes if "l1" in self.caches else 64
+        self._readings: dict[str, Reading] = {}
 
-    def run(self) -> Iterator[int | News]:
-        """The number of probes to come, then each as it is done."""
-        steps = list(self._steps())
-        yield len(steps) + 1
-        self.probes = Probes()
-        clock = self.probes.clock
-        self.result.clock_hz = clock.value
-        self.result.clock = (f"{clock.value / 1e9:.3g} GHz", source(clock))
-        yield News("clock", f"{clock.value / 1e9:.2f} GHz, spread {clock.spread:.0%}")
-        line = self.caches["l1"].line_bytes if "l1" in self.caches else 64
-        self._far = self.probes.chain(FAR_BYTES, line, FAR_STEPS)
-        self._drawn: list[Reading] = []
-        for number, (name, step) in enumerate(steps):
-            if number in (0, len(steps) // 2):
-                self._far.sample(FAR_SAMPLES)
-                self._draw()
+    def run(self) -> Iterator[int | News | None]:
+        """The number of samples to come, then None for each, and what was found."""
+        makers = dict(self._makers())
+        yield MOMENTS * len(makers)
+        made: dict[str, Samples] = {}
+        for _ in range(MOMENTS):
+            for name, make in makers.items():
+                if name not in made:
+                    made[name] = make()
+                self._readings[name] = made[name].sample()
+                yield None
+        yield News("clock", self._clock())
+        for name, step in self._steps():
             yield News(name, step())
+
+    def _makers(self) -> Iterator[tuple[str, Callable[[], Samples]]]:
+        """What is sampled, by name; probes of memory far away share their room."""
+        yield "clock", probes.clock
+        for name in ("add_latency", "mul_latency", "fma_latency", "fma_interval", "exp_interval"):
+            yield name, getattr(probes, name)
+        for name, cache in self.caches.items():
+            nbytes = self._inside(name, cache)
+            yield f"{name}.latency", partial(self._chain, self._chased(name, cache), cache.line_bytes)
+            yield f"{name}.bandwidth", partial(self._stream, nbytes, near=name == "l1")
+        if "l1" in self.caches:
+            first = self.caches["l1"]
+            yield "l1.write_bandwidth", partial(probes.writing, self._inside("l1", first))
+            if first.ways:
+                yield "l1.set_refill", partial(probes.strided_loads, first.size_bytes // first.ways, CROWD)
+        if "l2" in self.caches:
+            far = self._inside("l2", self.caches["l2"])
+            for apart in BANKS:
+                yield f"banks {apart}", partial(probes.strided_loads, apart * self.line, far // (apart * self.line))
+        for nbytes in self._parts(self.caches["l3"]) if "l3" in self.caches else ():
+            yield f"l3 {nbytes}", partial(self._chain, nbytes, self.line)
+        for pages in PAGES:
+            yield f"pages {pages}", partial(probes.page_chain, pages, self.line)
+        yield "dram.latency", lambda: probes.chain(self._far, self.line)
+        yield "dram.alone", lambda: probes.reading(self._far)
+        yield "dram.bandwidth", lambda: probes.AllCores(np.array_split(self._far, self.result.computer.cores))
+
+    @cached_property
+    def _far(self) -> NDArray[np.uint64]:
+        return probes.memory(FAR_BYTES)
+
+    def _chain(self, nbytes: int, line: int) -> Samples:
+        return probes.chain(probes.memory(nbytes), line)
+
+    def _stream(self, nbytes: int, *, near: bool) -> Samples:
+        return probes.reading(probes.memory(nbytes), near=near)
+
+    def _cycles(self, name: str) -> Reading:
+        return self._readings[name].scaled(self.result.clock_hz)
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "caches", self._known
-        whole = {"add": "add_latency", "mul": "mul_latency", "fma": "fma_latency"}
-        for name, probe in whole.items():
-            yield f"latency of {name}", partial(self._whole, f"latency.{name}", probe)
-        yield "ports", partial(self._whole, "ports.fma", "fma_ports")
+        for name in ("add", "mul", "fma"):
+            yield f"latency of {name}", partial(self._whole, f"latency.{name}", self._cycles(f"{name}_latency"))
+        yield "ports", partial(self._whole, "ports.fma", self._cycles("fma_interval").inverse(1.0))
+        yield "exponentials", self._special
         for name, cache in self.caches.items():
-            if name in self._stock:
-                yield f"latency of {name}", partial(self._latency, name, cache)
-                yield f"bandwidth of {name}", partial(self._bandwidth, name, cache)
-        if "l1" in self.caches and self.caches["l1"].ways:
+            yield f"latency of {name}", partial(self._latency, name, cache)
+            yield f"bandwidth of {name}", partial(self._bandwidth, name, cache)
+        if "l1.set_refill" in self._readings:
             yield "crowded sets", self._refill
+        if "l2" in self.caches:
+            yield "banks of l2", self._banks
         yield "pages", self._pages
         yield "latency of dram", self._dram_latency
         yield "bandwidth of dram", self._dram_bandwidth
+
+    def _clock(self) -> str:
+        clock = self._readings["clock"].inverse(1.0)
+        self.result.clock_hz = clock.value
+        self.result.clock = (f"{clock.value / 1e9:.3g} GHz", source(clock))
+        return f"{clock.value / 1e9:.2f} GHz, spread {clock.spread:.0%}"
 
     # What the system tells --------------------------------------------------------------------------------------------
 
@@ -106,7 +160,7 @@ class Calibrator:
         for name, cache in self.caches.items():
             if not isinstance(self._stock.get(name), CacheSpec):
                 continue
-            self._set(name, "size", f"{cache.size_bytes // 1024} KiB", told)
+            self._size(name, cache, told)
             self._set(name, "line", f"{cache.line_bytes} B", told)
             if cache.ways:
                 self._set(name, "ways", str(cache.ways), told)
@@ -114,24 +168,47 @@ class Calibrator:
             f"{name} {cache.size_bytes // 1024} KiB" for name, cache in self.caches.items()
         )
 
+    def _size(self, name: str, cache: KnownCache, told: str) -> None:
+        """Of a cache that others share, no more than was seen to hold lines: dependent loads come sooner than from
+        memory."""
+        parts = self._parts(cache) if name == "l3" else []
+        far = self._readings["dram.latency"].value
+        seen = [nbytes for nbytes in parts if self._readings[f"l3 {nbytes}"].value < far / 2]
+        if parts and not seen:
+            stock = f"left to {self.nearest.name}"
+            self.result.left_out.append(f"{name}.size: nothing of its {cache.size_bytes >> 20} MiB was seen; {stock}")
+        elif seen == parts:
+            self._set(name, "size", f"{cache.size_bytes // 1024} KiB", told)
+        else:
+            reading = self._readings[f"l3 {max(seen)}"]
+            self._set(name, "size", f"{max(seen) // 1024} KiB", f"{source(reading)}: of more, most came from memory")
+
+    def _parts(self, cache: KnownCache) -> list[int]:
+        """A sixteenth of a shared cache, an eighth, up to a half."""
+        return [cache.size_bytes // part for part in (16, 8, 4, 2)]
+
     # What is measured -------------------------------------------------------------------------------------------------
 
-    def _whole(self, path: str, probe: str) -> str:
+    def _whole(self, path: str, reading: Reading) -> str:
         """A number of cycles or ports: the nearest whole one."""
-        reading: Reading = getattr(self.probes, probe)()
         if not self._clear(f"core.{path}", reading):
             return _noise(reading)
         self.result.core[path] = (str(max(1, round(reading.value))), source(reading))
         return f"{reading.value:.2f}, spread {reading.spread:.0%}"
 
+    def _special(self) -> str:
+        reading = self._cycles("exp_interval")
+        if not self._clear("core.special_interval", reading):
+            return _noise(reading)
+        self.result.core["special_interval"] = (f"{max(1.0, reading.value):.3g}", f"{source(reading)}: exp in fp32")
+        return f"{reading.value:.1f} cycles each in a loop, spread {reading.spread:.0%}"
+
     def _latency(self, name: str, cache: KnownCache) -> str:
-        nbytes = self._inside(name, cache)
-        if cache.level == 2 and self.caches["l1"].size_bytes * 2 < KNOWN_PAGES < nbytes:
-            nbytes = KNOWN_PAGES
-        reading = self.probes.cycles(self.probes.latency(nbytes, cache.line_bytes))
+        nbytes = self._chased(name, cache)
+        reading = self._cycles(f"{name}.latency")
         if not self._clear(f"{name}.latency", reading):
             return _noise(reading)
-        if reading.value > self.probes.cycles(self._far.sample(1)).value / 2:
+        if reading.value > self._cycles("dram.latency").value / 2:
             text = f"most of {nbytes >> 10} KiB came from memory, since others use {name}; left to {self.nearest.name}"
             self.result.left_out.append(f"{name}.latency: {text}")
             return f"not seen: {reading.value:.0f} cycles are nearly those of memory"
@@ -140,7 +217,7 @@ class Calibrator:
 
     def _bandwidth(self, name: str, cache: KnownCache) -> str:
         nbytes = self._inside(name, cache)
-        reading = self.probes.read_bandwidth(nbytes, near=name == "l1").scaled(1 / self.result.clock_hz)
+        reading = self._cycles(f"{name}.bandwidth").inverse(1.0)
         if not self._clear(f"{name}.bandwidth", reading):
             return _noise(reading)
         stock = self._stock[name]
@@ -156,7 +233,7 @@ class Calibrator:
         return f"{reading.value:.1f} B/cycle, spread {reading.spread:.0%}"
 
     def _write_bandwidth(self, nbytes: int) -> None:
-        written = self.probes.write_bandwidth(nbytes).scaled(1 / self.result.clock_hz)
+        written = self._cycles("l1.write_bandwidth").inverse(1.0)
         if self._clear("l1.write_bandwidth", written):
             self._set("l1", "write_bandwidth", f"{written.value:.3g} B/cycle", source(written, nbytes))
 
@@ -165,37 +242,53 @@ class Calibrator:
         before = [other.size_bytes for other in self.caches.values() if other.level < cache.level]
         return max(min(cache.size_bytes // 2, CLAIMED_L3), 2 * max(before, default=0))
 
+    def _chased(self, name: str, cache: KnownCache) -> int:
+        """Bytes of a chain of dependent loads."""
+        if name == "l1":
+            return int(cache.size_bytes * CHASED_L1)
+        nbytes = self._inside(name, cache)
+        return min(nbytes, CHASED_L2 * self.caches["l1"].size_bytes) if name == "l2" else nbytes
+
     def _refill(self) -> str:
-        cache = self.caches["l1"]
-        assert cache.ways is not None
-        reading = self.probes.set_refill(cache.size_bytes // cache.ways)
+        reading = self._cycles("l1.set_refill")
         if not self._clear("l1.set_refill", reading):
             return _noise(reading)
         self._set("l1", "set_refill", f"{reading.value:.3g} cycles", source(reading))
         return f"{reading.value:.1f} cycles between misses of one set, spread {reading.spread:.0%}"
 
+    def _banks(self) -> str:
+        """From how many lines apart on loads get no slower, while neighbours are much faster."""
+        found = {apart: self._cycles(f"banks {apart}") for apart in BANKS}
+        worst = max(reading.spread for reading in found.values())
+        for banks, further in pairwise(BANKS):
+            alone = found[banks]
+            if alone.value > 1.5 * found[1].value and found[further].value < 1.15 * alone.value and worst < NOISY:
+                told = f"{source(alone)}: loads {banks * self.line} bytes apart, {found[1].value:.2g} side by side"
+                self._set("l2", "banks", str(banks), told)
+                self._set("l2", "bank_interval", f"{alone.value:.3g} cycles", told)
+                return f"{banks}, each a line in {alone.value:.1f} cycles, spread {alone.spread:.0%}"
+        self.result.left_out.append("l2.banks: no distance was seen from which loads of L2 get slower")
+        return "none seen"
+
     def _pages(self) -> str:
         """How many pages are known at once: the largest number before dependent loads get slower by three cycles."""
-        line = self.caches["l1"].line_bytes if "l1" in self.caches else 64
-        found = {
-            pages: self.probes.cycles(self.probes.page_latency(pages, line))
-            for pages in (16, 32, 48, 64, 80, 96, 128, 192)
-        }
-        base = found[16].value
+        found = {pages: self._cycles(f"pages {pages}") for pages in PAGES}
+        base = found[PAGES[0]].value
         known = [pages for pages, reading in found.items() if reading.value < base + 3]
         worst = max(reading.spread for reading in found.values())
         if worst > NOISY or len(known) == len(found):
             self.result.left_out.append("core.tlb: no number of pages was seen from which loads get slower")
             return "no limit seen"
-        miss = found[max(found)].value - base
+        miss = found[PAGES[-1]].value - base
         stock = getattr(self.nearest.compute[0], "tlb", None)
         cost = stock.miss if stock is not None else 2
-        where = f"{source(Reading(miss, found[16].repeats, worst))}: dependent loads take {miss:.0f} cycles more beyond"
+        samples = found[PAGES[0]].repeats
+        where = f"{source(Reading(miss, samples, worst))}: dependent loads take {miss:.0f} cycles more beyond"
         self.result.core["tlb"] = (f"{{entries: {max(known)}, page: 4 KiB, miss: {cost:g}}}", where)
         return f"{max(known)} pages, then {miss:.0f} cycles more"
 
     def _dram_latency(self) -> str:
-        reading = self._far.sample(FAR_SAMPLES).scaled(1e9)
+        reading = self._readings["dram.latency"].scaled(1e9)
         if not self._clear("dram.latency", reading):
             return _noise(reading)
         self._set("dram", "latency", f"{reading.value:.3g} ns", source(reading, FAR_BYTES))
@@ -204,9 +297,9 @@ class Calibrator:
 
     def _lines_in_flight(self, latency: Reading) -> None:
         """What one core draws from memory is its outstanding misses: bandwidth times latency."""
-        alone = self.probes.read_bandwidth(FAR_BYTES)
-        last = max((name for name in self.caches if name in self._stock and name != "l1"), default=None)
-        outer = "l2" if "l2" in self.caches and "l2" in self._stock else last
+        alone = self._readings["dram.alone"].inverse(1.0)
+        last = max((name for name in self.caches if name != "l1"), default=None)
+        outer = "l2" if "l2" in self.caches else last
         if outer is None or not self._clear(f"{outer}.mshrs", alone):
             return
         lines = round(alone.value * latency.value / 1e9 / self.caches[outer].line_bytes)
@@ -215,8 +308,7 @@ class Calibrator:
 
     def _dram_bandwidth(self) -> str:
         cores = self.result.computer.cores
-        self._draw()
-        reading = max(self._drawn, key=lambda drawn: drawn.value)
+        reading = self._readings["dram.bandwidth"].inverse(1.0)
         stock = self._stock.get("dram")
         if not isinstance(stock, DramSpec) or not self._clear("dram.bandwidth", reading):
             return _noise(reading)
@@ -225,11 +317,6 @@ class Calibrator:
             half = "assumption: half of what is read"
             self._set("dram", "write_bandwidth", f"{reading.value / 2e9:.3g} GB/s", half)
         return f"{reading.value / 1e9:.1f} GB/s of {cores} cores, spread {reading.spread:.0%}"
-
-    def _draw(self) -> None:
-        """What all cores draw from memory now; the best of several moments counts."""
-        cores = self.result.computer.cores
-        self._drawn.append(self.probes.all_cores_bandwidth(cores, FAR_BYTES // cores))
 
     # Notes ------------------------------------------------------------------------------------------------------------
 
@@ -247,7 +334,7 @@ class Calibrator:
 def source(reading: Reading, nbytes: int | None = None) -> str:
     """Where a number comes from, for the machine file."""
     over = f" over {nbytes // 1024:,} KiB" if nbytes else ""
-    return f"measured{over}, median of the faster half of {reading.repeats}, spread {reading.spread:.0%}"
+    return f"measured{over}, median of the fastest eighth of {reading.repeats}, spread {reading.spread:.0%}"
 
 
 def _noise(reading: Reading) -> str:

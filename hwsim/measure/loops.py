@@ -150,35 +150,48 @@ def make_job(machine: MachineSpec, work: WorkloadSpec) -> tuple[dict[str, Any], 
     spans = _spans(loops)
     tensors = {name: [low, high - low, kernel.fmt.name] for name, (low, high) in spans.items()}
     starts = {name: low for name, (low, _) in spans.items()}
-    written = [loop_source(loop, starts, f"loop{number}") for number, loop in enumerate(loops)]
+    shares = [_shares(kernel, phase) for phase in kernel.program]
+    written = [
+        loop_source(loop, starts, f"loop{number}", _whole_tiles(loop, shares)) for number, loop in enumerate(loops)
+    ]
     functions = [
         {"name": f"loop{n}", "text": source.text, "tensors": source.tensors, "vector": loops[n].plan.lanes > 1}
         for n, source in enumerate(written)
     ]
     numbers = {id(loop): number for number, loop in enumerate(loops)}
-    stages = [_shares(kernel, phase, numbers, [source.indices for source in written]) for phase in kernel.program]
+
+    def bounds(loop: Loop, ranges: Ranges) -> list[int]:
+        return [edge for index in written[numbers[id(loop)]].indices for edge in (ranges[index][0], sum(ranges[index]))]
+
+    stages = [
+        [[[numbers[id(loop)], bounds(loop, ranges)] for loop, ranges in share] for share in stage] for stage in shares
+    ]
     calls = sum(len(share) for stage in stages for share in stage)
     if calls > MOST_CALLS:
         raise InputError(f"{work.name}: {calls:,} loops one after the other are too many to measure")
     return {"tensors": tensors, "functions": functions, "stages": stages}, any(loop.plan.lanes > 1 for loop in loops)
 
 
-def _shares(
-    kernel: LoopKernel, phase: Phase, numbers: Mapping[int, int], indices: list[tuple[str, ...]]
-) -> list[list[Any]]:
-    """For each thread, its loops with the first and last position of each index."""
+Share = list[tuple[Loop, Ranges]]
+
+
+def _shares(kernel: LoopKernel, phase: Phase) -> list[Share]:
+    """For each thread, its loops with the ranges of their indices."""
     arounds: list[Ranges] = [{}]
     if kernel.workers > 1 and phase.shared_index:
         arounds = [{phase.shared_index: share} for share in kernel.shares(phase)]
-    found: list[list[Any]] = []
-    for around in arounds:
-        calls = []
-        for loop, ranges, _ in walk(phase.items, around):
-            number = numbers[id(loop)]
-            bounds = [edge for index in indices[number] for edge in (ranges[index][0], sum(ranges[index]))]
-            calls.append([number, bounds])
-        found.append(calls)
-    return found
+    return [[(loop, ranges) for loop, ranges, _ in walk(phase.items, around)] for around in arounds]
+
+
+def _whole_tiles(loop: Loop, stages: list[list[Share]]) -> frozenset[str]:
+    """The indices whose every tile is full: the compiler then knows how long the loop in a tile is, as the simulator
+    does. Not of a vector loop, which it would write out before it makes vectors of it, and then would not."""
+    if loop.plan.lanes > 1:
+        return frozenset()
+    every = [ranges for stage in stages for share in stage for other, ranges in share if other is loop]
+    return frozenset(
+        index for index, size in loop.plan.tile.items() if all(ranges[index][1] % size == 0 for ranges in every)
+    )
 
 
 def _spans(loops: list[Loop]) -> dict[str, tuple[int, int]]:
@@ -212,9 +225,11 @@ class LoopSource:
     indices: tuple[str, ...]
 
 
-def loop_source(loop: Loop, starts: dict[str, int], name: str = "run") -> LoopSource:
-    """The source of a loop nest; `starts` has the first byte of each tensor."""
-    writer = _LoopWriter(loop, starts)
+def loop_source(
+    loop: Loop, starts: dict[str, int], name: str = "run", whole: frozenset[str] = frozenset()
+) -> LoopSource:
+    """The source of a loop nest; `starts` has the first byte of each tensor, `whole` the indices in full tiles."""
+    writer = _LoopWriter(loop, starts, whole)
     body = writer.loops()
     bounds = [f"{kind}{number}" for number in range(len(writer.indices)) for kind in ("first", "last")]
     head = f"def {name}({', '.join([f't{n}' for n in range(len(writer.tensors))] + bounds)}):"
@@ -225,8 +240,8 @@ def loop_source(loop: Loop, starts: dict[str, int], name: str = "run") -> LoopSo
 class _LoopWriter:
     """Writes one loop nest."""
 
-    def __init__(self, loop: Loop, starts: dict[str, int]) -> None:
-        self.loop = loop
+    def __init__(self, loop: Loop, starts: dict[str, int], whole: frozenset[str]) -> None:
+        self.loop, self.whole = loop, whole
         self.starts = starts
         self.indices = list(loop.extents)
         self.tensors = list(dict.fromkeys(operand.tensor for operand in loop.operation.operands))
@@ -273,7 +288,8 @@ class _LoopWriter:
         else:
             cut = index in plan.tile
             first = f"tile{number}" if cut else f"first{number}"
-            last = f"min(tile{number} + {_constant(plan.tile[index])}, last{number})" if cut else f"last{number}"
+            end = f"tile{number} + {_constant(plan.tile[index])}" if cut else f"last{number}"
+            last = f"min({end}, last{number})" if cut and index not in self.whole else end
             step = self._unroll(index)
             lines.append(f"for i{number} in range({first}, {last}, {_constant(step)}):")
         lines += [INDENT + line for line in inner]

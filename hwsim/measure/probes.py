@@ -1,19 +1,23 @@
 """Small loops that tell what a computer is made of: chains for latencies, independent operations for ports, streams for
 bandwidth, lines in one set and in many pages for what misses cost. Compiled with Numba; no compiler, no rights needed.
 
-Every probe is repeated and timed by the CPU time of its thread. Other programs can only make it slower, so the median
-of the faster half counts; the spread is the distance from the fastest to that. A chain goes on where the repeat before
-ended: gone through again and again, its first lines would lie in a cache. Memory is asked for in huge pages.
+Every probe is sampled at several moments and timed by the CPU time of its thread. Other programs can only make it
+slower, and they come in bursts that last longer than a probe (a second thread of the same core halves its caches and
+ports), so the median of the fastest eighth of all samples counts; the spread is the distance from the fastest to that.
+A chain goes on where the sample before ended: gone through again and again, its first lines would lie in a cache.
+Memory is asked for in huge pages.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -22,12 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 REPEATS = 9
+"""Samples at one moment."""
 PAGE_BYTES = 4096
 HUGE_PAGE = 1 << 21
+FASTEST = 8
+"""One in so many samples counts."""
 FEW_PAGES = 60
 """So many pages every core knows at once."""
-MOVED_BYTES = 1 << 26
-"""What a measurement of bandwidth moves at least."""
+MOVED_BYTES = 1 << 23
+"""What a sample of bandwidth moves at least."""
 VISITED = 4
 """Lines of a page that a chain visits one after the other."""
 ZERO, ONE = np.uint64(0), np.uint64(1)
@@ -35,7 +42,8 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 
 @dataclass(frozen=True)
 class Reading:
-    """A measured number: the median of the faster half, how many repeats, and how far the fastest was off, relative."""
+    """A measured number: the median of the fastest eighth, how many samples there were, and how far the fastest was
+    off, relative."""
 
     value: float
     repeats: int
@@ -49,21 +57,39 @@ class Reading:
         return Reading(factor / self.value, self.repeats, self.spread)
 
 
-def timed(function: Callable[..., Any], *arguments: Any, per: float, repeats: int = REPEATS) -> Reading:
-    """Seconds per unit of work."""
+class Samples:
+    """Something that is timed again and again: seconds for each unit of its work."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, per: float, repeats: int = REPEATS) -> None:
+        self._function, self._arguments, self._per, self._repeats = function, arguments, per, repeats
+        self._found: list[float] = []
+
+    def once(self) -> float:
+        return max(1e-15, _timed(self._function, *self._arguments) - _asking()) / self._per
+
+    def sample(self) -> Reading:
+        """All samples until now, with some more; the first of these does not count, since caches hold other things."""
+        self.once()
+        self._found += [self.once() for _ in range(self._repeats)]
+        return _reading(self._found)
+
+
+def _timed(function: Callable[..., Any], *arguments: Any) -> float:
+    began = time.thread_time()
     function(*arguments)
-    found = []
-    for _ in range(repeats):
-        began = time.thread_time()
-        function(*arguments)
-        found.append((time.thread_time() - began) / per)
-    return _reading(found)
+    return time.thread_time() - began
+
+
+@cache
+def _asking() -> float:
+    """What it takes to ask for the time and to call a function, which short samples would feel."""
+    return min(_timed(_two_cycles, 0) for _ in range(1000))
 
 
 def _reading(found: list[float]) -> Reading:
-    faster = sorted(found)[: -(-len(found) // 2)]
-    middle = median(faster)
-    return Reading(middle, len(found), middle / max(faster[0], 1e-15) - 1)
+    fastest = sorted(found)[: -(-len(found) // FASTEST)]
+    middle = median(fastest)
+    return Reading(middle, len(found), middle / max(fastest[0], 1e-15) - 1)
 
 
 # Chains and ports -----------------------------------------------------------------------------------------------------
@@ -117,6 +143,12 @@ def _eight_fused(count, factor, step):  # type: ignore[no-untyped-def]
         g = g * factor + step
         h = h * factor + step
     return a + b + c + d + e + f + g + h
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _exponentials(values, found):  # type: ignore[no-untyped-def]
+    for i in range(np.uint64(len(values))):
+        found[i] = math.exp(values[i])
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------
@@ -178,7 +210,7 @@ def _strided(values, count, stride, rounds):  # type: ignore[no-untyped-def]
     return total
 
 
-def _room(nbytes: int, kind: type = np.uint64) -> NDArray[Any]:
+def memory(nbytes: int, kind: type = np.uint64) -> NDArray[Any]:
     """Memory that begins with a huge page, and consists of such where the system has any."""
     area = mmap.mmap(-1, nbytes + HUGE_PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -190,104 +222,109 @@ def _room(nbytes: int, kind: type = np.uint64) -> NDArray[Any]:
     return raw[shift : shift + nbytes].view(kind)
 
 
-class Chase:
+class Chase(Samples):
     """Dependent loads through a ring of places; every sample goes on where the one before ended.
 
     Places are written in the order in which they are read: of a long ring, the first ones have left all caches again.
     """
 
-    def __init__(self, places: NDArray[np.uint64], nbytes: int, steps: int) -> None:
-        self._ring, self._steps = _room(nbytes), steps
+    def __init__(
+        self, places: NDArray[np.uint64], room: NDArray[np.uint64], steps: int, repeats: int = REPEATS
+    ) -> None:
+        super().__init__(self._go, per=steps, repeats=repeats)
+        self._ring, self._steps, self._place = room, steps, places[0]
         self._ring[places] = np.roll(places, -1)
-        self._place = np.uint64(_chase(self._ring, steps, places[0]))
-        self._samples: list[float] = []
 
-    def sample(self, count: int = REPEATS) -> Reading:
-        """Seconds of a load, from all samples until now."""
-        for _ in range(count):
-            began = time.thread_time()
-            self._place = np.uint64(_chase(self._ring, self._steps, self._place))
-            self._samples.append((time.thread_time() - began) / self._steps)
-        return _reading(self._samples)
+    def _go(self) -> None:
+        self._place = np.uint64(_chase(self._ring, self._steps, self._place))
 
 
-class Probes:
-    """Runs probes; what is asked in cycles needs the clock first."""
+class AllCores(Samples):
+    """Bytes that all cores read at the same time from memory: what each got while it ran, together."""
 
-    def __init__(self) -> None:
-        self.clock = timed(_two_cycles, 2_000_000, per=4_000_000).inverse(1.0)
+    def __init__(self, shares: list[NDArray[Any]]) -> None:
+        super().__init__(_sum, per=1)
+        self._shares = shares
 
-    def cycles(self, reading: Reading) -> Reading:
-        return reading.scaled(self.clock.value)
-
-    def add_latency(self) -> Reading:
-        return self.cycles(timed(_adds, 500_000, np.float32(1e-3), per=500_000))
-
-    def mul_latency(self) -> Reading:
-        return self.cycles(timed(_products, 500_000, np.float32(1.0), per=500_000))
-
-    def fma_latency(self) -> Reading:
-        return self.cycles(timed(_fused, 500_000, np.float32(0.5), np.float32(1.0), per=500_000))
-
-    def fma_ports(self) -> Reading:
-        """Scalar multiply-adds that start in a cycle."""
-        each = self.cycles(timed(_eight_fused, 500_000, np.float32(0.5), np.float32(1.0), per=8 * 500_000))
-        return each.inverse(1.0)
-
-    def latency(self, nbytes: int, line: int) -> Reading:
-        """Seconds of a dependent load somewhere in so many bytes: short samples, some of which nobody disturbs."""
-        chase = self.chain(nbytes, line, 20_000)
-        chase.sample(REPEATS)
-        return chase.sample(9 * REPEATS)
-
-    def chain(self, nbytes: int, line: int, steps: int) -> Chase:
-        """A ring through all lines. While all pages are known at once, in any order; of more pages, some lines of each
-        at a time, so that the caches are measured and not the TLB, and too few for a prefetcher to see the page."""
-        random = np.random.default_rng(1)
-        per_page = PAGE_BYTES // line
-        pages = max(1, nbytes // PAGE_BYTES)
-        lines = random.permutation(pages * per_page)
-        if pages > FEW_PAGES:
-            own = (
-                random.permuted(np.tile(np.arange(per_page), (pages, 1)), axis=1) + np.arange(pages)[:, None] * per_page
-            )
-            visits = own.reshape(-1, min(VISITED, per_page))
-            lines = visits[random.permutation(len(visits))].reshape(-1)
-        return Chase(lines.astype(np.uint64) * np.uint64(line // 8), nbytes, steps)
-
-    def page_latency(self, pages: int, line: int) -> Reading:
-        """Seconds of a dependent load, each in another page and another set."""
-        step = PAGE_BYTES + line
-        places = np.random.default_rng(2).permutation(pages).astype(np.uint64) * np.uint64(step // 8)
-        return Chase(places, pages * step + PAGE_BYTES, 100_000).sample()
-
-    def set_refill(self, way_bytes: int, lines: int = 64) -> Reading:
-        """Cycles of an independent load whose line falls into the same set as all others, of more than it has ways."""
-        values = _room(way_bytes * lines)
-        rounds = 100_000 // lines
-        stride = np.uint64(way_bytes // 8)
-        return self.cycles(timed(_strided, values, lines, stride, rounds, per=rounds * lines))
-
-    def read_bandwidth(self, nbytes: int, *, near: bool = False) -> Reading:
-        """Bytes per second of one core that sums: one stream or, of the nearest cache, several."""
-        values = _room(nbytes)
-        rounds = max(1, MOVED_BYTES // nbytes)
-        return timed(_four_sums if near else _sum, values, rounds, per=rounds * nbytes).inverse(1.0)
-
-    def write_bandwidth(self, nbytes: int) -> Reading:
-        values = _room(nbytes, np.float32)
-        rounds = max(1, MOVED_BYTES // nbytes)
-        return timed(_fill, values, rounds, per=rounds * nbytes).inverse(1.0)
-
-    def all_cores_bandwidth(self, cores: int, nbytes: int) -> Reading:
-        """Bytes per second that all cores read at the same time from memory: what each got while it ran, together."""
-
-        def seconds(share: NDArray[Any]) -> float:
+    def once(self) -> float:
+        def rate(share: NDArray[Any]) -> float:
             began = time.thread_time()
             _sum(share, 1)
-            return time.thread_time() - began
+            return share.nbytes / (time.thread_time() - began)
 
-        shares = [_room(nbytes) for _ in range(cores)]
-        with ThreadPoolExecutor(cores) as pool:
-            rounds = [list(pool.map(seconds, shares)) for _ in range(1 + REPEATS)][1:]
-        return _reading([1 / sum(nbytes / took for took in each) for each in rounds]).inverse(1.0)
+        with ThreadPoolExecutor(len(self._shares)) as pool:
+            return 1 / sum(pool.map(rate, self._shares))
+
+
+# What is asked --------------------------------------------------------------------------------------------------------
+
+COUNT = 500_000
+STEPS = 5_000
+"""Dependent loads in one sample: short ones, some of which nobody disturbs."""
+CHAINED = 60
+"""Samples of them at one moment."""
+
+
+def clock() -> Samples:
+    """Seconds of a cycle."""
+    return Samples(_two_cycles, 2_000_000, per=4_000_000)
+
+
+def add_latency() -> Samples:
+    return Samples(_adds, COUNT, np.float32(1e-3), per=COUNT)
+
+
+def mul_latency() -> Samples:
+    return Samples(_products, COUNT, np.float32(1.0), per=COUNT)
+
+
+def fma_latency() -> Samples:
+    return Samples(_fused, COUNT, np.float32(0.5), np.float32(1.0), per=COUNT)
+
+
+def fma_interval() -> Samples:
+    """Of scalar multiply-adds that do not wait for each other."""
+    return Samples(_eight_fused, COUNT, np.float32(0.5), np.float32(1.0), per=8 * COUNT)
+
+
+def exp_interval(count: int = 2048) -> Samples:
+    """Of exponentials in a loop, as the compiler makes them: a call for each, or a vector of several."""
+    return Samples(_exponentials, np.full(count, 0.5, np.float32), np.zeros(count, np.float32), per=count)
+
+
+def chain(room: NDArray[np.uint64], line: int) -> Chase:
+    """A ring through all lines. While all pages are known at once, in any order; of more pages, some lines of each at a
+    time, so that the caches are measured and not the TLB, and too few for a prefetcher to see the page."""
+    random = np.random.default_rng(1)
+    per_page = PAGE_BYTES // line
+    pages = max(1, room.nbytes // PAGE_BYTES)
+    lines = random.permutation(pages * per_page)
+    if pages > FEW_PAGES:
+        own = random.permuted(np.tile(np.arange(per_page), (pages, 1)), axis=1) + np.arange(pages)[:, None] * per_page
+        visits = own.reshape(-1, min(VISITED, per_page))
+        lines = visits[random.permutation(len(visits))].reshape(-1)
+    return Chase(lines.astype(np.uint64) * np.uint64(line // 8), room, STEPS, CHAINED)
+
+
+def page_chain(pages: int, line: int) -> Chase:
+    """Dependent loads, each in another page and another set."""
+    step = PAGE_BYTES + line
+    places = np.random.default_rng(2).permutation(pages).astype(np.uint64) * np.uint64(step // 8)
+    return Chase(places, memory(pages * step + PAGE_BYTES), STEPS)
+
+
+def strided_loads(stride: int, lines: int) -> Samples:
+    """Loads that do not wait for each other, so many bytes apart: of one set, of one bank, or of neither."""
+    rounds = max(1, STEPS // lines)
+    return Samples(_strided, memory(stride * lines), lines, np.uint64(stride // 8), rounds, per=rounds * lines)
+
+
+def reading(values: NDArray[Any], *, near: bool = False) -> Samples:
+    """Seconds of a byte of one core that sums: one stream or, of the nearest cache, several."""
+    rounds = max(1, MOVED_BYTES // values.nbytes)
+    return Samples(_four_sums if near else _sum, values, rounds, per=rounds * values.nbytes)
+
+
+def writing(nbytes: int) -> Samples:
+    rounds = max(1, MOVED_BYTES // nbytes)
+    return Samples(_fill, memory(nbytes, np.float32), rounds, per=rounds * nbytes)

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
+import llvmlite.binding
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -159,12 +160,12 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
     once()
     found = []
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(job["repeats"]):
         if len(flush):
             flush += 1
         found.append(once())
-        if time.perf_counter() - began > job["most_seconds"]:
+        if time.process_time() - began > job["most_seconds"]:
             break
     if len(flush):
         flush += 1
@@ -176,7 +177,11 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer jobs until whoever asks has gone; Ctrl-C is theirs to heed."""
+    """Answer jobs until whoever asks has gone; Ctrl-C is theirs to heed.
+
+    A vector loop takes one vector at a time, as a simulated one does: several would leave short loops scalar.
+    """
+    llvmlite.binding.set_option("", "--force-vector-interleave=1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asked: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_listen, args=(asked,), daemon=True).start()

@@ -20,13 +20,18 @@ from numpy.typing import NDArray
 from hwsim.jit import called, compiled, inlined
 from hwsim.memory.counters import READ_MISSES, READS, WRITE_MISSES, WRITEBACKS, WRITES
 from hwsim.memory.replacement import FIFO, LRU, hash_place, next_random
-from hwsim.trace.nest import ACCESS_MASK, ACCESS_SHIFT, KIND, LINE_SHIFT, U0, U1, U2
+from hwsim.trace.nest import ACCESS_MASK, ACCESS_SHIFT, KIND, LINE_SHIFT, MAX_ACCESSES, U0, U1, U2
 
 INFINITE = 5
 """Stands beside the codes of the replacement policies: a cache from which nothing ever leaves."""
 
 OFFSET, SETS, WAYS, POLICY = range(4)
 """Columns of the geometry table: place of the first set in `tags`, number of sets and ways, policy."""
+
+TURNED, TURNED_LINES, MOST_TURNED = MAX_ACCESSES, np.uint64(MAX_ACCESSES + 1), np.uint64(8)
+NOTED = MAX_ACCESSES + 9
+"""After the misses by access, a row of causes has how often dirty bits turned in the last buffer of events, and the
+lines of which they were, as many as there is room for: see stream.py."""
 
 EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFE)
 _EIGHT, _SIXTEEN = np.uint64(8), np.uint64(16)
@@ -55,6 +60,14 @@ def _hand_on(event, old, out, count, causes):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def _note(causes, turned, line):  # type: ignore[no-untyped-def]
+    """The dirty bit of a line turns."""
+    if turned < MOST_TURNED:
+        causes[TURNED_LINES + turned] = line
+    return turned + U1
+
+
+@inlined
 def _add(counters, events, writes, misses, write_misses, writebacks):  # type: ignore[no-untyped-def]
     counters[READS] += events - writes
     counters[WRITES] += writes
@@ -66,7 +79,7 @@ def _add(counters, events, writes, misses, write_misses, writebacks):  # type: i
 @inlined
 def _lru(events, length, out, tags, sets, ways, counters, causes):  # type: ignore[no-untyped-def]
     writes, misses, write_misses, writebacks = U0, U0, U0, U0
-    count = U0
+    count, turned = U0, U0
     for number in range(length):
         event = events[number]
         line = event >> LINE_SHIFT
@@ -76,7 +89,9 @@ def _lru(events, length, out, tags, sets, ways, counters, causes):  # type: igno
         base = _base(line, sets, ways)
         carried = tags[base]
         if carried >> U1 == line:
-            tags[base] = carried | dirty
+            if dirty & ~carried:
+                tags[base] = carried | dirty
+                turned = _note(causes, turned, line)
             continue
         # One pass: carry the way before along, so that a hit or a miss leaves the set already shifted.
         hit = False
@@ -92,12 +107,19 @@ def _lru(events, length, out, tags, sets, ways, counters, causes):  # type: igno
             place += U1
         if hit:
             tags[base] = carried | dirty
+            if dirty & ~carried:
+                turned = _note(causes, turned, line)
             continue
         tags[base] = (line << U1) | dirty
         misses += U1
         write_misses += write
         writebacks += carried & U1
+        if dirty:
+            turned = _note(causes, turned, line)
+        if carried & U1:
+            turned = _note(causes, turned, carried >> U1)
         count = _hand_on(event, carried, out, count, causes)
+    causes[TURNED] = turned
     _add(counters, length, writes, misses, write_misses, writebacks)
     return count
 
@@ -224,7 +246,7 @@ def infinite_filter(
     """A level that keeps everything: a hash table of the lines seen. Its owner keeps it at most half full."""
     mask = np.uint64(len(tags)) - U1
     writes, misses, write_misses, writebacks = U0, U0, U0, U0
-    count = U0
+    count, turned = U0, U0
     for number in range(length):
         event = events[number]
         line = event >> LINE_SHIFT
@@ -235,12 +257,17 @@ def infinite_filter(
         while tags[place] != EMPTY and tags[place] >> U1 != line:
             place = (place + U1) & mask
         if tags[place] != EMPTY:
-            tags[place] |= dirty
+            if dirty & ~tags[place]:
+                tags[place] |= dirty
+                turned = _note(causes, turned, line)
             continue
         tags[place] = (line << U1) | dirty
         misses += U1
+        if dirty:
+            turned = _note(causes, turned, line)
         write_misses += write
         count = _hand_on(event, U0, out, count, causes)
+    causes[TURNED] = turned
     _add(counters, length, writes, misses, write_misses, writebacks)
     return count
 
@@ -255,19 +282,18 @@ class Levels(NamedTuple):
     counters: NDArray[np.uint64]
     """A row per instance; columns as in counters.py."""
     causes: NDArray[np.uint64]
-    """Misses by level of the chain and by access of the nest."""
+    """Misses by level of the chain and by access of the nest; then TURNED and TURNED_LINES."""
     ping: NDArray[np.uint64]
     pong: NDArray[np.uint64]
     """The stream that leaves level l lies in `ping` where l is even, in `pong` where it is odd."""
 
 
-@called
-def through(source, length, target, instance, causes, levels):  # type: ignore[no-untyped-def]
+@inlined
+def through(source, length, target, instance, counters, causes, levels):  # type: ignore[no-untyped-def]
     """Send events through one cache; what leaves it is written to `target`. Returns how many events that are."""
     offset, sets = levels.geometry[instance, OFFSET], levels.geometry[instance, SETS]
     ways, policy = levels.geometry[instance, WAYS], levels.geometry[instance, POLICY]
     own = levels.tags[offset : offset + sets * ways]
-    counters = levels.counters[instance]
     if policy == np.uint64(LRU):
         length = lru_filter(source, length, target, own, sets, ways, counters, causes)
     elif policy == np.uint64(FIFO):
@@ -287,7 +313,8 @@ def pump(
     source = events
     for level in range(first, stop):
         target = levels.ping if level % 2 == 0 else levels.pong
-        length = through(source, length, target, chain[level], levels.causes[level], levels)
+        instance = chain[level]
+        length = through(source, length, target, instance, levels.counters[instance], levels.causes[level], levels)
         source = target
     return length
 

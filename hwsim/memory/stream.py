@@ -12,6 +12,10 @@ that. Which of the two holds is the same for all passes from the second on, so t
 the third pass are equal. Hence the third pass starts from the same state as every later one, and what it counts and
 sends down is what they do. (3) The next cache receives the same sequence from the third pass on, so by the same
 argument its fifth pass stands for all later ones; level l is steady from pass 2l + 1 on. DRAM sees every pass.
+(4) Most are steady sooner: the second pass stands for all later ones, and the third of the next cache, if it ends in
+the state that it began with. By (1) the order is the same. Filters note each line whose dirty bit turns: one that is
+modified or put in modified, one that leaves modified. Where each of these lines turns an even number of times in a
+pass, all dirty bits are the same as well.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hwsim.jit import called, compiled
+from hwsim.jit import called, compiled, inlined
 from hwsim.memory.counters import (
     BYTES_EVICTED,
     BYTES_READ,
@@ -38,10 +42,25 @@ from hwsim.memory.counters import (
     Topology,
 )
 from hwsim.memory.dram import Dram, drain
-from hwsim.memory.filter import EMPTY, INFINITE, OFFSET, POLICY, SETS, WAYS, Levels, pump, rehash, through
+from hwsim.memory.filter import (
+    EMPTY,
+    INFINITE,
+    MOST_TURNED,
+    NOTED,
+    OFFSET,
+    POLICY,
+    SETS,
+    TURNED,
+    TURNED_LINES,
+    WAYS,
+    Levels,
+    pump,
+    rehash,
+    through,
+)  # fmt: skip
 from hwsim.memory.replacement import FIRST_HASH_SIZE, LRU, POLICIES
 from hwsim.spec.machine import CacheSpec
-from hwsim.trace.nest import MAX_ACCESSES, Access, Nest
+from hwsim.trace.nest import MAX_ACCESSES, U0, U1, Access, Nest
 from hwsim.trace.walk import (
     BUFFER_EVENTS,
     Cursor,
@@ -105,51 +124,67 @@ def _by_lines(access: Access, around: int, repeats: int) -> Access:
     return replace(access, strides=tuple(strides))
 
 
+@inlined
+def _unchanged(noted):  # type: ignore[no-untyped-def]
+    """Whether a level that has noted this has every dirty bit as before."""
+    count = noted[TURNED]
+    same = count <= MOST_TURNED
+    one = U0
+    while same and one < count:
+        times, other = U0, U0
+        while other < count:
+            times += U1 if noted[TURNED_LINES + other] == noted[TURNED_LINES + one] else U0
+            other += U1
+        same = times & U1 == U0
+        one += U1
+    return same
+
+
 @called
 def _repeat(  # type: ignore[no-untyped-def]
-    events, repeats, chain, levels, sink, grain, streams, lengths, before, gained, tap, tap_level, tapped,
-):  # fmt: skip
+    events, repeats, chain, levels, sink, grain, streams, lengths, steady, counted, noted, slots, tap, tap_level, tapped
+):
     """Send the same events through all levels `repeats` times; a level that is steady is only counted.
 
-    The tap records what level `tap_level - 1` sends on, each time; returns how much it has recorded.
+    `steady` is the pass from which on a level does the same again and again, 0 while that is not known. The tap records
+    what level `tap_level - 1` sends on, each time; returns how much it has recorded.
     """
-    columns, slots = levels.counters.shape[1], levels.causes.shape[1]
+    for level in range(len(chain)):
+        steady[level] = 0
     for number in range(1, repeats + 1):
         source, length = events, np.uint64(len(events))
+        since = np.int64(1)  # the pass from which on what comes from above is the same
         for level in range(len(chain)):
-            instance = chain[level]
-            steady = 2 * level + 3
-            if number <= steady:
-                if number == steady:
-                    for column in range(columns):  # one by one: whole rows would allocate
-                        before[column] = levels.counters[instance, column]
-                    for slot in range(slots):
-                        before[columns + slot] = levels.causes[level, slot]
-                lengths[level] = through(source, length, streams[level], instance, levels.causes[level], levels)
-                if number == steady:
-                    for column in range(columns):
-                        gained[level, column] = levels.counters[instance, column] - before[column]
-                    for slot in range(slots):
-                        gained[level, columns + slot] = levels.causes[level, slot] - before[columns + slot]
-            elif number == steady + 1:
-                left = np.uint64(repeats - steady)
-                for column in range(columns):
-                    levels.counters[instance, column] += left * gained[level, column]
+            if steady[level] == 0:
+                instance = chain[level]
+                for column in range(len(counted)):  # one by one: whole rows would allocate
+                    counted[column] = U0
                 for slot in range(slots):
-                    levels.causes[level, slot] += left * gained[level, columns + slot]
+                    noted[slot] = U0
+                lengths[level] = through(source, length, streams[level], instance, counted, noted, levels)
+                times = U1
+                if number == 2 * level + 3 or (0 < since < number and _unchanged(noted)):
+                    steady[level] = number
+                    times = np.uint64(repeats - number + 1)
+                for column in range(len(counted)):
+                    levels.counters[instance, column] += times * counted[column]
+                for slot in range(slots):
+                    levels.causes[level, slot] += times * noted[slot]
+            since = steady[level]
             source, length = streams[level], lengths[level]
             if level + 1 == tap_level:
                 for place in range(min(np.int64(length), len(tap) - tapped)):
                     tap[tapped + place] = source[place]
                 tapped += np.int64(length)
-        drain(source, np.int64(length), grain, sink.geometry, sink.open_rows, sink.counts)
+        if length:
+            drain(source, np.int64(length), grain, sink.geometry, sink.open_rows, sink.counts)
     return tapped
 
 
 @compiled
 def walk_passes(  # type: ignore[no-untyped-def]
     trips, strides, template, order, table, table_strides, counters, address, entry, skipped,
-    buffer, shift, repeats, length, chain, levels, sink, grain, streams, lengths, before, gained,
+    buffer, shift, repeats, length, chain, levels, sink, grain, streams, lengths, steady, counted, noted, slots,
     tap, tap_level, tapped, left, weights, pause,
 ):  # fmt: skip
     """Fill a buffer, and send each pass in it down as often as it repeats.
@@ -164,7 +199,7 @@ def walk_passes(  # type: ignore[no-untyped-def]
         at = 0
         while total - at >= length:
             one = buffer[at : at + length]
-            tapped = _repeat(one, repeats, chain, levels, sink, grain, streams, lengths, before, gained,
+            tapped = _repeat(one, repeats, chain, levels, sink, grain, streams, lengths, steady, counted, noted, slots,
                              tap, tap_level, tapped)  # fmt: skip
             at += length
         left = total - at
@@ -228,7 +263,7 @@ class StreamCaches:
             tags=np.full(offset, EMPTY, np.uint64),
             rng=topology.random_seeds(seed),
             counters=np.zeros((count, CacheCounters.width()), np.uint64),
-            causes=np.zeros((len(specs), MAX_ACCESSES), np.uint64),
+            causes=np.zeros((len(specs), NOTED), np.uint64),
             ping=np.zeros(0, np.uint64),
             pong=np.zeros(0, np.uint64),
         )
@@ -243,7 +278,7 @@ class StreamCaches:
 
     @property
     def causes(self) -> NDArray[np.uint64]:
-        return self.levels.causes
+        return self.levels.causes[:, :MAX_ACCESSES]
 
     @cached_property
     def sink(self) -> Sink:
@@ -318,7 +353,8 @@ class StreamCaches:
         packed = pack_nest(passes.nest, self.grain)
         buffer = np.zeros(4 * passes.length + packed.buffer_events, np.uint64)
         cursor = begin(packed)
-        columns = CacheCounters.width() + MAX_ACCESSES
+        accesses = passes.nest.accesses
+        slots = 1 + max(number if access.slot is None else access.slot for number, access in enumerate(accesses))
         weights = weights_of(packed.trips)
         left = self.tapped = 0
         for pause in pauses(parts):
@@ -332,7 +368,7 @@ class StreamCaches:
                 buffer, packed.shift, passes.repeats, passes.length,
                 chain, self.levels, self.sink, self.grain,
                 np.zeros((len(chain), passes.length * (len(chain) + 2)), np.uint64), np.zeros(len(chain), np.uint64),
-                np.zeros(columns, np.uint64), np.zeros((len(chain), columns), np.uint64),
+                np.zeros(len(chain), np.int64), np.zeros(WRITEBACKS + 1, np.uint64), np.zeros(NOTED, np.uint64), slots,
                 tap, tap_level, self.tapped, left, weights, pause,
             )  # fmt: skip
             yield cursor.share(packed.trips)

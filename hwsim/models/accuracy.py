@@ -20,7 +20,7 @@ import numpy as np
 from hwsim.errors import InputError, ShapeError
 from hwsim.files import note_input
 from hwsim.models.count import Formats, forward, macs, parameters
-from hwsim.models.evaluate import Exact, GivenWeights, ModelRounding, RandomWeights, evaluate, has_math
+from hwsim.models.evaluate import EXACT, GivenWeights, ModelRounding, RandomWeights, evaluate, has_math
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import frozen
 from hwsim.numerics.format import Array
@@ -74,7 +74,7 @@ def _random(text: str, numbers: Formats, seed: int) -> NumericReport:
 
 def _measured(graph: ModelGraph, numbers: Formats, weights: RandomWeights | GivenWeights, seed: int) -> NumericReport:
     given, source = _inputs(graph, seed)
-    exact = evaluate(graph, weights, given, Exact(), source)
+    exact = evaluate(graph, weights, given, EXACT, source)
     rounded = evaluate(graph, weights, given, ModelRounding(numbers), source)
     return measure(rounded, exact)
 

@@ -6,8 +6,8 @@ with the file. What changes no shape (dropout, initialisation, token ids) is lef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,67 +32,54 @@ SKIPPED = ("quantization_config", "attn_logit_softcapping", "final_logit_softcap
 """Fields that change what is computed in ways that this importer leaves out: they are named in its report."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
-    """A config with the file it is from: every field is asked for once, and checked."""
+    """A config with the file it is from: what is asked for is checked."""
 
     file: str
     data: Mapping[str, Any]
-    used: set[str] = field(default_factory=set)
 
     def wrong(self, name: str, message: str) -> InputError:
         return InputError(f"{self.file}: {name}: {message}")
 
+    def first(self, names: Sequence[str]) -> tuple[str, Any]:
+        """The first of some fields that is there, with its name."""
+        return next(((name, self.data[name]) for name in names if self.data.get(name) is not None), (names[0], None))
+
     def number(self, *names: str, default: int | None = None) -> int:
         """A whole number under the first of these names that is there."""
-        for name in names:
-            self.used.add(name)
-            value = self.data.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise self.wrong(name, f"must be a whole number, found {_shown(value)}")
-            if not 1 <= value <= MOST:
-                raise self.wrong(name, f"must be from 1 to {MOST:,}, found {_shown(value)}")
-            return value
-        if default is None:
-            raise self.wrong(names[0], f"missing; a {self.family} config has to say it")
-        return default
+        name, value = self.first(names)
+        if value is None and default is None:
+            raise self.wrong(name, f"missing; a {self.family} config has to say it")
+        if value is None:
+            return int(default or 0)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(name, f"must be a whole number, found {_shown(value)}")
+        if not 1 <= value <= MOST:
+            raise self.wrong(name, f"must be from 1 to {MOST:,}, found {_shown(value)}")
+        return value
 
     def optional(self, name: str) -> int | None:
         """A number that may be missing, null or 0."""
-        self.used.add(name)
-        value = self.data.get(name)
-        if value in (None, 0, -1, False):
-            return None
-        return self.number(name)
+        return None if self.data.get(name) in (None, 0, -1, False) else self.number(name)
 
     def flag(self, name: str, default: bool) -> bool:
-        self.used.add(name)
-        value = self.data.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
+        value = self.first([name])[1]
+        if value is not None and not isinstance(value, bool):
             raise self.wrong(name, f"must be true or false, found {_shown(value)}")
-        return value
+        return default if value is None else value
 
     def share(self, name: str, default: float) -> float:
-        self.used.add(name)
         value = self.data.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise self.wrong(name, f"must be a share from 0 to 1, found {_shown(value)}")
         return float(value)
 
     def activation(self, *names: str, default: str) -> str:
-        for name in names:
-            self.used.add(name)
-            value = self.data.get(name)
-            if value is None:
-                continue
-            if not isinstance(value, str) or value not in ACTIVATIONS:
-                raise self.wrong(name, f"{_shown(value)} is not one of {', '.join(ACTIVATIONS)}")
-            return ACTIVATIONS[value]
-        return default
+        name, value = self.first(names)
+        if value is not None and (not isinstance(value, str) or value not in ACTIVATIONS):
+            raise self.wrong(name, f"{_shown(value)} is not one of {', '.join(ACTIVATIONS)}")
+        return default if value is None else ACTIVATIONS[value]
 
     @property
     def family(self) -> str:
@@ -104,7 +91,6 @@ class Config:
         kv_heads = self.number("num_key_value_heads", default=heads)
         if heads % kv_heads:
             raise self.wrong("num_key_value_heads", f"{heads} heads cannot share {kv_heads} evenly")
-        self.used.add("head_dim")
         if self.data.get("head_dim") is None and width % heads:
             raise self.wrong("num_attention_heads", f"{width} cannot be divided into {heads} heads")
         return heads, kv_heads, self.number("head_dim", default=max(1, width // heads))
@@ -117,13 +103,9 @@ class Config:
         return Layer(**usual | more)
 
     def precision(self) -> str:
-        for name in ("torch_dtype", "dtype"):
-            self.used.add(name)
-            value = self.data.get(name)
-            found = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(str(value))
-            if found:
-                return found
-        return "bf16"
+        known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+        named = (known.get(str(self.data.get(name))) for name in ("torch_dtype", "dtype"))
+        return next((found for found in named if found), "bf16")
 
 
 def _shown(value: object) -> str:
@@ -216,7 +198,7 @@ def _gemma(config: Config) -> Data:
     if window is None:
         return made
     every = config.number("sliding_window_pattern", default=6 if config.family.startswith("gemma3") else 2)
-    local = layer.with_window(window)
+    local = replace(layer, window=window)
     groups, rest = divmod(config.number("num_hidden_layers"), every)
     if not groups:
         made["blocks"][1]["operations"] = decoder_layer(local)
@@ -302,7 +284,6 @@ def _vit(config: Config) -> Data:
         op("patches", "conv", channels=layer.width, kernel=patch, stride=patch, bias=True), op("tokens", "to_tokens"),
         op("class", "class_token"), op("positions", "positions", rows=(side // patch) ** 2 + 1),
     ]  # fmt: skip
-    config.used.add("id2label")
     labels = config.data.get("id2label")
     classes = len(labels) if isinstance(labels, dict) and labels else 1000
     blocks = [
@@ -316,7 +297,6 @@ def _vit(config: Config) -> Data:
 
 
 def _t5(config: Config) -> Data:
-    config.used.add("feed_forward_proj")
     gated = "gated" in str(config.data.get("feed_forward_proj", "relu"))
     return _two_towers(config, "geglu" if gated else "", sparse=None)
 
@@ -350,7 +330,7 @@ def _two_towers(config: Config, gate: str, sparse: Data | None) -> Data:
         blocks = [{"name": name, "repeat": pairs, **place, "operations": both}] if pairs else []
         return blocks + ([{"name": f"{name}_last", **place, "operations": make(layer)}] if rest else [])
 
-    own = layer.with_causal()
+    own = replace(layer, causal=True)
     blocks = [
         {"name": "source_words", "stream": "source", "operations": [op("words", "embedding", **words)]},
         *tower("encoder", layers, "source", decoder_layer),
@@ -388,7 +368,7 @@ def _whisper(config: Config) -> Data:
         {"name": "words", "operations": [
             op("words", "embedding", rows=vocabulary, width=width), op("positions", "positions", rows=positions)]},
         {"name": "decoder", "repeat": config.number("decoder_layers"),
-         "operations": source_decoder_layer(layer.with_causal())},
+         "operations": source_decoder_layer(replace(layer, causal=True))},
         {"name": "head", "operations": [
             op("norm", "layernorm"),
             op("logits", "linear", out=vocabulary, split="out", rows_of="last", tied=True)]},

@@ -9,7 +9,7 @@ after it, one pass over all, a step of training.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import Final, Literal
 
 from hwsim.models.graph import LAST, SOURCE, TOKENS, Flow, GraphBlock, ModelGraph, ModelNode
@@ -179,8 +179,7 @@ def weights_of(node: ModelNode) -> Shapes:
         case ops.Experts(gated=gated):
             return {"router": (width, z["experts"])} | _expert_weights(z, width, gated)
         case ops.ConvLayer(bias=bias):
-            kernel = z.get("kernel.0", z["kernel"]), z.get("kernel.1", z["kernel"])
-            found: Shapes = {"weight": (z["channels"], width // z["groups"], *kernel)}
+            found: Shapes = {"weight": (z["channels"], width // z["groups"], *node.sides("kernel"))}
             return found | ({"bias": (z["channels"],)} if bias else {})
         case ops.Reshape(op="class_token"):
             return {"token": (width,)}
@@ -206,13 +205,7 @@ def is_narrowed(node: ModelNode) -> bool:
 
 
 def parameters_of(node: ModelNode) -> int:
-    total = 0
-    for shape in weights_of(node).values():
-        size = 1
-        for extent in shape:
-            size *= extent
-        total += size
-    return total
+    return sum(prod(shape) for shape in weights_of(node).values())
 
 
 def active_parameters_of(node: ModelNode) -> int:
@@ -266,10 +259,9 @@ def macs_of(node: ModelNode, phase: Pass) -> int:
             computed = phase.batch * z["capacity"] * z["experts"]
             return width * (rows * z["experts"] + computed * z["inner"] * (3 if gated else 2))
         case ops.ConvLayer():
-            window = z.get("kernel.0", z["kernel"]) * z.get("kernel.1", z["kernel"])
             image = (node.flow if node.op.transposed else node.out).image
             assert image is not None
-            return rows * image[0] * image[1] * z["channels"] * (node.flow.width // z["groups"]) * window
+            return rows * prod(image) * z["channels"] * (node.flow.width // z["groups"]) * prod(node.sides("kernel"))
         case ops.ProductLayer():
             return phase.batch * z["batch"] * z["m"] * z["n"] * z["k"]
     return 0

@@ -20,6 +20,9 @@ from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.numerics.format import Array, find_format
 from hwsim.numerics.quantize import quantize
 from hwsim.ops import model as ops
+from hwsim.ops.conv_operator import convolved
+from hwsim.ops.pointwise import POINTWISE
+from hwsim.program.contraction import ConvShape
 
 EPSILON = 1e-5
 GROUP = 128
@@ -98,24 +101,14 @@ class ModelRounding:
         return _stored(values, self.numbers.kv, -1)
 
 
-class Exact:
-    """Nothing is rounded."""
-
-    def weight(self, values: Array, narrow: bool) -> Array:
-        return values
-
-    def factor(self, values: Array, narrow: bool) -> Array:
-        return values
-
-    def activation(self, values: Array) -> Array:
-        return values
-
-    def kept(self, values: Array) -> Array:
-        return values
+EXACT = ModelRounding(Formats("", "", ""))
+"""Nothing is rounded."""
 
 
 def _stored(values: Array, name: str, axis: int) -> Array:
-    """Rounded to a format; short ranges have a scale for each row along the sum."""
+    """Rounded to a format, if one is named; short ranges have a scale for each row along the sum."""
+    if not name:
+        return values
     fmt = find_format(name)
     if fmt.is_integer or name.startswith("fp8"):
         return _scaled(values, name, "row", axis, 1)
@@ -128,7 +121,7 @@ def _scaled(values: Array, name: str, per: Any, axis: int, block: int) -> Array:
 
 
 def evaluate(
-    graph: ModelGraph, weights: Weights, given: Array, rounding: ModelRounding | Exact, source: Array | None = None
+    graph: ModelGraph, weights: Weights, given: Array, rounding: ModelRounding, source: Array | None = None
 ) -> Array:
     """What the model answers: `given` are token numbers [batch, tokens] or images [batch, channels, height, width].
 
@@ -140,7 +133,7 @@ def evaluate(
 class _Run:
     """One pass through a graph."""
 
-    def __init__(self, graph: ModelGraph, weights: Weights, rounding: ModelRounding | Exact) -> None:
+    def __init__(self, graph: ModelGraph, weights: Weights, rounding: ModelRounding) -> None:
         self.graph, self.weights, self.rounding = graph, weights, rounding
         self.source: Array | None = None
         self.table: Array | None = None
@@ -312,10 +305,7 @@ def _experts(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
 
 
 def _activated(x: Array, gated: bool) -> Array:
-    if not gated:
-        return np.maximum(x, 0)
-    first, second = np.split(x, 2, axis=-1)
-    return np.asarray(first / (1 + np.exp(-first)) * second)
+    return POINTWISE["swiglu"].check(*np.split(x, 2, axis=-1)) if gated else np.maximum(x, 0)
 
 
 def _gelu(x: Array) -> Array:
@@ -323,12 +313,12 @@ def _gelu(x: Array) -> Array:
 
 
 ELEMENTS: Mapping[str, Callable[[Array], Array]] = {
-    "gelu": _gelu, "gelu_new": _gelu, "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
-    "relu": lambda x: np.maximum(x, 0), "relu6": lambda x: np.clip(x, 0, 6),
-    "silu": lambda x: x / (1 + np.exp(-x)), "swish": lambda x: x / (1 + np.exp(-x)), "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
-    "scale": lambda x: x / 2,
+    **{name: POINTWISE[name].check for name in ("relu", "silu", "tanh", "sigmoid")},
+    "gelu": _gelu, "gelu_new": _gelu, "swish": POINTWISE["silu"].check,
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)), "relu6": lambda x: np.clip(x, 0, 6),
+    "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6, "scale": lambda x: x / 2,
 }  # fmt: skip
+"""What stands for an activation of a model file; `scale` is by any number."""
 
 
 def _pointwise(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
@@ -339,44 +329,29 @@ def _pointwise(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
         return np.asarray(np.prod(np.stack(np.broadcast_arrays(*inputs)), axis=0))
     if word in ("swiglu", "geglu"):
         first, second = np.split(x, 2, axis=-1) if len(inputs) == 1 else inputs
-        return np.asarray((first / (1 + np.exp(-first)) if word == "swiglu" else _gelu(first)) * second)
+        return np.asarray(ELEMENTS["silu" if word == "swiglu" else "gelu"](first) * second)
     if word == "softmax":
         powers = np.exp(x - x.max(-1, keepdims=True))
         return np.asarray(powers / powers.sum(-1, keepdims=True))
     return np.asarray(ELEMENTS[word](x))
 
 
-def _sides(z: Mapping[str, int], name: str) -> tuple[int, int]:
-    return z.get(f"{name}.0", z[name]), z.get(f"{name}.1", z[name])
-
-
-def _windows(x: Array, z: Mapping[str, int], fill: float) -> Array:
-    """[batch, channels, rows, columns, kernel, kernel]"""
-    (p, q), (s, t) = _sides(z, "padding"), _sides(z, "stride")
-    x = np.pad(x, ((0, 0), (0, 0), (p, p), (q, q)), constant_values=fill)
-    return np.asarray(sliding_window_view(x, _sides(z, "kernel"), axis=(2, 3))[:, :, ::s, ::t])
-
-
 def _conv(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
-    assert isinstance(node.op, ops.ConvLayer)
-    x, z, weight = inputs[0], node.sizes, run.weight(node, "weight")
-    x = run.rounding.factor(x, True)
+    assert isinstance(node.op, ops.ConvLayer) and node.flow.image is not None
+    x, z, weight = run.rounding.factor(inputs[0], True), node.sizes, run.weight(node, "weight")
     if node.op.transposed:
         found = _grown(x, weight, z, node)
     else:
-        groups, parts = z["groups"], []
-        windows = _windows(x, z, 0.0)
-        for number, kernels in enumerate(np.split(weight, groups)):
-            own = windows[:, number * (x.shape[1] // groups) : (number + 1) * (x.shape[1] // groups)]
-            parts.append(np.tensordot(own, kernels, axes=((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2))
-        found = np.concatenate(parts, axis=1)
+        kernel, stride, padding = (node.sides(name) for name in ("kernel", "stride", "padding"))
+        moves = len(x), stride, padding, (1, 1), z["groups"]
+        found = convolved(x, weight, ConvShape(x.shape[1], len(weight), node.flow.image, kernel, *moves))
     return found + run.weight(node, "bias").reshape(1, -1, 1, 1) if node.op.bias else found
 
 
 def _grown(x: Array, weight: Array, z: Mapping[str, int], node: ModelNode) -> Array:
     """A transposed convolution: every place of the image adds a window."""
     assert node.out.image is not None
-    (s, t), (p, q), (r, c) = _sides(z, "stride"), _sides(z, "padding"), _sides(z, "kernel")
+    (s, t), (p, q), (r, c) = node.sides("stride"), node.sides("padding"), node.sides("kernel")
     height, width = node.out.image
     out = np.zeros((x.shape[0], z["channels"], height + 2 * p, width + 2 * q))
     each = np.einsum("bchw,ocij->bohwij", x, weight)
@@ -388,7 +363,9 @@ def _grown(x: Array, weight: Array, z: Mapping[str, int], node: ModelNode) -> Ar
 
 def _pool(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
     largest = node.word == "maxpool"
-    windows = _windows(inputs[0], node.sizes, -np.inf if largest else 0.0)
+    (p, q), (s, t) = node.sides("padding"), node.sides("stride")
+    x = np.pad(inputs[0], ((0, 0), (0, 0), (p, p), (q, q)), constant_values=-np.inf if largest else 0.0)
+    windows = sliding_window_view(x, node.sides("kernel"), axis=(2, 3))[:, :, ::s, ::t]
     return np.asarray(windows.max((-1, -2)) if largest else windows.mean((-1, -2)))
 
 

@@ -69,6 +69,10 @@ class ModelNode:
     def size(self, name: str) -> int:
         return self.sizes[name]
 
+    def sides(self, name: str) -> tuple[int, int]:
+        """An extent along both directions of an image."""
+        return self.sizes.get(f"{name}.0", self.sizes[name]), self.sizes.get(f"{name}.1", self.sizes[name])
+
 
 @dataclass(frozen=True)
 class GraphBlock:
@@ -252,9 +256,7 @@ class _GraphBuilder:
         found: dict[str, int] = {}
         for name in type(op).model_fields:
             value = getattr(op, name)
-            if name in ("name", "op", "inputs", "split", "rows_of", "what") or isinstance(value, bool) or value is None:
-                continue
-            if name == "makes":
+            if name in ops.WORDS or name == "makes" or isinstance(value, bool) or value is None:
                 continue
             if isinstance(value, tuple):
                 found |= {f"{name}.{n}": self.model.extent(each) for n, each in enumerate(value)}

@@ -281,8 +281,7 @@ def _conv(low: KernelLowering, node: ModelNode, joined: Joined) -> list[KernelCa
     assert isinstance(node.op, ops.ConvLayer)
     z, flow = node.sizes, node.flow
     assert flow.image is not None and node.out.image is not None
-    kernel = z.get("kernel.0", z["kernel"]), z.get("kernel.1", z["kernel"])
-    stride = z.get("stride.0", z["stride"]), z.get("stride.1", z["stride"])
+    kernel, stride = node.sides("kernel"), node.sides("stride")
     batch, groups = low.phase.rows(node.out), z["groups"]
     if node.op.transposed:  # each place of the image gives a window: a product, and its sums put in place
         m, n = batch * flow.image[0] * flow.image[1], z["channels"] * kernel[0] * kernel[1]

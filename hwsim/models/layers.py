@@ -66,31 +66,15 @@ class Layer:
     def kv(self) -> int:
         return self.kv_heads * self.head_dim
 
-    def with_window(self, window: int) -> Layer:
-        return replace(self, window=window)
-
-    def with_causal(self) -> Layer:
-        return replace(self, causal=True)
-
 
 def _attention(z: Layer, s: str, name: str = "mixed", **more: Any) -> Data:
     found = op(f"{name}{s}", "attention", heads=z.heads, kv_heads=z.kv_heads, head_dim=z.head_dim)
-    if not z.causal:
-        found["causal"] = False
-    if z.window:
-        found["window"] = z.window
-    if z.bias:
-        found["bias"] = True
-    if z.mask_bits:
-        found["mask_bits"] = True
-    return found | more
+    flags = {"window": z.window, "bias": z.bias, "mask_bits": z.mask_bits}
+    return found | ({} if z.causal else {"causal": False}) | {name: said for name, said in flags.items() if said} | more
 
 
 def _linear(name: str, out: Any, split: str, bias: bool, **more: Any) -> Data:
-    found = op(name, "linear", out=out, split=split, **more)
-    if bias:
-        found["bias"] = True
-    return found
+    return op(name, "linear", out=out, split=split, **more) | ({"bias": True} if bias else {})
 
 
 def _heads(z: Layer, s: str, source: str) -> list[Data]:
@@ -205,14 +189,9 @@ def deepseek_layer(shape: Data, *, inner: int | None = None, experts: Data | Non
     queries = heads * (shape["head_dim"] + rope)
     found = [op("norm1", "rmsnorm")]
     if shape["q_rank"]:
-        found += [
-            op("q_down", "linear", out=shape["q_rank"]),
-            op("q_norm", "rmsnorm"),
-            op("q", "linear", out=queries, split="out"),
-        ]
-    else:
-        found.append(op("q", "linear", out=queries, split="out"))
+        found += [op("q_down", "linear", out=shape["q_rank"]), op("q_norm", "rmsnorm")]
     found += [
+        op("q", "linear", out=queries, split="out"),
         op("kv_down", "linear", out=rank, inputs=("norm1",)),
         op("kv_norm", "rmsnorm"),
         op("k_rope", "linear", out=rope, inputs=("norm1",)),
@@ -347,6 +326,4 @@ def _operator(row: LayerRow, number: int, notes: list[str]) -> Data:
         notes.append(f"{kind}: not known; counted as a movement of its numbers")
     if repeat > 1:  # what comes out need not fit what comes in: layers of a table stand alone
         made.append(op("again", "view", makes=(1, 1, 1)))
-    return (
-        {"name": called, "repeat": repeat, "operations": made} if repeat > 1 else {"name": called, "operations": made}
-    )
+    return {"name": called, **({"repeat": repeat} if repeat > 1 else {}), "operations": made}

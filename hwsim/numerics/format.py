@@ -157,7 +157,7 @@ class Format:
     sum_name: str
     """Format of a sum of products: int8 products need int32."""
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         return np.issubdtype(self.held, np.integer)
 

@@ -11,13 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
-from hwsim.errors import InputError
-from hwsim.numerics.format import FORMATS, Array, Format, find_format
+from hwsim.numerics.format import Array, Format, find_format
 from hwsim.numerics.quantize import ScaledFormat, measure
 from hwsim.program.chain_workload import ChainStep, ChainWorkload, Rewrite
 from hwsim.program.graph import Columns, Derived, Graph, Node, is_elementwise, make_graph, within_epilogues
 from hwsim.program.kernel import MOST, Rounding, Setting, joined, make_rounding, storing_error
-from hwsim.program.loop_kernel import LoopKernel, tensor_format, weight_format
+from hwsim.program.loop_kernel import LoopKernel, need_floats, tensor_format, weight_format
 from hwsim.program.tensors import Storage
 from hwsim.trace.nest import MAX_ACCESSES
 
@@ -208,9 +207,7 @@ class ChainKernel(LoopKernel):
         self.original = make_graph(workload)
         fmt = tensor_format(workload.precision, self._weights(self.original))
         super().__init__(workload.name, fmt, setting, workload.schedule, given)
-        if self.fmt.is_integer:
-            usable = ", ".join(fmt.name for fmt in FORMATS.values() if not fmt.is_integer)
-            raise InputError(f"a chain rounds between its operations: precision must be one of {usable}")
+        need_floats("a chain, which rounds between its operations,", self.fmt)
         self.weight_fmt = weight_format(workload.precision, setting.numbers)
         self._values = self._draw()
         self.graph = rewrite(self.original, self._values if setting.math else None)
@@ -349,6 +346,8 @@ class ChainKernel(LoopKernel):
                 self._add_columns(name, columns.of, slice(columns.first, columns.first + columns.count))
         self.begin_phase(node.title)
         phases, tensors = len(self.program) - 1, set(self.tensors)
+        for port in node.operator.outputs[:-1]:  # which nothing in a chain reads
+            self._allocate(node.names[port.name], port.shape, self.fmt)
         node.operator.alone = False
         node.operator.emit(self, node.names)
         for phase in self.program[phases:]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -119,7 +120,7 @@ class Conv2d(Operator):
 
     # Tensors and indices ----------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def extents(self) -> dict[str, int]:
         """All loops; images and groups only where there are several."""
         shape, side = self.shape, self.pool or 1
@@ -140,7 +141,7 @@ class Conv2d(Operator):
         """The loops of a sum, in the order in which the filters lie in memory."""
         return ("ci", "kh", "kw") if self.schedule.w_layout == "oihw" else ("kh", "kw", "ci")
 
-    @property
+    @cached_property
     def out_loops(self) -> tuple[str, ...]:
         """The loops over the output, as it lies in memory."""
         order = ("n", "g", "co", "h", "w") if self.schedule.layout == "nchw" else ("n", "h", "w", "g", "co")
@@ -303,9 +304,9 @@ class Conv2d(Operator):
         """How far the indices of a text run; with a fused pool, rows and columns are those of squares."""
         extents = self.extents
         if self.pool and not self.followed:
-            extents |= {"h": extents["ph"], "w": extents["pw"]}
+            extents = {**extents, "h": extents["ph"], "w": extents["pw"]}
         if self.transform is not None:
-            extents |= transform_extents(self.transform, self.shape)
+            extents = {**extents, **transform_extents(self.transform, self.shape)}
         lines = all_statements(parse_statements("\n".join(text)))
         named = " ".join(each.text for each in lines)
         return {index: extent for index, extent in extents.items() if _names_index(named, index)}
@@ -469,7 +470,7 @@ class Conv2d(Operator):
         """As far as it is known before there are tensors."""
         extents = self.extents
         if self.pool and not self.followed:
-            extents |= {"h": extents["ph"], "w": extents["pw"]}
+            extents = {**extents, "h": extents["ph"], "w": extents["pw"]}
         own = {index: extents[index] for index in order}
         asked = self.schedule.unroll if unroll is None else unroll
         return fit_plan(order, own, LoopOperation((), None), tile=tile, unroll=asked, along=along, lanes=lanes)
@@ -508,7 +509,7 @@ class Conv2d(Operator):
         free = [index for index in loops if index in self.out_loops]
         if asked is None or asked in OPTIONAL:
             if self.pool and not self.followed:
-                extents |= {"h": extents["ph"], "w": extents["pw"]}
+                extents = {**extents, "h": extents["ph"], "w": extents["pw"]}
             first = [asked] if asked in free else []
             return str([*first, *(index for index in free if extents[index] > 1), *free][0])
         if asked not in free:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, model_validator
 
 from hwsim.errors import InputError
 from hwsim.numerics.format import Array, find_format
@@ -37,9 +37,9 @@ from hwsim.program.expression import FUNCTIONS, Affine, Apply, Element, Expr, In
 from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
 from hwsim.program.operation import OPERATIONS, Operation, Operator, OwnOperation
-from hwsim.program.statement import Line, Statement, TileBlock, parse_statements
+from hwsim.program.statement import Line, Statement, TileBlock, all_statements, parse_statements
 from hwsim.program.tiling import Group, LoopCuts
-from hwsim.spec.base import Extent, IndexName, ParallelSchedule, Spec, TensorName
+from hwsim.spec.base import Extent, IndexName, ParallelSchedule, TensorName
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.workload import WorkloadSpec
 
@@ -165,17 +165,12 @@ def operation(tensors: str, statements: str, **options: Any) -> Callable[[Callab
     default; any other is a parameter that the statements may name. It is scheduled as a formula is: order, tile,
     unroll, vector, fused.
     """
-    names = {name for shape in core.signature_of(tensors) for axis in shape for name in axis.split("|")}
-    sizes = {name: options.pop(name) for name in sorted(names & set(options))}
-    missing = sorted(name for name in names - set(sizes) if not name.isdigit())
+    missing = sorted(name for name in core.sizes_named(tensors) - options.keys() if not name.isdigit())
     if missing:
         raise InputError(
             f"signature '{tensors}': give the sizes {', '.join(missing)} a default, such as {missing[0]}=64"
         )
-    fields: dict[str, Any] = {name: (Extent, Field(size, description="An extent.")) for name, size in sizes.items()}
-    model = create_model("OwnSizes", __base__=Spec, **fields)
-    schedule = {"sizes": model, "schedule": FormulaSchedule, "layout": formula_layout}
-    declare = core.operation(tensors, statements, **{**schedule, **options})
+    declare = core.operation(tensors, statements, **{"schedule": FormulaSchedule, "layout": formula_layout, **options})
 
     def declare_with_loops(reference: Callable[..., Any]) -> Operation:
         made = declare(reference)
@@ -256,12 +251,12 @@ class _Interpreter:
         for first in range(0, extent, size):
             known = set(self.fresh)
             self.run(block.body, {**around, block.index: range(first, min(first + size, extent))})
-            inside = {each.name for each in _statements(block.body)}
+            inside = {each.name for each in all_statements(block.body)}
             outside = {name for each in self._others(block) for name in (each.name, *(e.tensor for e in each.reads))}
             self.fresh = known | (self.fresh & (outside | set(self.program.outputs))) | (self.fresh - inside)
 
     def _others(self, block: TileBlock) -> list[Statement]:
-        inside = {id(each) for each in _statements(block.body)}
+        inside = {id(each) for each in all_statements(block.body)}
         return [each for each in self.program.statements if id(each) not in inside]
 
     def _statement(self, statement: Statement, around: Mapping[str, range | None]) -> None:
@@ -346,10 +341,3 @@ class _Interpreter:
             inside &= (place >= 0) & (place < extent)
             clipped.append(np.clip(place, 0, extent - 1))
         return np.where(inside, array[tuple(clipped)], 0.0)
-
-
-def _statements(lines: Sequence[Line]) -> list[Statement]:
-    found: list[Statement] = []
-    for line in lines:
-        found += [line] if isinstance(line, Statement) else _statements(line.body)
-    return found

@@ -213,49 +213,30 @@ class FieldSchedule(ParallelSchedule):
     vector: bool = Field(True, description="Use the machine's vector unit.")
 
 
-class SeparableSizes(Spec):
-    """Images, and filters that see one channel or one pixel."""
-
-    batch: Extent = Field(1, description="Images.")
-    ci: Extent = Field(32, description="Input channels.")
-    co: Extent = Field(64, description="Output channels.")
-    height: Extent = Field(28, description="Rows of an image.")
-    width: Extent = Field(28, description="Columns of an image.")
-    kernel: Extent = Field(3, description="Rows and columns of a filter.")
-    stride: Extent = Field(1, description="Rows and columns from one output to the next.")
-    padding: int = Field(1, ge=0, description="Rows and columns of zeros on each side.")
-
-
 @operation(
     "x[batch,ci,height,width] d[ci,kernel,kernel] p[co,ci] -> y[batch,co,height,width]",
     """
     depthwise: m[n,c,h,w] += x[n,c,stride*h+u-padding,stride*w+v-padding] * d[c,u,v]
     pointwise: y[n,o,h,w] += m[n,c,h,w] * p[o,c]
     """,
-    sizes=SeparableSizes,
+    sizes="Images, and filters that see one channel or one pixel.",
+    batch=(1, "Images."),
+    ci=(32, "Input channels."),
+    co=(64, "Output channels."),
+    height=(28, "Rows of an image."),
+    width=(28, "Columns of an image."),
+    kernel=(3, "Rows and columns of a filter."),
+    stride=Parameter(1, "Rows and columns from one output to the next.", size=True),
+    padding=Parameter(1, "Rows and columns of zeros on each side.", limits={"ge": 0}, size=True),
     schedule=FieldSchedule,
     formats={"y": "sums"},
     floats="separable_conv, whose second product takes the sums of the first without a scale,",
-    stride=Parameter(1, "Rows and columns from one output to the next."),
-    padding=Parameter(1, "Rows and columns of zeros on each side."),
 )
 def separable_conv(x: Array, d: Array, p: Array, stride: int, padding: int) -> Array:
     """A filter for each channel alone, then a product over the channels of each pixel: a separable convolution."""
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     seen = np.lib.stride_tricks.sliding_window_view(padded, d.shape[1:], axis=(2, 3))[:, :, ::stride, ::stride]
     return np.asarray(np.einsum("nchwuv,cuv,oc->nohw", seen, d, p, optimize=True))
-
-
-class TransposedSizes(Spec):
-    """Images, filters, and how far apart their prints lie."""
-
-    batch: Extent = Field(1, description="Images.")
-    ci: Extent = Field(32, description="Input channels.")
-    co: Extent = Field(16, description="Output channels.")
-    height: Extent = Field(14, description="Rows of an image.")
-    width: Extent = Field(14, description="Columns of an image.")
-    kernel: Extent = Field(4, description="Rows and columns of a filter; a multiple of the stride.")
-    stride: Extent = Field(2, description="Rows and columns from one print of a filter to the next.")
 
 
 def _transposed(
@@ -273,10 +254,16 @@ def _transposed(
 @operation(
     "x[batch,ci,height,width] w[ci,co,kernel,kernel] -> y[batch,co,height,width]",
     _transposed,
-    sizes=TransposedSizes,
+    sizes="Images, filters, and how far apart their prints lie.",
+    batch=(1, "Images."),
+    ci=(32, "Input channels."),
+    co=(16, "Output channels."),
+    height=(14, "Rows of an image."),
+    width=(14, "Columns of an image."),
+    kernel=(4, "Rows and columns of a filter; a multiple of the stride."),
+    stride=Parameter(2, "Rows and columns from one print of a filter to the next.", size=True),
     schedule=FieldSchedule,
     formats={"y": "sums"},
-    stride=Parameter(2, "Rows and columns from one print of a filter to the next."),
 )
 def transposed_conv(x: Array, w: Array, stride: int) -> Array:
     """Every pixel prints its filters on a larger image: a transposed convolution, as in decoders."""
@@ -289,28 +276,21 @@ def transposed_conv(x: Array, w: Array, stride: int) -> Array:
     return y
 
 
-class VolumeSizes(Spec):
-    """Volumes, and cubes of weights."""
-
-    batch: Extent = Field(1, description="Volumes.")
-    ci: Extent = Field(8, description="Input channels.")
-    co: Extent = Field(16, description="Output channels.")
-    depth: Extent = Field(10, description="Planes of a volume.")
-    height: Extent = Field(12, description="Rows of a plane.")
-    width: Extent = Field(14, description="Columns of a plane.")
-    kernel: Extent = Field(3, description="Planes, rows and columns of a filter.")
-    stride: Extent = Field(1, description="From one output to the next, along each axis.")
-    padding: int = Field(1, ge=0, description="Zeros on each side of each axis.")
-
-
 @operation(
     "x[batch,ci,depth,height,width] w[co,ci,kernel,kernel,kernel] -> y[batch,co,depth,height,width]",
     "y[n,o,d,h,w] += x[n,c,stride*d+t-padding,stride*h+u-padding,stride*w+v-padding] * w[o,c,t,u,v]",
-    sizes=VolumeSizes,
+    sizes="Volumes, and cubes of weights.",
+    batch=(1, "Volumes."),
+    ci=(8, "Input channels."),
+    co=(16, "Output channels."),
+    depth=(10, "Planes of a volume."),
+    height=(12, "Rows of a plane."),
+    width=(14, "Columns of a plane."),
+    kernel=(3, "Planes, rows and columns of a filter."),
+    stride=Parameter(1, "From one output to the next, along each axis.", size=True),
+    padding=Parameter(1, "Zeros on each side of each axis.", limits={"ge": 0}, size=True),
     schedule=FieldSchedule,
     formats={"y": "sums"},
-    stride=Parameter(1, "From one output to the next, along each axis."),
-    padding=Parameter(1, "Zeros on each side of each axis."),
 )
 def conv3d(x: Array, w: Array, stride: int, padding: int) -> Array:
     """Convolution of volumes: of films, or of scans."""
@@ -319,17 +299,12 @@ def conv3d(x: Array, w: Array, stride: int, padding: int) -> Array:
     return np.asarray(np.einsum("ncdhwtuv,octuv->nodhw", seen[:, :, ::stride, ::stride, ::stride], w, optimize=True))
 
 
-class FieldSizes(Spec):
-    """A field of points."""
-
-    m: Extent = Field(256, description="Rows.")
-    n: Extent = Field(256, description="Columns.")
-
-
 @operation(
     "x[m,n] -> y[m,n]",
     "y[i,j] = centre * x[i,j] + side * (x[i-1,j] + x[i+1,j] + x[i,j-1] + x[i,j+1])",
-    sizes=FieldSizes,
+    sizes="A field of points.",
+    m=(256, "Rows."),
+    n=(256, "Columns."),
     schedule=FieldSchedule,
     formats={"y": "sums"},
     centre=Parameter(-4.0, "Weight of the point itself."),

@@ -19,22 +19,12 @@ from hwsim.ops.norm import RowSchedule, row_by_row
 from hwsim.ops.pointwise import MatrixSizes, VectorSchedule, VectorSizes
 from hwsim.program.kernel import Formula, Setting
 from hwsim.program.operation import Measured, Operator, Parameter, operation
-from hwsim.spec.base import Extent, Spec
 
 
 class LayerSchedule(VectorSchedule):
     """Loops one after the other, in vectors."""
 
     vector: bool = Field(True, description="Use the machine's vector unit.")
-
-
-class RopeSizes(Spec):
-    """X[n, heads, d], with a sine and a cosine for each position and pair of channels."""
-
-    n: Extent = Field(512, description="Positions.")
-    heads: Extent = Field(8, description="Heads.")
-    d: Extent = Field(64, description="Channels of a head; even.")
-    pairs: Extent = Field(32, description="Pairs of channels: half of d.")
 
 
 @operation(
@@ -45,7 +35,11 @@ class RopeSizes(Spec):
             Y[t,g,2*k] = x * cosine[t,k] - y * sine[t,k]
             Y[t,g,2*k+1] = x * sine[t,k] + y * cosine[t,k]
     """,
-    sizes=RopeSizes,
+    sizes="X[n, heads, d], with a sine and a cosine for each position and pair of channels.",
+    n=(512, "Positions."),
+    heads=(8, "Heads."),
+    d=(64, "Channels of a head; even."),
+    pairs=(32, "Pairs of channels: half of d."),
     schedule=LayerSchedule,
     check=lambda workload: (
         "" if workload.sizes.d == 2 * workload.sizes.pairs else "d must be twice the number of pairs"
@@ -56,14 +50,6 @@ def rope(X: Array, cosine: Array, sine: Array) -> Array:
     2021)."""
     turned = (X[..., 0::2] + 1j * X[..., 1::2]) * (cosine + 1j * sine)[:, None]
     return np.stack((turned.real, turned.imag), axis=-1).reshape(X.shape)
-
-
-class LstmSizes(Spec):
-    """X[batch, d], and a state of h numbers."""
-
-    batch: Extent = Field(16, description="Sequences.")
-    d: Extent = Field(128, description="Inputs.")
-    h: Extent = Field(128, description="State.")
 
 
 @operation(
@@ -77,7 +63,10 @@ class LstmSizes(Spec):
             C1[b,j] = f * C[b,j] + i * tanh(Z[3,b,j] + S[3,b,j] + bias[3,j])
             H1[b,j] = o * tanh(C1[b,j])
     """,
-    sizes=LstmSizes,
+    sizes="X[batch, d], and a state of h numbers.",
+    batch=(16, "Sequences."),
+    d=(128, "Inputs."),
+    h=(128, "State."),
     schedule=LayerSchedule,
     formats={"Z": "sums", "S": "sums"},
 )
@@ -113,13 +102,6 @@ def adam(
     return m, v, W - rate * m / (np.sqrt(v) + epsilon)
 
 
-class RoutingSizes(Spec):
-    """Scores of each token for each expert."""
-
-    tokens: Extent = Field(256, description="Tokens.")
-    experts: Extent = Field(8, description="Experts.")
-
-
 def _routing(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any], schedule: object) -> str:
     """The k largest scores of a token one after the other, each below the one before."""
     k = parameters["k"]
@@ -136,7 +118,9 @@ def _routing(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any],
 @operation(
     "X[tokens,experts] -> Y[tokens,experts]",
     _routing,
-    sizes=RoutingSizes,
+    sizes="Scores of each token for each expert.",
+    tokens=(256, "Tokens."),
+    experts=(8, "Experts."),
     schedule=LayerSchedule,
     formats={"total": "wide"},
     k=Parameter(2, "Experts for each token.", limits={"ge": 1, "le": 16}),
@@ -148,16 +132,6 @@ def top_k_routing(X: Array, k: int) -> Array:
     kept = least[:, None] <= X
     powers = np.where(kept, np.exp(X - X.max(axis=1, keepdims=True)), 0)
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-
-class ExpertSizes(Spec):
-    """Tokens of width d, each sent to two of `experts` networks of width f with room for `slots` tokens in all."""
-
-    tokens: Extent = Field(128, description="Tokens.")
-    d: Extent = Field(64, description="Width of a token.")
-    f: Extent = Field(128, description="Width inside an expert.")
-    experts: Extent = Field(4, description="Experts.")
-    slots: Extent = Field(256, description="Places for tokens, shared evenly among the experts: two for each token.")
 
 
 def _experts(shapes: Mapping[str, Sequence[int]], parameters: object, schedule: object) -> Measured:
@@ -179,7 +153,12 @@ def _experts(shapes: Mapping[str, Sequence[int]], parameters: object, schedule: 
     "X[tokens,d] token[slots] slot1[tokens] slot2[tokens] gate1[tokens] gate2[tokens] W1[experts,d,f] W2[experts,f,d] "
     "-> Y[tokens,d]",
     _experts,
-    sizes=ExpertSizes,
+    sizes="Tokens of width d, each sent to two of `experts` networks of width f with room for `slots` tokens in all.",
+    tokens=(128, "Tokens."),
+    d=(64, "Width of a token."),
+    f=(128, "Width inside an expert."),
+    experts=(4, "Experts."),
+    slots=(256, "Places for tokens, shared evenly among the experts: two for each token."),
     schedule=LayerSchedule,
     positive=frozenset(("gate1", "gate2")),
 )
@@ -196,19 +175,14 @@ def mixture_of_experts(
     return np.asarray(gate1[:, None] * first + gate2[:, None] * second)
 
 
-class PrunedSizes(Spec):
-    """C[m, n] = A[m, k] B[k, n], where A has only `kept` columns that are not zero: n of each m (2 of 4)."""
-
-    m: Extent = Field(256, description="Rows of A and C.")
-    n: Extent = Field(256, description="Columns of B and C.")
-    k: Extent = Field(256, description="Rows of B.")
-    kept: Extent = Field(128, description="Columns of A that are stored.")
-
-
 @operation(
     "A[m,kept] column[kept] B[k,n] -> C[m,n]",
     "product: C[i,j] += A[i,q] * B[column[q],j]",
-    sizes=PrunedSizes,
+    sizes="C[m, n] = A[m, k] B[k, n], where A has only `kept` columns that are not zero: n of each m (2 of 4).",
+    m=(256, "Rows of A and C."),
+    n=(256, "Columns of B and C."),
+    k=(256, "Rows of B."),
+    kept=(128, "Columns of A that are stored."),
     schedule=LayerSchedule,
     formats={"C": "sums"},
     check=lambda workload: "" if workload.sizes.kept <= workload.sizes.k else "no more columns can be kept than k",

@@ -17,7 +17,7 @@ from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
 from hwsim.program.operation import Operator, Parameter, operation
 from hwsim.program.tiling import Group, LoopCuts
-from hwsim.spec.base import Extent, ParallelSchedule, Spec
+from hwsim.spec.base import Extent, ParallelSchedule
 
 
 class TransposeSchedule(ParallelSchedule):
@@ -63,14 +63,6 @@ def transpose(X: Array) -> Array:
     return np.moveaxis(X, 0, 1)
 
 
-class EmbeddingSizes(Spec):
-    """Y[tokens, width] = W[ids[tokens]], with W[vocabulary, width]."""
-
-    tokens: Extent = Field(512, description="Rows that are looked up.")
-    vocabulary: Extent = Field(8192, description="Rows of the table.")
-    width: Extent = Field(128, description="Elements of a row.")
-
-
 def _rows_looked_up(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
     """Distinct rows come from memory once; a row that comes again may still be in a cache."""
     tokens, width = operator.outputs[0].shape
@@ -83,7 +75,10 @@ def _rows_looked_up(operator: Operator, setting: Setting, fmt: Format) -> Sequen
 @operation(
     "ids[tokens] W[vocabulary,width] -> Y[tokens,width]",
     "lookup: Y[t,c] = W[ids[t],c]",
-    sizes=EmbeddingSizes,
+    sizes="Y[tokens, width] = W[ids[tokens]], with W[vocabulary, width].",
+    tokens=(512, "Rows that are looked up."),
+    vocabulary=(8192, "Rows of the table."),
+    width=(128, "Elements of a row."),
     schedule=VectorSchedule,
     formulas=_rows_looked_up,
 )

@@ -39,13 +39,6 @@ class BatchSizes(MatmulSizes):
     batch: Extent = Field(16, description="Pairs of matrices.")
 
 
-class MatvecSizes(Spec):
-    """y[m] = A[m, n] x[n]."""
-
-    n: Extent = Field(1024, description="Columns of A and length of x; rows too where m is not given.")
-    m: Extent | None = Field(None, description="Rows of A and length of y.")
-
-
 class LowRankSizes(MatmulSizes):
     """C[m, n] = (A[m, k] U[k, r]) V[r, n]."""
 
@@ -151,6 +144,8 @@ def product_layout(operator: Operator, schedule: ProductSchedule, lanes: int) ->
         if product is None:
             return None
         found = product_plan(product, schedule, extents, lanes, storage)
+        if not cuts:
+            return found
         return replace(found, tile={index: size for index, size in found.tile.items() if index not in cuts})
 
     if len(products) == 1 < len(operator.program.statements):
@@ -203,7 +198,7 @@ def _matrices(product: Product, schedule: BatchSchedule, lanes: int, extents: Ma
     rank = len(product.right.positions)
     swapped = (*range(rank - 2), rank - 1, rank - 2) if schedule.b_layout == "jk" else ()
     found = {product.right.tensor: Storage(axes=swapped)}
-    if not isinstance(schedule, MatmulSchedule):
+    if not isinstance(schedule, MatmulSchedule) or (schedule.ld is None and not schedule.packed):
         return found
     plan = product_plan(product, schedule, extents, lanes, found)
     output = (*product.batch, *product.rows, *product.columns)
@@ -437,7 +432,9 @@ def matmul_batched(A: Array, B: Array) -> Array:
 @operation(
     "A[m|n,n] x[n] -> y[m|n]",
     "matvec: y[i] += A[i,k] * x[k]",
-    sizes=MatvecSizes,
+    sizes="y[m] = A[m, n] x[n].",
+    n=(1024, "Columns of A and length of x; rows too where m is not given."),
+    m=(None, "Rows of A and length of y."),
     schedule=MatvecSchedule,
     layout=_matvec_layout,
     formats={"y": "sums"},

@@ -16,17 +16,14 @@ inputs follow from what made them: a file says each number once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hwsim.spec.base import Extent, Name, Spec
-from hwsim.spec.fields import did_you_mean
+from hwsim.spec.base import Dimension, Extent, Name, Spec
+from hwsim.spec.fields import check_read, check_sizes
 from hwsim.spec.workload import WorkloadSpec
 
-Dimension = Extent | Name
-"""An extent: a number, or the name of one of the model's sizes."""
 Side = Annotated[int, Field(ge=1, le=65_536)]
 Sides = Side | tuple[Side, Side]
 """Of a window: one number for both directions, or height and width."""
@@ -329,43 +326,28 @@ class ModelWorkload(WorkloadSpec):
         made: list[str] = []
         sourced = False
         for block in self.blocks:
-            _check_names(f"block {block.name}", block.inputs, made)
+            check_read(f"block {block.name}", block.inputs, made)
             if block.name in made:
                 raise ValueError(f"there are two blocks {block.name}: every block needs a name of its own")
             made.append(block.name)
             sourced = sourced or block.stream == "source"
             known = ["input", *(["source"] if sourced else [])]
             for operation in block.operations:
-                _check_names(f"operation {operation.name} of block {block.name}", operation.inputs, known)
+                check_read(f"operation {operation.name} of block {block.name}", operation.inputs, known)
                 if operation.name in known:
                     raise ValueError(f"block {block.name} has two operations {operation.name}: each needs its own name")
                 known.append(operation.name)
-            for where, name in _named_sizes(block):
-                if name not in self.sizes:
-                    raise ValueError(f"{where}: no size {name}{did_you_mean(name, sorted(self.sizes))}")
+            check_sizes(f"block {block.name}, repeat", (block.repeat,), self.sizes)
+            for operation in block.operations:
+                for field in (name for name in type(operation).model_fields if name not in WORDS):
+                    value = getattr(operation, field)
+                    extents = value if isinstance(value, tuple) else (value,)
+                    check_sizes(f"operation {operation.name}, {field}", extents, self.sizes)
         return self
 
     def extent(self, dimension: int | str) -> int:
         return dimension if isinstance(dimension, int) else self.sizes[dimension]
 
 
-def _check_names(reader: str, names: tuple[str, ...], known: list[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{reader} reads {name}, which nothing before it makes{did_you_mean(name, known)}")
-
-
 WORDS = frozenset({"name", "op", "inputs", "split", "rows_of", "what"})
 """Fields of an operation that are no extents."""
-
-
-def _named_sizes(block: ModelBlock) -> Iterator[tuple[str, str]]:
-    """Extents that are given by name."""
-    if isinstance(block.repeat, str):
-        yield f"block {block.name}, repeat", block.repeat
-    for operation in block.operations:
-        for field in type(operation).model_fields:
-            value = getattr(operation, field)
-            for each in value if isinstance(value, tuple) else (value,):
-                if field not in WORDS and isinstance(each, str):
-                    yield f"operation {operation.name}, {field}", each

@@ -186,13 +186,6 @@ ONLINE = """
 """
 
 
-class SoftmaxSizes(Spec):
-    """A row-major matrix."""
-
-    n: Extent = Field(512, description="Columns, which are summed over; rows too where m is not given.")
-    m: Extent | None = Field(None, description="Rows.")
-
-
 class SoftmaxSchedule(ParallelSchedule):
     """How many passes are made over the rows, and over how many rows at a time."""
 
@@ -246,7 +239,9 @@ def _make(
 @operation(
     "X[m|n,n] -> Y[m|n,n]",
     _text,
-    sizes=SoftmaxSizes,
+    sizes="A row-major matrix.",
+    n=(512, "Columns, which are summed over; rows too where m is not given."),
+    m=(None, "Rows."),
     schedule=SoftmaxSchedule,
     layout=_layout,
     formats={"max": "wide", "sum": "wide"},

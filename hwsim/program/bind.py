@@ -106,32 +106,23 @@ def bind(
     Of the `thin` indices, those that run over one thing only make no loop.
     """
     given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
-    return _Binder(
-        lines, given, dict(sizes or {}), dict(parameters or {}), tuple(inputs), tuple(outputs), padded, tuple(thin)
-    ).program()
+    known = dict(sizes or {}), dict(parameters or {})
+    return _Binder(lines, given, *known, tuple(inputs), tuple(outputs), padded, tuple(thin)).program()
 
 
+@dataclass
 class _Binder:
-    def __init__(
-        self,
-        lines: tuple[Line, ...],
-        shapes: dict[str, Shape],
-        sizes: dict[str, int],
-        parameters: dict[str, float],
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        padded: bool,
-        thin: tuple[str, ...],
-    ) -> None:
-        self.lines = lines
-        self.given = shapes
-        self.extents = dict(sizes)
-        self.sizes = sizes
-        self.parameters = parameters
-        self.inputs = inputs
-        self.outputs = outputs
-        self.padded = padded
-        self.thin = thin
+    lines: tuple[Line, ...]
+    given: dict[str, Shape]
+    sizes: dict[str, int]
+    parameters: dict[str, float]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    padded: bool
+    thin: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.extents = dict(self.sizes)
         self.found: dict[str, str] = {}
         """The tensor that each extent was found in."""
         self.dots = self._count_dots()
@@ -169,7 +160,7 @@ class _Binder:
         """How many axes ``...`` stands for: what the positions of a given tensor leave of its shape."""
         found: set[int] = set()
         for statement in all_statements(self.lines):
-            for part in all_elements(statement):
+            for part in statement.elements:
                 if DOTS in part.positions and part.tensor in self.given:
                     found.add(len(self.given[part.tensor]) - len(part.positions) + 1)
         if any(count < 0 for count in found):
@@ -258,10 +249,7 @@ class _Binder:
     def _find_extents(self, statements: Sequence[Statement]) -> None:
         """From the shapes of given tensors: plain positions first, then those with one index that is not known yet."""
         reads = [
-            (each, statement)
-            for statement in statements
-            for each in all_elements(statement)
-            if each.tensor in self.given
+            (each, statement) for statement in statements for each in statement.elements if each.tensor in self.given
         ]
         for element, statement in reads:
             shape = self.given[element.tensor]
@@ -374,7 +362,7 @@ class _Binder:
         """Each tensor is as large as the farthest element that is touched, or as it is given; beyond it are zeros."""
         shapes: dict[str, Shape] = dict(self.given)
         written = {each.target.tensor for each in statements if isinstance(each.target, Element)}
-        everything = [(each, statement) for statement in statements for each in all_elements(statement)]
+        everything = [(each, statement) for statement in statements for each in statement.elements]
         for element, statement in everything:
             if element.tensor in self.given:
                 continue
@@ -429,7 +417,7 @@ class _Binder:
         read: dict[str, None] = {}
         waiting: dict[str, None] = {}
         for statement in statements:
-            for element in all_elements(statement):
+            for element in statement.elements:
                 if element is not statement.target:
                     waiting.pop(element.tensor, None)
                     if element.tensor not in made:
@@ -455,23 +443,8 @@ class _Binder:
         return statement_error(text, min(column, len(text)), message, line.line)
 
 
-def all_elements(statement: Statement) -> Iterator[Element]:
-    """The target and everything that is read, positions that are looked up included."""
-    parts: list[Expr] = list(walk(statement.value))
-    if isinstance(statement.target, Element):
-        parts.append(statement.target)
-    for part in parts:
-        if isinstance(part, Element):
-            yield part
-            for position in part.positions:
-                if isinstance(position, Affine) and position.lookup is not None:
-                    yield position.lookup
-                elif isinstance(position, Element):
-                    yield position
-
-
 def _position_symbols(statement: Statement) -> Iterator[Symbol]:
-    for element in all_elements(statement):
+    for element in statement.elements:
         for position in element.positions:
             if isinstance(position, Expr):
                 yield from (part for part in walk(position) if isinstance(part, Symbol))

@@ -11,7 +11,7 @@ schedule: {fuse: [[h, z, y]]}
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, Self
 
@@ -21,12 +21,9 @@ from hwsim.errors import InputError
 from hwsim.program.expression import Apply, Expr, Number, Symbol
 from hwsim.program.operation import Operation, find_operation
 from hwsim.program.statement import parse_expression
-from hwsim.spec.base import Extent, Name, ParallelSchedule, Spec
-from hwsim.spec.fields import did_you_mean
+from hwsim.spec.base import Dimension, Extent, Name, ParallelSchedule, Spec
+from hwsim.spec.fields import check_read, check_sizes, did_you_mean
 from hwsim.spec.workload import WorkloadSpec
-
-Dimension = Extent | Name
-"""An extent: a number, or the name of one of the chain's sizes."""
 
 Rewrite = Literal["fold_batch_norm", "merge_matmuls", "fuse_pointwise"]
 
@@ -117,18 +114,14 @@ class ChainWorkload(WorkloadSpec):
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
-        known = set(self.tensors)
+        known = list(self.tensors)
         for step in self.operations:
-            for name in step.inputs:
-                if name not in known:
-                    hint = did_you_mean(name, sorted(known))
-                    raise ValueError(f"operation {step.name} reads {name}, which nothing before it makes{hint}")
+            check_read(f"operation {step.name}", step.inputs, known)
             if step.name in known:
                 raise ValueError(f"there are two tensors {step.name}: every operation needs a name of its own")
-            known.add(step.name)
-        for where, dimension in self._dimensions():
-            if isinstance(dimension, str) and dimension not in self.sizes:
-                raise ValueError(f"{where}: no size {dimension}{did_you_mean(dimension, sorted(self.sizes))}")
+            known.append(step.name)
+        for name, shape in self.tensors.items():
+            check_sizes(f"tensors.{name}", shape, self.sizes)
         for step in self.operations:
             try:
                 self.parameters(step)
@@ -164,11 +157,6 @@ class ChainWorkload(WorkloadSpec):
                 )
             found[name] = value
         return found
-
-    def _dimensions(self) -> Iterator[tuple[str, int | str]]:
-        for name, shape in self.tensors.items():
-            for dimension in shape:
-                yield f"tensors.{name}", dimension
 
 
 def _number(expr: Expr, sizes: Mapping[str, int], where: str) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from math import ceil, prod
 
@@ -113,7 +112,7 @@ _POINTS = 1 << 20
 
 def footprint(operand: Operand, box: Box, bits: Size) -> int:
     """Distinct bytes of an operand over a box of indices."""
-    return ceil(distinct(operand, box) * Fraction(bits) / 8)
+    return -(-distinct(operand, box) * bits // 8)
 
 
 def distinct(operand: Operand, box: Box) -> int:
@@ -261,6 +260,9 @@ def find_convolution(program: Program) -> ConvView | None:
     for statement in program.statements:
         product = find_product(statement, statement_indices(statement))
         if product is not None:
+            every = (*product.left.positions, *product.right.positions)
+            if all(position.is_plain for position in every):  # no window
+                return None
             return _convolution(program, statement, product) or _convolution(program, statement, _swapped(product))
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import product as combinations
 from math import prod
 
@@ -612,14 +612,19 @@ def _axis(element: Element, index: str) -> int | None:
 
 def _is_flat(program: Program) -> bool:
     """Whether every statement is element by element over tensors of one shape."""
-    if any(isinstance(line, TileBlock) for line in program.lines) or program.halos:
-        return False
+    tiled = any(isinstance(line, TileBlock) for line in program.lines)
+    return not tiled and not program.halos and _in_one_place(program.statements)
+
+
+@lru_cache(maxsize=1024)
+def _in_one_place(statements: tuple[Statement, ...]) -> bool:
+    """Whether statements touch every tensor at the same plain positions, whose values they do not use."""
     places = {
         element.positions
-        for each in program.statements
+        for each in statements
         for element in (*each.reads, *([each.target] if isinstance(each.target, Element) else []))
     }
-    values = any(isinstance(part, IndexValue) for each in program.statements for part in walk(each.value))
+    values = any(isinstance(part, IndexValue) for each in statements for part in walk(each.value))
     return len(places) == 1 and not values and all(position.is_plain for position in next(iter(places)))
 
 
@@ -649,12 +654,14 @@ def _tile_sizes(program: Program, lines: Sequence[object]) -> Iterator[tuple[str
 
 def _live(program: Program, groups: Sequence[Group]) -> set[str]:
     """Tensors that lie in memory: given, asked for, or read in other loops than those that make them."""
+    found = {*program.inputs, *program.outputs}
+    if len(groups) == 1:
+        return found
     makers: dict[str, set[int]] = {}
     for number, group in enumerate(groups):
         for each in (*group.body, *group.late):
             if isinstance(each.target, Element):
                 makers.setdefault(each.name, set()).add(number)
-    found = {*program.inputs, *program.outputs}
     for number, group in enumerate(groups):
         used = {element.tensor for element in (*group.reads, *group.late_reads)}
         used |= {group.target.tensor} if group.accumulates else set()

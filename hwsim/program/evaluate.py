@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -237,7 +238,8 @@ class Product:
     inner: tuple[str, ...]
 
 
-def find_product(statement: Statement, indices: Sequence[str]) -> Product | None:
+@lru_cache(maxsize=4096)
+def find_product(statement: Statement, indices: tuple[str, ...]) -> Product | None:
     """The statement as products of matrices; None where it is something else."""
     value, target = statement.value, statement.target
     if (

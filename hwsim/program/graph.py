@@ -62,7 +62,7 @@ class FusedOperator(Operator):
         layout = self.layout(1)
         self.groups = all_groups(make_groups(program, fuse=layout.fuse, completes=layout.completes(program)))
         self.inputs = tuple(inputs)
-        self.outputs = (replace(head.outputs[-1], name=result, over=""),)
+        self.outputs = (*head.outputs[:-1], replace(head.outputs[-1], name=result, over=""))
         stored = [group for group in self.groups if group.result.tensor == result]
         if layout.together and len(self.groups) == len(head.groups) + 1:
             # A pass over each tile of the result, in the memory that the result takes.
@@ -99,8 +99,8 @@ def joined(
     indices = {index: Affine(((f"{index}.{number}", 1),)) for index in tail.extents}
     first = seen is not None and number == 1
     places = seen.along(_positions(stored)) if seen is not None and first else _positions(stored)
-    for ours, theirs in zip(places, read.positions, strict=True):
-        if not theirs.is_plain or (seen is None and not ours.is_plain):
+    for ours, theirs, size in zip(places, read.positions, tail.shapes[read.tensor], strict=True):
+        if not theirs.is_plain or (seen is None and not _goes_through(ours, size, head.extents)):
             raise InputError(f"{read} cannot go on where {stored} was stored")
         indices[theirs.factors[0][0]] = ours
     own = {name: names.get(name, f"{name}.{number}") for name in tail.shapes}
@@ -135,8 +135,20 @@ def joined(
         shapes={**new, **head.shapes},
         halos={**{own[name]: halo for name, halo in tail.halos.items()}, **head.halos},
         inputs=(*head.inputs, *(own[name] for name in tail.inputs if own[name] != result)),
-        outputs=(own[tail.outputs[-1]],),
+        outputs=(*(name for name in head.outputs if name != result), own[tail.outputs[-1]]),
     )
+
+
+def _goes_through(position: Affine, size: int, extents: Mapping[str, int]) -> bool:
+    """Whether a position takes each place along an axis once: an index, a sum such as 2 * h + r, or the only place."""
+    if position.is_plain:
+        return True
+    step = 1
+    for index, factor in sorted(position.factors, key=lambda each: (each[1], extents[each[0]])):
+        if factor != step:
+            return False
+        step *= extents[index]
+    return step == size and position.constant == 0 and position.lookup is None
 
 
 def _behind(lines: Sequence[Line], result: str, behind: tuple[Statement, ...]) -> tuple[Line, ...]:
@@ -189,9 +201,10 @@ class Node:
 
     @property
     def names(self) -> dict[str, str]:
-        """The tensor behind each port."""
+        """The tensor behind each port; results beside the main one have names that no file can give."""
         ports = dict(zip((port.name for port in self.operator.inputs), self.inputs, strict=True))
-        return ports | {self.operator.outputs[-1].name: self.output}
+        *others, main = self.operator.outputs
+        return ports | {port.name: f"{self.output}.{port.name}" for port in others} | {main.name: self.output}
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,11 @@ from hwsim.program.loops import (
     Ranges,
     all_loops,
     cut_steps,
-    extent_of,
+    extent_and_unit,
     is_resumed,
     most_shares,
     split_work,
     summed,
-    unit_of,
     walk,
 )
 from hwsim.program.tensors import PLAIN, Storage, TensorKernel, load_inputs
@@ -203,7 +202,7 @@ class LoopKernel(TensorKernel):
 
     def shares(self, phase: Phase) -> list[Range]:
         """The ranges of the shared index, one for each Block."""
-        extent, unit = extent_of(phase.items, phase.shared_index), unit_of(phase.items, phase.shared_index)
+        extent, unit = extent_and_unit(phase.items, phase.shared_index)
         return split_work(extent, self.workers, unit, self._parallel.split)
 
     def _steps(self, phase: Phase, share: Ranges, number: int) -> Iterator[Step]:

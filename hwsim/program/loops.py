@@ -409,25 +409,15 @@ def all_loops(items: Sequence[Item]) -> Iterator[Loop]:
             yield from all_loops(item.body)
 
 
-def extent_of(items: Sequence[Item], index: str) -> int:
-    """How far an index runs in a list of items."""
+def extent_and_unit(items: Sequence[Item], index: str) -> tuple[int, int]:
+    """How far an index runs in a list of items, and iterations that belong together: a tile, or a step of the innermost
+    loops."""
     for item in items:
-        if isinstance(item, TileLoop) and item.index == index:
-            return item.extent
-        if isinstance(item, Loop) and index in item.extents:
-            return item.extents[index]
-        if isinstance(item, TileLoop) and (found := extent_of(item.body, index)):
+        if isinstance(item, Loop):
+            if index in item.extents:
+                return item.extents[index], step_unit(item.plan, index)
+        elif item.index == index:
+            return item.extent, item.tile
+        elif (found := extent_and_unit(item.body, index))[0]:
             return found
-    return 0
-
-
-def unit_of(items: Sequence[Item], index: str) -> int:
-    """Iterations of an index that belong together: a tile, or a step of the innermost loops."""
-    for item in items:
-        if isinstance(item, TileLoop) and item.index == index:
-            return item.tile
-        if isinstance(item, Loop) and index in item.extents:
-            return step_unit(item.plan, index)
-        if isinstance(item, TileLoop) and extent_of(item.body, index):
-            return unit_of(item.body, index)
-    return 1
+    return 0, 1

@@ -16,10 +16,10 @@ operation runs alone; in a chain their shapes are those of the tensors that it i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from inspect import signature
 from math import prod
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from pydantic import Field, create_model, model_validator
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, find_format
-from hwsim.program.bind import Program, all_elements, bind, is_recurrence, reduced_indices
+from hwsim.program.bind import Program, bind, is_recurrence, reduced_indices
 from hwsim.program.contraction import ConvView, find_convolution
 from hwsim.program.emit import Emitter
 from hwsim.program.evaluate import find_product
@@ -40,7 +40,7 @@ from hwsim.program.loops import LoopPlan
 from hwsim.program.statement import Line, Statement, TileBlock, all_statements, parse_statements
 from hwsim.program.tensors import Storage
 from hwsim.program.tiling import AxisView, Group, GroupLine, LoopCuts, all_groups, make_groups, needs_floats
-from hwsim.spec.base import ParallelSchedule, Spec
+from hwsim.spec.base import Extent, ParallelSchedule, Spec
 from hwsim.spec.fields import did_you_mean
 from hwsim.spec.workload import WorkloadSpec, import_home, import_operations
 from hwsim.trace.nest import Size
@@ -69,6 +69,8 @@ class Parameter:
     """What pydantic checks: ``{"gt": 0}``."""
     alone: bool = True
     """Whether a file of the operation alone may set it; otherwise only a step of a chain."""
+    size: bool = False
+    """Whether such a file has it among its sizes."""
 
 
 class NoSizes(Spec):
@@ -174,12 +176,14 @@ class Operation(OwnOperation):
         parameters: Mapping[str, Any] | None = None,
         schedule: ParallelSchedule | None = None,
     ) -> Operator:
-        """The operation on tensors of some shapes, in the order of its inputs."""
-        if len(shapes) != len(self.inputs):
-            raise InputError(
-                f"{self.name} has {len(self.inputs)} inputs ({', '.join(self.inputs)}), found {len(shapes)}"
-            )
-        named = dict(zip(self.inputs, shapes, strict=True))
+        """The operation on tensors of some shapes, in the order of its inputs; those that it can do without are all
+        given, or none of them."""
+        known = signature(self.reference).parameters
+        needed = [name for name in self.inputs if name not in known or known[name].default is not None]
+        names = needed if len(shapes) == len(needed) else list(self.inputs)
+        if len(shapes) != len(names):
+            raise InputError(f"{self.name} has {len(names)} inputs ({', '.join(names)}), found {len(shapes)}")
+        named = dict(zip(names, shapes, strict=True))
         if self.make is not None:
             defaults = {name: each.default for name, each in self.parameters.items()}
             return self.make(self, named, {**defaults, **(parameters or {})}, schedule)
@@ -195,7 +199,7 @@ class Operation(OwnOperation):
             return self.make(self, shapes, chosen, workload.schedule)
         return Operator(self, shapes, chosen, workload.schedule)
 
-    @property
+    @cached_property
     def _sized(self) -> set[str]:
         """Parameters that a file has among its sizes."""
         return set(self.parameters) & set(self.sizes.model_fields)
@@ -248,21 +252,24 @@ def operation(
     """Declares an operation whose reference is the decorated function.
 
     Keywords are the fields of `Operation`; any other is one of its parameters: a `Parameter`, or just its default.
+    Where `sizes` is no class but a text about them, a keyword with the name of a size of the signature is that size:
+    its default, or its default and what it means.
     """
     given, arrow, made = tensors.partition("->")
     if not arrow:
         raise InputError(f"signature '{tensors}': write inputs -> outputs, such as X[m,n] -> Y[m,n]")
     fields = {each.name for each in dataclass_fields(Operation)}
     known = {name: value for name, value in options.items() if name in fields}
-    own = {
-        name: value if isinstance(value, Parameter) else Parameter(value)
-        for name, value in options.items()
-        if name not in fields
-    }
+    own = {name: _parameter(value) for name, value in options.items() if name not in fields}
+    extents = set() if isinstance(known.get("sizes"), type) else sizes_named(tensors) & own.keys()
+    sizes = {name: each for name, each in own.items() if name in extents or each.size}
 
     def declare(reference: Callable[..., Any]) -> Operation:
         name = reference.__name__.rstrip("_")
-        found = Operation(name, statements, _tensors(given), _tensors(made), reference, own, **known)
+        if sizes:
+            known["sizes"] = _sizes_model(name, known.get("sizes"), sizes)
+        parameters = {name: each for name, each in own.items() if name not in extents}
+        found = Operation(name, statements, _tensors(given), _tensors(made), reference, parameters, **known)
         if name in OPERATIONS and OPERATIONS[name].statements != statements:
             raise InputError(f"there are two operations {name}")
         OPERATIONS[name] = found
@@ -274,10 +281,29 @@ def operation(
     return declare
 
 
-def signature_of(tensors: str) -> list[tuple[str, ...]]:
-    """The shapes of all tensors of a signature, in names of sizes."""
-    given, _, made = tensors.partition("->")
-    return [*_tensors(given).values(), *(_tensors(made) if made else {}).values()]
+def sizes_named(tensors: str) -> set[str]:
+    """The sizes of a signature."""
+    return {name for axes in _tensors(tensors.replace("->", " ")).values() for axis in axes for name in axis.split("|")}
+
+
+def _parameter(given: Any) -> Parameter:
+    """A parameter, or its default, or its default and what it means."""
+    return (
+        given if isinstance(given, Parameter) else Parameter(*given) if isinstance(given, tuple) else Parameter(given)
+    )
+
+
+def _sizes_model(name: str, summary: str | None, sizes: Mapping[str, Parameter]) -> type[Spec]:
+    """What a file of an operation may say of its sizes."""
+    fields: dict[str, Any] = {
+        key: (
+            each.type or (int if each.limits else Extent if each.default is not None else Extent | None),
+            Field(each.default, description=each.description or "An extent.", **each.limits),
+        )
+        for key, each in sizes.items()
+    }
+    title = name.title().replace("_", "")
+    return create_model(f"{title}Sizes", __base__=Spec, __doc__=summary or f"Extents of {name}.", **fields)
 
 
 def _validator(check: Callable[[Any], str]) -> Any:
@@ -300,7 +326,7 @@ def _positions(program: Program) -> dict[str, int]:
     """Tensors that hold positions in others, and what these have to stay below."""
     found: dict[str, int] = {}
     for statement in program.statements:
-        for element in all_elements(statement):
+        for element in statement.elements:
             for extent, position in zip(program.shapes[element.tensor], element.positions, strict=True):
                 if position.lookup is not None:
                     free = extent - position.last(program.extents)
@@ -356,7 +382,7 @@ class Operator:
         self.text = operation.measured(shapes, self.parameters, self.schedule)
         lines = parse_statements(self.text.text)
         numbers |= {name: getattr(self.schedule, name) for name in _tile_names(lines) if name not in numbers}
-        inputs, outputs = _given(lines, operation.inputs), tuple(operation.outputs)
+        inputs, outputs = _given(lines, tuple(operation.inputs)), tuple(operation.outputs)
         self.views = {name: view for name, view in (views or {}).items() if name in (*inputs, *outputs)}
         seen = {name: self.views[name].shape if name in self.views else shapes[name] for name in inputs}
         self.program = bind(
@@ -430,7 +456,7 @@ class Operator:
         stages = {
             name: (self.scratch(stage, names) if stage else "", share) for name, (stage, share) in layout.stages.items()
         }
-        layout = replace(layout, stages=stages)
+        layout = replace(layout, stages=stages) if stages else layout
         Emitter(kernel, program, {**names, **own}, layout, formats, self.views, self.operation.over).emit()
         self.element_bytes = {port: kernel.tensor(name).element_bytes for port, name in names.items()}
 
@@ -440,19 +466,23 @@ class Operator:
         named = self.operation.before_results
         return {name: self.program.shapes[name] for name in named if name in self.program.between}
 
-    @property
+    @cached_property
     def formats(self) -> Mapping[str, Kept]:
         return {**self.operation.formats, **self.text.formats}
 
     @property
     def factors(self) -> Mapping[str, int]:
         """Inputs that are factors of products of matrices, and the axis that these sum along."""
-        return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])[0]
+        return self._multiplied[0]
 
     @property
     def weights(self) -> Mapping[str, int]:
         """Inputs that are right factors of products, which a weight-only format stores more narrowly; and that axis."""
-        return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])[1]
+        return self._multiplied[1]
+
+    @cached_property
+    def _multiplied(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        return _factors(self.groups, [port.name for port in self.inputs if port.name not in self.views])
 
     def storage(self, lanes: int) -> Mapping[str, Storage]:
         """How its tensors lie in memory when it runs alone, where that is not row by row."""
@@ -599,12 +629,13 @@ def _tile_names(lines: Sequence[Line]) -> set[str]:
     return found.union(*(_tile_names(block.body) for block in blocks))
 
 
-def _given(lines: Sequence[Line], named: Iterable[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=1024)
+def _given(lines: tuple[Line, ...], named: tuple[str, ...]) -> tuple[str, ...]:
     """Of the tensors that may be given, those that the statements read before they make them."""
     read: set[str] = set()
     made: set[str] = set()
-    for statement in all_statements(tuple(lines)):
-        read |= {each.tensor for each in all_elements(statement) if each is not statement.target} - made
+    for statement in all_statements(lines):
+        read |= {each.tensor for each in statement.elements if each is not statement.target} - made
         made.add(statement.name)
     return tuple(name for name in named if name in read)
 

@@ -24,6 +24,7 @@ from hwsim.errors import InputError
 from hwsim.program.expression import (
     CASTS,
     FUNCTIONS,
+    Affine,
     Apply,
     Element,
     Expr,
@@ -34,6 +35,7 @@ from hwsim.program.expression import (
     apply,
     elements,
     indices_of,
+    walk,
 )
 from hwsim.spec.fields import did_you_mean
 
@@ -81,6 +83,24 @@ class Statement:
     @property
     def name(self) -> str:
         return self.target.tensor if isinstance(self.target, Element) else self.target.name
+
+    @cached_property
+    def elements(self) -> tuple[Element, ...]:
+        """Everything that is read and the target, positions that are looked up included."""
+        found: list[Element] = []
+        for part in (*walk(self.value), self.target):
+            if isinstance(part, Element):
+                found.append(part)
+                for position in part.positions:
+                    if isinstance(position, Affine) and position.lookup is not None:
+                        found.append(position.lookup)
+                    elif isinstance(position, Element):
+                        found.append(position)
+        return tuple(found)
+
+    def __hash__(self) -> int:
+        """Of its text alone: statements are looked up often, and those of one text are mostly one."""
+        return hash((self.text, self.line))
 
 
 @dataclass(frozen=True)

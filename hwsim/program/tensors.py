@@ -317,7 +317,7 @@ class TensorKernel(Kernel):
         if name in self._views:
             return self._views[name]
         whole = self.tensors[name]
-        return self.padded(name, (0,) * len(whole.shape))[0]
+        return self.padded(name, (0,) * len(whole.shape))[0] if any(self._halos.get(name, ())) else whole
 
     def steps(self, name: str, halo: Sequence[int] = (), shape: Sequence[int] = ()) -> tuple[Size, dict[int, AxisStep]]:
         """Where the first element of a tensor (or of its halo) begins, and what a step along each of its axes moves by,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
@@ -72,7 +72,8 @@ def flops_of(body: Instructions) -> int:
     return 2 * body.fma + body.add + body.mul + body.special
 
 
-def needs_floats(statements: Sequence[Statement]) -> bool:
+@lru_cache(maxsize=1024)
+def needs_floats(statements: tuple[Statement, ...]) -> bool:
     """Whether roots, quotients, exponentials or broken numbers make no sense of whole numbers."""
     for statement in statements:
         for part in walk(statement.value):
@@ -210,11 +211,11 @@ class Group:
 
     def late_cost(self, extents: Mapping[str, int]) -> Instructions:
         """For each result that is stored; a maximum of finished sums in registers begins with the first of them."""
-        total = Instructions()
+        total = NOTHING
         for statement, cost in zip(self.late, count_each(self.late), strict=True):
             own = set(statement_indices(statement)) - set(self.result.indices)
             total += cost.scaled(prod(extents[index] for index in own))
-            total += Instructions(add=-1) if statement.accumulates else Instructions()
+            total += Instructions(add=-1) if statement.accumulates else NOTHING
         return total
 
 
@@ -232,6 +233,8 @@ def make_groups(
 
     `completes` tells whether the loops of a group finish each sum in its register: only then can it be worked on there.
     """
+    if lines is None and len(program.lines) == 1 and isinstance(only := program.lines[0], Statement):
+        return (_alone(only),)
     found: list[GroupLine] = []
     waiting: list[Statement] = []
     for line in program.lines if lines is None else lines:
@@ -252,6 +255,12 @@ def make_groups(
             label = next((each.label for each in own if each.label), "epilogue" if unfinished else line.name)
             found.append(Group(label, own))
     return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _alone(statement: Statement) -> Group:
+    """A statement in loops of its own; what follows from it is the same for all shapes."""
+    return Group(statement.label or statement.name, (statement,))
 
 
 def all_groups(lines: Sequence[GroupLine]) -> tuple[Group, ...]:

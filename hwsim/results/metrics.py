@@ -13,8 +13,9 @@ Energy from other sides: by cause and level, by tensor, as a table of prices and
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -322,3 +323,18 @@ def energy_split(result: RunResult) -> dict[str, float]:
             group = action.partition(".")[0] if cause == MEMORY else cause
             shares[group] = shares.get(group, 0.0) + line.joules
     return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines, each column as wide as its longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def html_table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for a notebook."""
+    head = "".join(f"<th style='text-align:left'>{escape(cell)}</th>" for cell in heads)
+    style = "text-align:left;white-space:nowrap"
+    lines = ("".join(f"<td style='{style}'>{escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

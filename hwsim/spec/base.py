@@ -233,6 +233,8 @@ Rate = Annotated[float, Field(ge=SMALLEST_SHARE), Most(1_000_000, "no unit does 
 Share = Annotated[float, Field(ge=SMALLEST_SHARE, le=1)]
 
 Extent = Annotated[int, Field(ge=1, le=10**9)]
+Dimension = Extent | Name
+"""An extent: a number, or the name of one of the sizes of a file."""
 IndexName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 TensorName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$", max_length=80)]
 

@@ -15,7 +15,7 @@ import difflib
 import json
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -131,6 +131,20 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     near = near or [part for part in word.split("_") if part in names]  # vector_add is add
     near = near or [name for name in names if word == OTHER_NAMES.get(name)]
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def check_read(reader: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raises ValueError where a name is read that nothing before makes."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{reader} reads {name}, which nothing before it makes{did_you_mean(name, sorted(known))}")
+
+
+def check_sizes(where: str, extents: Iterable[object], sizes: Mapping[str, int]) -> None:
+    """Raises ValueError where an extent is the name of a size that is not there."""
+    for extent in extents:
+        if isinstance(extent, str) and extent not in sizes:
+            raise ValueError(f"{where}: no size {extent}{did_you_mean(extent, sorted(sizes))}")
 
 
 OTHER_NAMES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "matmul": "gemm"}

@@ -176,7 +176,20 @@ def validate(model: type[Model], node: YamlNode) -> tuple[Model | None, list[Fin
         by_path: dict[NodePath, list[Details]] = {}
         for details in error.errors(include_url=False):
             by_path.setdefault(_field_path(model, node, details), []).append(details)
-        return None, [Finding(path, _message(model, node, path, by_path[path])) for path in _innermost(by_path)]
+        said = {path: _message(model, node, path, by_path[path]) for path in _innermost(by_path)}
+        return None, [
+            Finding(*(_named_field(node, text) if path == () else (path, text))) for path, text in said.items()
+        ]
+
+
+def _named_field(node: YamlNode, message: str) -> tuple[NodePath, str]:
+    """The field that a message about a whole file begins with, and the rest: ``sizes.n: …``, ``formula, line 2: …``."""
+    name = re.match(r"([\w.]+)[,:] ", message)
+    path = tuple(name[1].split(".")) if name else ()
+    here: YamlNode | None = node
+    for part in path:
+        here = here.child(part) if here is not None else None
+    return (path, message[name.end() :]) if name and here is not None else ((), message)
 
 
 def _field_path(model: type[BaseModel], node: YamlNode, details: Details) -> NodePath:

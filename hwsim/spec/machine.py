@@ -121,6 +121,13 @@ class CacheSpec(Level):
         description="Time between two fills of the same set: misses that crowd into a set wait for each other. Of the "
         "first cache, if not given, what the next cache takes longer; of others none.",
     )
+    banks: Banks | None = Field(
+        None,
+        description="Banks that give lines in turn, chosen by the low bits of a line's number; no limit if not given.",
+    )
+    bank_interval: LatencyField | None = Field(
+        None, description="Time between two lines of the same bank; none if not given.", examples=["4.6 cycles"]
+    )
     dual_port: bool = Field(
         True, description="Whether it is read and written in the same cycle; if not, writing takes time from reading."
     )

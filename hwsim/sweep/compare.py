@@ -10,9 +10,8 @@ are steps that then differ in nothing. Rungs and machines that are not there are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,9 @@ from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.format import FORMATS
 from hwsim.result import RunResult
 from hwsim.results.explanation import explain
-from hwsim.results.metrics import metrics_of, shown, write
+from hwsim.results.metrics import aligned, html_table, metrics_of, shown, write
 from hwsim.spec.fields import did_you_mean
-from hwsim.sweep.grid import MACHINE, WORKLOAD, make_request
+from hwsim.sweep.grid import MACHINE, WORKLOAD, SweepRequest, make_request
 from hwsim.target import Rung, Target, find_target, unread
 from hwsim.units import ratio
 
@@ -75,21 +74,10 @@ class Comparison:
         return plot_compare(entries, None if path is None else Path(path))
 
     def __repr__(self) -> str:
-        rows = [self._titles(), *self._rows()]
-        widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return "\n".join(aligned([self._titles(), *self._rows()]))
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th style='text-align:left'>{escape(cell)}</th>" for cell in self._titles())
-        body = "".join(
-            "<tr>"
-            + "".join(f"<td style='text-align:left;white-space:nowrap'>{escape(cell)}</td>" for cell in row)
-            + "</tr>"
-            for row in self._rows()
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table(self._titles(), self._rows())
 
     def _titles(self) -> list[str]:
         return [*self.heads, "speed-up", *(metric.head or metric.title for metric in shown("compare")), "bound by"]
@@ -116,13 +104,7 @@ def compare(
     Values are one value, a list, or a text as on the command line; what has several is part of a run's names.
     """
     request = make_request(machine, workload, parameters, {})
-    heads = (MACHINE, WORKLOAD, *(axis.name for axis in request.axes if axis.swept))
-    settings = tuple(f"{name}={value}" for name, value in (set or {}).items())
-    tasks: dict[tuple[str, ...], NamedRun] = {}
-    for place in request.coordinates():
-        names = tuple(str(place[head]) for head in heads)
-        own = {axis.name: place[axis.name] for axis in request.axes}
-        tasks[names] = NamedRun(" ".join(names), names[0], names[1], own, settings)
+    heads, tasks = named_runs(request, [f"{name}={value}" for name, value in (set or {}).items()])
     refused: dict[str, str] = {}
     mine, _ = read_by_some(list(tasks.values()))
     results = run_named(mine, math=math, refused=refused)
@@ -139,6 +121,19 @@ class NamedRun:
     workload: str
     parameters: Mapping[str, object] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
+
+
+def named_runs(
+    request: SweepRequest, settings: Iterable[str]
+) -> tuple[tuple[str, ...], dict[tuple[str, ...], NamedRun]]:
+    """Heads of names (machine, workload, and whatever has several values), and each run by its names."""
+    heads = (MACHINE, WORKLOAD, *(axis.name for axis in request.axes if axis.swept))
+    tasks: dict[tuple[str, ...], NamedRun] = {}
+    for place in request.coordinates():
+        names = tuple(str(place[head]) for head in heads)
+        own = {axis.name: place[axis.name] for axis in request.axes}
+        tasks[names] = NamedRun(" ".join(names), names[0], names[1], own, tuple(settings))
+    return heads, tasks
 
 
 def read_by_some(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], dict[str, list[str]]]:

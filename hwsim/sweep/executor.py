@@ -22,12 +22,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures import CancelledError as FutureCancelled
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from time import monotonic
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -165,27 +165,11 @@ class _Immediately(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        with _Settled(future):
+        try:
             future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - it becomes the future's, as in every executor; Ctrl-C goes on
+            future.set_exception(error)
         return future
-
-
-class _Settled(AbstractContextManager[None]):
-    """An error inside becomes the future's, as in every executor; Ctrl-C goes on to the user."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self.future = future
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self.future.set_exception(error)
-        return True
 
 
 def _is_model(module: str) -> bool:

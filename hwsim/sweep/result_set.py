@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from hwsim.record import within_bars
 from hwsim.result import RunResult
 from hwsim.results.explanation import CAPACITY, CONFLICT, tile_limits
 from hwsim.results.html import Column, Page, PageRow, run_sections, run_words
-from hwsim.results.metrics import Amount, about, ends_of, full_name, metrics_of, shown, write
+from hwsim.results.metrics import Amount, about, ends_of, full_name, html_table, metrics_of, shown, write
 from hwsim.results.plot.style import plot_energy, plot_traffic
 from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
 from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, Coordinates, SweepRequest, Value, as_number, typed
@@ -187,16 +186,12 @@ class ResultSet:
 
     def _repr_html_(self) -> str:
         names = [metric.name for metric in shown("sweep") if metric.name in self.metric_names]
-        head = "".join(f"<th>{escape(title)}</th>" for title in (*self.axis_names, *(about(n).title for n in names)))
-        rows = "".join(
-            "<tr>"
-            + "".join(f"<td>{escape(str(row[axis]))}</td>" for axis in self.axis_names)
-            + "".join(f"<td>{escape(write(name, row.metrics.get(name)))}</td>" for name in names)
-            + "</tr>"
+        rows = [
+            [*(str(row[axis]) for axis in self.axis_names), *(write(name, row.metrics.get(name)) for name in names)]
             for row in self.rows[:_SHOWN]
-        )
+        ]
         more = f"<p>and {len(self) - _SHOWN} more</p>" if len(self) > _SHOWN else ""
-        return f"<table><tr>{head}</tr>{rows}</table>{more}"
+        return html_table([*self.axis_names, *(about(name).title for name in names)], rows) + more
 
 
 def load_results(store: ResultStore, sweep: int, request: SweepRequest) -> ResultSet:

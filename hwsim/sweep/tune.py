@@ -81,8 +81,8 @@ class Budget:
 _USUAL = Budget()
 
 
-@dataclass
-class SearchOutcome:
+@dataclass(repr=False)
+class Tuned:
     """What a search did, and what it found."""
 
     request: SweepRequest
@@ -109,6 +109,18 @@ class SearchOutcome:
         """What no other simulated point beats in time and energy at once, and in what was asked for."""
         names = [name for name in ("time_s", "energy_j") if self.best.metrics.get(name) is not None]
         return self.results.pareto(*dict.fromkeys([*names, self.metric]))
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What was chosen, without what was left to the machine."""
+        found = {axis.name: self.best[axis.name] for axis in self.request.swept}
+        return {name: value for name, value in found.items() if value != "auto"}
+
+    @property
+    def result(self) -> RunResult:
+        """The run of the best point."""
+        assert self.found is not None
+        return self.found
 
     @property
     def command(self) -> str:
@@ -138,6 +150,24 @@ class SearchOutcome:
         if self.default is None or self.found is None:
             return None
         return explain(self.default).bound.short, explain(self.found).bound.short
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Time against energy of all that was simulated, with what nothing beats."""
+        return self.results.plot("pareto", path)
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        return "<div>" + "".join(f"<p>{escape(line)}</p>" for line in self._lines()) + "</div>"
+
+    def _lines(self) -> list[str]:
+        word = "most" if about(self.metric).higher_is_better else "least"
+        chosen = ", ".join(f"{name}={value}" for name, value in self.choices.items()) or "the default"
+        lines = [f"{word} {about(self.metric).title}: {write(self.metric, self.best[self.metric])} with {chosen}"]
+        if self.gain is not None:
+            lines.append(f"{digits(self.gain)} times better than the default schedule")
+        return [*lines, f"{self.candidates:,} combinations, {self.simulated:,} simulated", self.command]
 
 
 def parse_budget(text: str | None) -> Budget:
@@ -173,7 +203,7 @@ def find_best(
     jobs: int | None = None,
     watch: Watcher = lambda doing, done, total: None,
     default_first: bool = False,
-) -> SearchOutcome:
+) -> Tuned:
     """Search the grid of a request for the least of a metric (or the most, where more is better).
 
     With `default_first`, the first point of the grid is the default schedule, and is simulated in any case.
@@ -188,7 +218,7 @@ def find_best(
     return search
 
 
-def _report(search: SearchOutcome, request: SweepRequest, store: ResultStore, watch: Watcher) -> None:
+def _report(search: Tuned, request: SweepRequest, store: ResultStore, watch: Watcher) -> None:
     """Run the best with math, where that is quick, and the default for comparison."""
     best = search.best.coordinates
     flops = search.best.metrics.get("flops")
@@ -240,16 +270,14 @@ class Tuner:
         self.simulated_positions: set[int] = set()
         self.estimated = 0
 
-    def search(self) -> SearchOutcome:
+    def search(self) -> Tuned:
         total = self.request.count
         how = self._search(total)
         results = load_results(self.store, self.sweep, self.request)
         results = results.only(row for row in results if row.position in self.simulated_positions)
         if not any(row.metrics.get(self.metric) is not None for row in results.done):
             self._explain_nothing(results)
-        return SearchOutcome(
-            self.request, self.metric, results, how, total, self.estimated, len(self.simulated), self.pruned
-        )
+        return Tuned(self.request, self.metric, results, how, total, self.estimated, len(self.simulated), self.pruned)
 
     def _search(self, total: int) -> str:
         """Simulate what is worth it; says how that was decided."""
@@ -428,64 +456,6 @@ def estimate(machine: MachineSpec, workload: WorkloadSpec) -> dict[str, Amount] 
     return metrics_of(assemble(machine, workload, kernel, play(crew), seed=workload.seed))
 
 
-@dataclass(frozen=True, repr=False)
-class Tuned:
-    """What a search found."""
-
-    search: SearchOutcome
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """The best point: its choices, and its metrics."""
-        return self.search.best.to_dict()
-
-    @property
-    def choices(self) -> dict[str, Any]:
-        """What was chosen, without what was left to the machine."""
-        axes = [axis.name for axis in self.search.request.swept]
-        return {name: self.best[name] for name in axes if self.best[name] != "auto"}
-
-    @property
-    def result(self) -> RunResult:
-        """The run of the best point."""
-        assert self.search.found is not None
-        return self.search.found
-
-    @property
-    def gain(self) -> float | None:
-        """How many times better than the default; None where there is none."""
-        return self.search.gain
-
-    @property
-    def command(self) -> str:
-        """The command that runs it again."""
-        return self.search.command
-
-    @property
-    def results(self) -> ResultSet:
-        """Every point that was simulated."""
-        return self.search.results
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Time against energy of all that was simulated, with what nothing beats."""
-        return self.search.results.plot("pareto", path)
-
-    def __repr__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _repr_html_(self) -> str:
-        return "<div>" + "".join(f"<p>{escape(line)}</p>" for line in self._lines()) + "</div>"
-
-    def _lines(self) -> list[str]:
-        metric = self.search.metric
-        word = "most" if about(metric).higher_is_better else "least"
-        chosen = ", ".join(f"{name}={value}" for name, value in self.choices.items()) or "the default"
-        lines = [f"{word} {about(metric).title}: {write(metric, self.search.best.metrics[metric])} with {chosen}"]
-        if self.gain is not None:
-            lines.append(f"{digits(self.gain)} times better than the default schedule")
-        return [*lines, f"{self.search.candidates:,} combinations, {self.search.simulated:,} simulated", self.command]
-
-
 def tune(
     machine: str = DEFAULT_MACHINE,
     workload: str = DEFAULT_WORKLOAD,
@@ -502,12 +472,16 @@ def tune(
     Without any list or range, the machine's own choices are searched. ``budget`` is a time or a number of points, as on
     the command line: ``"60s"``, ``"200"``.
     """
-    request = make_request(machine, workload, parameters, set or {}, math=math)
-    usual = not request.swept
-    if usual:
-        settings = [f"{name}={value}" for name, value in (set or {}).items()]
-        space = usual_space(machine, workload, parameters, settings)
-        request = make_request(machine, workload, space, set or {}, math=math)
-    store = ResultStore(MEMORY)
-    limit = parse_budget(budget)
-    return Tuned(find_best(request, metric, store, budget=limit, jobs=jobs, default_first=usual))
+    request, usual = search_request(machine, workload, parameters, set or {}, math)
+    return find_best(request, metric, ResultStore(MEMORY), budget=parse_budget(budget), jobs=jobs, default_first=usual)
+
+
+def search_request(
+    machine: str, workload: str, parameters: Mapping[str, object], fields: Mapping[str, object], math: bool
+) -> tuple[SweepRequest, bool]:
+    """What to search, and whether it is the machine's own space, which begins with the default."""
+    request = make_request(machine, workload, parameters, fields, math=math)
+    if request.swept:
+        return request, False
+    space = usual_space(machine, workload, parameters, [f"{name}={value}" for name, value in fields.items()])
+    return make_request(machine, workload, space, fields, math=math), True

@@ -23,7 +23,7 @@ from hwsim.engine import FEMTOSECONDS, Event, Floor, Link, Span, Wait
 from hwsim.errors import InputError
 from hwsim.spec.fields import did_you_mean
 from hwsim.systems.collective import SWITCH, Message, Schedule, build_schedule
-from hwsim.systems.spec import KernelSpec, LinkSpec, SystemSpec, as_femtoseconds
+from hwsim.systems.spec import KernelSpec, LinkSpec, SystemSpec, Timed, as_femtoseconds
 
 Path = tuple[str, ...]
 
@@ -108,7 +108,7 @@ class LinkTopology:
 
 
 @dataclass(frozen=True)
-class Communication:
+class Communication(Timed):
     """What a collective took."""
 
     op: str
@@ -122,10 +122,6 @@ class Communication:
     moved: dict[str, int]
     """Bytes of the data on each link."""
     spans: tuple[Span, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        return self.elapsed_fs / FEMTOSECONDS
 
     @property
     def bus_bytes_per_s(self) -> float:

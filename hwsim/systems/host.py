@@ -29,24 +29,20 @@ from hwsim.ops.model import ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.collective import wire_fs
 from hwsim.systems.shards import load_asked, whole_number
-from hwsim.systems.spec import HostSpec, SystemSpec, as_femtoseconds, device_of, load_system
+from hwsim.systems.spec import HostSpec, SystemSpec, Timed, as_femtoseconds, device_of, load_system
 from hwsim.units import data
 
 MOST_PIECES = 100_000
 
 
 @dataclass(frozen=True)
-class Feed:
+class Feed(Timed):
     """What it took to feed devices from the host."""
 
     elapsed_fs: int
     formula_fs: int
     """start + copy + (n-1) · max(copy, compute) + compute with two buffers; n · (copy + compute) with one."""
     spans: tuple[Span, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        return self.elapsed_fs / FEMTOSECONDS
 
 
 def feed(
@@ -127,7 +123,7 @@ OWN = ("host_layers", "stream")
 
 
 @dataclass(frozen=True)
-class HostedStep:
+class HostedStep(Timed):
     """One step of a model on a host and a device; times in femtoseconds."""
 
     phase: Pass
@@ -140,10 +136,6 @@ class HostedStep:
     """The host's link copies weights or hands on results."""
     joules: float | None
     spans: tuple[Span, ...] = field(default=(), repr=False)
-
-    @property
-    def seconds(self) -> float:
-        return self.elapsed_fs / FEMTOSECONDS
 
     @property
     def waiting_fs(self) -> int:

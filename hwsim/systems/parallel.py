@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from hwsim.energy import static_watts
 from hwsim.engine import FEMTOSECONDS, Event, Floor, Span, Wait
-from hwsim.errors import CapacityError, InputError
+from hwsim.errors import InputError
 from hwsim.models.count import Formats, Pass, parameters_of, stored_bits
 from hwsim.models.graph import LAST, ModelGraph
 from hwsim.models.kernels import SERVING
@@ -30,8 +30,7 @@ from hwsim.models.price import PassCost, StepPrice
 from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
-from hwsim.systems.spec import SystemSpec
-from hwsim.units import data
+from hwsim.systems.spec import SystemSpec, Timed
 
 AXES = ("tp", "pp", "dp", "ep")
 NUMBERS = (*AXES, "sp", "micro")
@@ -169,7 +168,7 @@ class StageTime:
 
 
 @dataclass(frozen=True)
-class ParallelStep:
+class ParallelStep(Timed):
     """One step of a model on several devices."""
 
     phase: Pass
@@ -183,10 +182,6 @@ class ParallelStep:
     events: int
     notes: tuple[str, ...]
     spans: tuple[Span, ...] = field(default=(), repr=False)
-
-    @property
-    def seconds(self) -> float:
-        return self.elapsed_fs / FEMTOSECONDS
 
     @property
     def fits(self) -> bool:
@@ -246,16 +241,6 @@ class Parallel:
             phase, self.layout, floor.now, tuple(line.times), self._memory(one, micro, grown), capacity(self.machine),
             self._joules(costs, micro, floor.now, line.times), floor.events, notes, tuple(floor.spans),
         )  # fmt: skip
-
-    def require_room(self, step: ParallelStep) -> None:
-        """Raises CapacityError where the share of a device does not fit it."""
-        if step.fits or step.has_bytes is None:
-            return
-        raise CapacityError(
-            f"{self.model.name} with {self.layout.words} needs {data(step.memory.total)} on a device (weights "
-            f"{data(step.memory.weights)}), and {self.machine.name} has {data(step.has_bytes)}; divide it further "
-            "(tp=, pp=), or take narrower weights"
-        )
 
     def _memory(self, one: Pass, micro: int, grown: int) -> MemoryUse:
         """Of the fullest device: keys and values of all microbatches, activations of one; training keeps those of as

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from hwsim.engine import FEMTOSECONDS, Event, Floor, Span, Wait
 from hwsim.errors import InputError
 from hwsim.systems.scheduler import Job, Request, Scheduler, SchedulerCounts, StepWork, Stream
-from hwsim.systems.spec import EngineSpec, as_femtoseconds
+from hwsim.systems.spec import EngineSpec, Timed, as_femtoseconds
 
 MOST_SPANS = 50_000
 TOLD_EVERY = 64
@@ -123,7 +123,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True)
-class ServeResult:
+class ServeResult(Timed):
     """What a stream of requests experienced, and what it cost."""
 
     words: str
@@ -137,10 +137,6 @@ class ServeResult:
     spans: tuple[Span, ...] = ()
     users: int | None = None
     """Who come back when they are answered; None where arrivals are given."""
-
-    @property
-    def seconds(self) -> float:
-        return self.elapsed_fs / FEMTOSECONDS
 
     @property
     def ttft(self) -> Percentiles:

@@ -24,6 +24,18 @@ from hwsim.spec.machine import MachineSpec
 from hwsim.units import Latency
 
 FEMTOSECONDS = 10**15
+
+
+class Timed:
+    """What was played, and took so long."""
+
+    elapsed_fs: int
+
+    @property
+    def seconds(self) -> float:
+        return self.elapsed_fs / FEMTOSECONDS
+
+
 MOST_DEVICES = 4096
 """More would be simulated for longer than anybody waits: every device of a collective is an agent."""
 

@@ -34,7 +34,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, NoReturn
+from typing import IO, Any, BinaryIO, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,6 @@ from hwsim.trace.text_trace import (
     TAB,
     AccessBlock,
     GzipSource,
-    Parse,
     Parsed,
     PlainSource,
     ReadOptions,
@@ -98,26 +97,18 @@ def _hex_number(text: NDArray[np.uint8], at: np.uint64, most: np.uint64) -> tupl
     return number, first, at
 
 
-class DinFormat:
-    """Text as DineroIV reads it."""
-
-    name = "din"
-
-    def parse(self) -> Parse:
-        return parse_din
-
-    def explain(self, line: str, options: ReadOptions) -> str:
-        fields = line.split()
-        if not fields:
-            return _DIN_LINE
-        if fields[0] not in _LABELS:
-            return f"{quoted(fields[0])} is not a label; {_DIN_LINE}"
-        if len(fields) == 1:
-            return f"{quoted(line)} has no address; {_DIN_LINE}"
-        wrong = explain_address(fields[1], options.address_limit)
-        if wrong is None and len(fields) > 2:
-            wrong = explain_size(fields[2], 16)
-        return f"{wrong or quoted(line)}; {_DIN_LINE}"
+def _explain_din(line: str, options: ReadOptions) -> str:
+    fields = line.split()
+    if not fields:
+        return _DIN_LINE
+    if fields[0] not in _LABELS:
+        return f"{quoted(fields[0])} is not a label; {_DIN_LINE}"
+    if len(fields) == 1:
+        return f"{quoted(line)} has no address; {_DIN_LINE}"
+    wrong = explain_address(fields[1], options.address_limit)
+    if wrong is None and len(fields) > 2:
+        wrong = explain_size(fields[2], 16)
+    return f"{wrong or quoted(line)}; {_DIN_LINE}"
 
 
 @compiled
@@ -187,27 +178,19 @@ _LACKEY_LINE = (
 )
 
 
-class LackeyFormat:
-    """Text as Valgrind's lackey writes it."""
-
-    name = "lackey"
-
-    def parse(self) -> Parse:
-        return parse_lackey
-
-    def explain(self, line: str, options: ReadOptions) -> str:
-        letter, *fields = line.split(maxsplit=1) or [""]
-        if not letter:
-            return _LACKEY_LINE
-        if letter not in ("I", "L", "S", "M"):
-            return f"{quoted(line)} does not begin with I, L, S or M and a space; {_LACKEY_LINE}"
-        if not fields:
-            return f"{quoted(line)} has no address; {_LACKEY_LINE}"
-        address, comma, size = fields[0].strip().partition(",")
-        wrong = explain_address(address, options.address_limit)
-        if wrong is None:
-            wrong = explain_size(size, 10) if comma else f"{quoted(line)} has no size"
-        return f"{wrong or quoted(line)}; {_LACKEY_LINE}"
+def _explain_lackey(line: str, options: ReadOptions) -> str:
+    letter, *fields = line.split(maxsplit=1) or [""]
+    if not letter:
+        return _LACKEY_LINE
+    if letter not in ("I", "L", "S", "M"):
+        return f"{quoted(line)} does not begin with I, L, S or M and a space; {_LACKEY_LINE}"
+    if not fields:
+        return f"{quoted(line)} has no address; {_LACKEY_LINE}"
+    address, comma, size = fields[0].strip().partition(",")
+    wrong = explain_address(address, options.address_limit)
+    if wrong is None:
+        wrong = explain_size(size, 10) if comma else f"{quoted(line)} has no size"
+    return f"{wrong or quoted(line)}; {_LACKEY_LINE}"
 
 
 @compiled
@@ -360,7 +343,7 @@ class NpzReader:
             self._refuse(f"'{array}' has {len(shape)} dimensions; {_EXPECTED}, each with one dimension")
         if not 0 <= shape[0] <= MAX_ACCESSES:
             self._refuse(f"'{array}' has a length of {shape[0]:,}; it must be from 0 to {MAX_ACCESSES:,}")
-        return _Column(array, stream, dtype, shape[0])
+        return _Column(stream, dtype, shape[0])
 
     def _addresses(self, count: int) -> NDArray[np.uint64]:
         return self._read("addr", count).astype(np.uint64, copy=False)
@@ -402,18 +385,19 @@ class NpzReader:
         raise TraceError(f"{self._name}: {message}")
 
 
-class _Column:
+class _Column(NamedTuple):
     """One array, read from its start to its end."""
 
-    def __init__(self, name: str, stream: IO[bytes], dtype: np.dtype[np.generic], length: int) -> None:
-        self.name = name
-        self.stream = stream
-        self.dtype = dtype
-        self.length = length
+    stream: IO[bytes]
+    dtype: np.dtype[np.generic]
+    length: int
 
 
 TraceFormat = Literal["din", "lackey", "npz"]
-TEXT_FORMATS: dict[str, TextFormat] = {"din": DinFormat(), "lackey": LackeyFormat()}
+TEXT_FORMATS = {
+    "din": TextFormat("din", parse_din, _explain_din),
+    "lackey": TextFormat("lackey", parse_lackey, _explain_lackey),
+}
 STANDARD_INPUT = "-"
 
 _HEAD_BYTES = 1 << 16

@@ -77,9 +77,9 @@ def explain_address(field: str, limit: int) -> str | None:
     """None where nothing is wrong."""
     digits = field[2:] if field[:2].lower() == "0x" else field
     if not digits or any(character not in hexdigits for character in digits):
-        return f"{_quoted(field)} is not a hexadecimal address"
+        return f"{quoted(field, 40)} is not a hexadecimal address"
     if len(digits) > 16:
-        return f"address {_quoted(field)} has more than 16 digits"
+        return f"address {quoted(field, 40)} has more than 16 digits"
     if int(digits, 16) >= limit:
         return f"address {field} is too large; it must be less than {limit:#x}"
     return None
@@ -90,15 +90,11 @@ def explain_size(field: str, base: int) -> str | None:
     digits = field[2:] if base == 16 and field[:2].lower() == "0x" else field
     allowed = hexdigits if base == 16 else "0123456789"
     if not digits or any(character not in allowed for character in digits):
-        return f"{_quoted(field)} is not a {_BASES[base]} size in bytes"
+        return f"{quoted(field, 40)} is not a {_BASES[base]} size in bytes"
     size = int(digits, base) if len(digits) <= 64 else MAX_ACCESS_BYTES + 1
     if not 1 <= size <= MAX_ACCESS_BYTES:
-        return f"size {_quoted(field)} is not from 1 to {MAX_ACCESS_BYTES} bytes"
+        return f"size {quoted(field, 40)} is not from 1 to {MAX_ACCESS_BYTES} bytes"
     return None
-
-
-def _quoted(field: str) -> str:
-    return repr(field if len(field) <= 40 else field[:40] + "…")
 
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -225,18 +221,15 @@ Parse = Callable[
 """(text, address limit, default size, addresses, writes, sizes): the last three are filled."""
 
 
-class TextFormat(Protocol):
+@dataclass(frozen=True)
+class TextFormat:
     """A form of text trace."""
 
     name: str
-
-    def parse(self) -> Parse:
-        """The compiled parser."""
-        ...
-
-    def explain(self, line: str, options: ReadOptions) -> str:
-        """What is wrong with a line that the parser refused, and what is expected."""
-        ...
+    parse: Parse
+    """The compiled parser."""
+    explain: Callable[[str, ReadOptions], str]
+    """What is wrong with a line that the parser refused, and what is expected."""
 
 
 class TextReader:
@@ -287,7 +280,7 @@ class TextReader:
         most = len(text) // SHORTEST_ACCESS + 1
         chunk = AccessBlock(np.empty(most, np.uint64), np.empty(most, np.bool_), np.empty(most, np.uint16))
         options = self._options
-        accesses, instructions, lines, bad = self._form.parse()(
+        accesses, instructions, lines, bad = self._form.parse(
             np.frombuffer(text, np.uint8),
             np.uint64(options.address_limit),
             np.uint16(options.access_bytes),

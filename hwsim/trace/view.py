@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
-from math import ceil, prod
+from math import prod
 from typing import Any, Literal
 
 from hwsim.errors import InputError, ShapeError
@@ -60,15 +60,7 @@ class TensorView:
         cls, name: str, base: int, shape: Sequence[int], element_bits: Size = 32, ld: int | None = None
     ) -> TensorView:
         """The last axis has stride 1. `ld` (leading dimension) is the distance between rows where rows are padded."""
-        strides = [1] * len(shape)
-        for axis in range(len(shape) - 2, -1, -1):
-            row = shape[axis + 1]
-            if axis == len(shape) - 2 and ld is not None:
-                if ld < row:
-                    raise ShapeError(f"{name}: leading dimension {ld} is less than the {row} columns of {tuple(shape)}")
-                row = ld
-            strides[axis] = strides[axis + 1] * row
-        return cls(name, base, tuple(shape), tuple(strides), 0, element_bits)
+        return cls(name, base, tuple(shape), _row_strides(name, shape, ld), 0, element_bits)
 
     @classmethod
     def column_major(cls, name: str, base: int, shape: Sequence[int], element_bits: Size = 32) -> TensorView:
@@ -84,7 +76,8 @@ class TensorView:
     @cached_property
     def element_bytes(self) -> Size:
         """Bytes from one element to the next; a fraction where elements are packed."""
-        return _whole(Fraction(self.element_bits) / 8)
+        bits = self.element_bits
+        return bits // 8 if isinstance(bits, int) and bits % 8 == 0 else _whole(Fraction(bits) / 8)
 
     @property
     def start(self) -> Size:
@@ -239,6 +232,18 @@ def _strides_without_copy(
     return tuple(result)
 
 
+def _row_strides(name: str, shape: Sequence[int], ld: int | None) -> tuple[int, ...]:
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        row = shape[axis + 1]
+        if axis == len(shape) - 2 and ld is not None:
+            if ld < row:
+                raise ShapeError(f"{name}: leading dimension {ld} is less than the {row} columns of {tuple(shape)}")
+            row = ld
+        strides[axis] = strides[axis + 1] * row
+    return tuple(strides)
+
+
 FIRST_ADDRESS = 64 * 1024
 PAGE_BYTES = 4096
 MAPPED_BYTES = 128 * 1024
@@ -281,12 +286,13 @@ class AddressSpace:
             raise ValueError(f"a tensor {name!r} is already there")
         bits = fmt.stored_bits if bits is None else bits
         exact = int(bits) if bits.denominator == 1 else bits
-        shaped = TensorView.row_major(name, 0, shape, exact, ld)
-        size_bytes = ceil((shaped.strides[0] * shape[0] if shape else 1) * bits / 8)
+        strides = _row_strides(name, shape, ld)
+        elements = strides[0] * shape[0] if shape else 1
+        size_bytes = -(-elements * exact // 8)
         align = self._align or (PAGE_BYTES if size_bytes >= MAPPED_BYTES else LINE_BYTES)
         header = align if self._next > FIRST_ADDRESS and not self._align else 0
         base = -(-(self._next + header) // align) * align
-        view = TensorView.row_major(name, base, shape, exact, ld)
+        view = TensorView(name, base, tuple(shape), strides, 0, exact)
         self._next = base + size_bytes
         self._live[name] = size_bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)

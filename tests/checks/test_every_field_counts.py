@@ -93,8 +93,6 @@ def gpu_trials(machine: MachineSpec, leaf: Leaf) -> Iterator[Runs]:
     yield trial("matmul", m=2048, n=4096, k=1280, precision=halves)
     if "byte_latency" in words:
         yield trial("matmul", m=64, n=64, k=8192, precision="int8")
-    if "seen_batch" in words:
-        yield trial("matmul_batched", batch=64, m=256, n=256, k=256, precision="fp32")
     if "channel_bytes" in words or "channels" in words:
         yield trial("matmul", m=256, n=32768, k=256, precision="fp32")
     if "launch" in words:
@@ -114,6 +112,9 @@ def _kernel_trials(machine: MachineSpec, leaf: Leaf) -> Iterator[Runs]:
     if set(leaf.path) & {"tensor_tiles", "byte_tiles", "lane_tiles"}:
         name, number = str(leaf.path[3]), int(leaf.path[4])
         tile = getattr(unit.library, name)[number]
+        if "tuned" in leaf.path:
+            m, n, k = tile.tuned[int(leaf.path[leaf.path.index("tuned") + 1])]
+            yield trial("matmul_batched", batch=4, m=m, n=n, k=k, precision="fp32")
         precision = {"lane_tiles": "fp32", "byte_tiles": "int8"}.get(name, "fp16")
         for rows, columns, depth in GRIDS:
             yield trial("matmul", m=tile.m * rows, n=tile.n * columns, k=depth, precision=precision)

@@ -87,3 +87,42 @@ def test_of_a_machine_alone_it_says_what_is_taken_where_the_file_is_silent(tmp_p
     said = " ".join(hwsim("check", str(file)).out.split())
     assert "core.window" not in said and "core.simd" not in said
     assert "core.window" not in hwsim("check", str(file), "course_cpu").out, "many files: problems alone"
+
+
+FORMULA = """\
+format: 1
+name: mine
+description: A softmax with a slip.
+op: formula
+formula: |
+  m[i] max= X[i,j]
+  Y[i,j] = exp(X[i,j] - m[i]) / total
+sizes: {i: 8, j: 8}
+"""
+CHAIN = """\
+format: 1
+name: mine
+description: A group with a slip.
+op: chain
+sizes: {n: 8}
+tensors: {x: [n, n], w: [n, n]}
+operations:
+  - {name: h, op: matmul, inputs: [x, w]}
+schedule:
+  fuse: [[h, z]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (FORMULA, "mine.yaml:5: formula: line 2, column 31: what is total?"),
+        (CHAIN.replace("w: [n, n]", "w: [n, m]"), "mine.yaml:6: tensors.w: no size m"),
+        (CHAIN, "mine.yaml:10: schedule.fuse: there is no operation z"),
+    ],
+)
+def test_what_is_wrong_with_a_file_as_a_whole_has_the_line_of_its_field(variant: Path, text: str, message: str) -> None:
+    variant.write_text(text)
+    outcome = hwsim("check", "mine.yaml")
+    assert outcome.code == 2
+    assert message in outcome.err

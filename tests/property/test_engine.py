@@ -265,4 +265,4 @@ def test_a_matmul_cut_into_finer_steps_gives_the_same_counts(shape: dict[str, in
 def test_the_finer_cut_really_is_finer() -> None:
     with pytest.MonkeyPatch.context() as patch:
         (_, few), (_, many) = (counts("course_cpu", "matmul_naive", {"n": 16}, fine, patch) for fine in (False, True))
-    assert many > 10 * few
+    assert many >= few + 15, "sixteen rows are a step each instead of all together"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hwsim.catalog import load_machine
-from hwsim.errors import CapacityError
 from hwsim.models.count import Formats, Pass
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model
@@ -46,6 +45,23 @@ def test_one_device_takes_what_the_model_takes_on_its_machine() -> None:
     found = parallel(ParallelLayout()).step(FORWARD)
     assert found.seconds == pytest.approx(alone.seconds, rel=1e-9)
     assert (found.share("exposed"), found.share("waiting")) == (0, 0)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_energy_is_that_of_the_work_and_of_devices_that_wait(stages: int) -> None:
+    """One batch through a line of devices: the same kernels as on one, and static power of all that have nothing to do;
+    two such lines with half of the batch each take twice what one of them takes."""
+    model, half = gpt2(), Pass("forward", 4, 64)
+    work = StepPrice(H100, ModelGraph.of(model), Formats.of(model)).step(FORWARD).joules
+    step = parallel(ParallelLayout(pp=stages, micro=1)).step(FORWARD)
+    waited_s = sum(step.elapsed_fs - stage.compute_fs for stage in step.stages) / 1e15
+    assert (waited_s > 0) == (stages > 1)
+    watts = sum(float(each.power) for each in H100.energy.static.values())
+    assert step.joules == pytest.approx(work + watts * waited_s, rel=1e-6)
+    both, one = (
+        parallel(ParallelLayout(pp=stages, dp=dp, micro=1)).step(given) for dp, given in ((2, FORWARD), (1, half))
+    )
+    assert both.joules == pytest.approx(2 * one.joules, rel=1e-6)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4, 8])
@@ -97,8 +113,6 @@ def test_memory_of_a_device_is_divided_and_checked() -> None:
     )
     assert not whole.fits and half.fits and quarter.fits
     assert quarter.memory.weights == pytest.approx(whole.memory.weights / 4, rel=0.01)
-    with pytest.raises(CapacityError, match="divide it further"):
-        Parallel(H100, model, network, ParallelLayout()).require_room(whole)
 
 
 def test_sequence_parallelism_scatters_every_sum_and_gathers_it_before_the_next_product() -> None:

@@ -17,11 +17,11 @@ from hwsim.sweep.grid import SweepRequest, make_request
 from hwsim.sweep.result_set import load_results
 from hwsim.sweep.runner import run_request
 from hwsim.sweep.store import MEMORY, ResultStore
-from hwsim.sweep.tune import Budget, SearchOutcome, estimate, find_best
+from hwsim.sweep.tune import Budget, Tuned, estimate, find_best
 from hwsim.trace.nest import Access, Nest
 
 
-def searched(request: SweepRequest, metric: str, budget: Budget = Budget()) -> SearchOutcome:  # noqa: B008 - it is frozen
+def searched(request: SweepRequest, metric: str, budget: Budget = Budget()) -> Tuned:  # noqa: B008 - it is frozen
     return find_best(request, metric, ResultStore(MEMORY), budget=budget)
 
 

@@ -19,6 +19,7 @@ from hwsim.results.plot.style import (
     BAR,
     FAINT,
     TEXT,
+    beside,
     canvas,
     draw_dynamic,
     log_title,
@@ -115,18 +116,18 @@ def _draw(
     found = [amount for amount in (*amounts, *reach) if amount]
     start = 10.0 ** floor(log10(min(found) / 2.5))
     for entry, place, amount, pair in zip(entries, places, amounts, ends, strict=True):
-        beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8.5}
         if not amount:
-            axes.annotate("–" if amount is None else panel.written(0), (start, place), (5, 0), color=FAINT, **beside)
+            words = "–" if amount is None else panel.written(0)
+            beside(axes, words, (start, place), color=FAINT, fontsize=8.5)
             continue
         colour, hatch = looks[entry.name]
         axes.barh(place, amount - start, 0.82, left=start, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
         draw_whisker(axes, pair, place)
         end = amount if pair is None else max(amount, pair[1])
-        words = axes.annotate(panel.written(amount), (end, place), (4, 0), fontweight="bold", **beside)
+        own = beside(axes, panel.written(amount), (end, place), (4, 0), fontweight="bold", fontsize=8.5)
         first = entries[0].result if entry.baseline is None else entry.baseline
         if speed_up and first is not entry.result:
-            axes.annotate(ratio(first.time_s / amount), (1, 0.5), (5, 0), xycoords=words, color=FAINT, **beside)
+            beside(axes, ratio(first.time_s / amount), (1, 0.5), xycoords=own, color=FAINT, fontsize=8.5)
     axes.set_xscale("log")
     span = max(found) / start
     axes.set_xlim(start, max(found) * max(6.0, span ** (0.75 if speed_up else 0.45)))
@@ -195,7 +196,7 @@ def plot_ladder(rungs: Mapping[str, RunResult], path: Path | None = None, title:
 def _draw_time(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
     results = list(rungs.values())
     slowest, fastest = max(r.time_s for r in results), min(r.time_s for r in results)
-    start = 10 ** _floor_log(fastest / 3)
+    start = 10 ** floor(log10(fastest / 3))
     rows = range(len(results))
     axes.barh(rows, [r.time_s - start for r in results], _HEIGHT, left=start, color=BAR)
     axes.set_xscale("log")
@@ -204,20 +205,19 @@ def _draw_time(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
     for row, result in enumerate(results):
         draw_whisker(axes, result.time.ends, row)
         speedup = ratio(results[0].time_s / result.time_s) if row else "1×"
-        beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontweight": "bold"}
-        axes.annotate(seconds(result.time_s), (max(result.time_s, result.time.high or 0.0), row), (5, 0), **beside)
-        axes.annotate(speedup, (start, row), (6, 0), color="white", **beside)
+        end = max(result.time_s, result.time.high or 0.0)
+        beside(axes, seconds(result.time_s), (end, row), fontweight="bold")
+        beside(axes, speedup, (start, row), (6, 0), color="white", fontweight="bold")
     axes.set_title(log_title("Time, and speed-up", True))
     axes.xaxis.set_major_formatter(lambda value, _: seconds(value))
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.set_yticks(list(rows), [""] * len(results))
     axes.invert_yaxis()
     for row, (name, result) in enumerate(rungs.items()):
-        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(name, (0, row), (-8, 1), va="bottom", fontweight="bold", **place)
-        axes.annotate(
-            f"bound by {explain(result).bound.short}", (0, row), (-8, -2), va="top", fontsize=8, color=FAINT, **place
-        )
+        left: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right"}
+        beside(axes, name, (0, row), (-8, 1), va="bottom", fontweight="bold", **left)
+        words = f"bound by {explain(result).bound.short}"
+        beside(axes, words, (0, row), (-8, -2), va="top", fontsize=8, color=FAINT, **left)
 
 
 def _draw_energy(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
@@ -230,10 +230,6 @@ def _draw_energy(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
     axes.tick_params(axis="y", labelleft=False)
     axes.set_title("Dynamic energy")
     axes.legend(loc="lower right", frameon=False, fontsize=8.5, handlelength=1.6, handleheight=1.0, borderaxespad=0)
-
-
-def _floor_log(value: float) -> int:
-    return floor(log10(value))
 
 
 _FULL = 3.0
@@ -299,9 +295,7 @@ def plot_bars(
             colours = [BAR if amount == best else "#8FBFDD" for amount in amounts]
             axes.barh(range(len(rows)), amounts, 0.66, color=colours)
             for place, amount in enumerate(amounts):
-                axes.annotate(
-                    words(number, amount), (amount, place), (4, 0), textcoords="offset points", va="center", fontsize=9
-                )
+                beside(axes, words(number, amount), (amount, place), (4, 0), fontsize=9)
             axes.set_xlim(0, most * 1.38)
             axes.set_xticks([])
             axes.spines["bottom"].set_visible(False)

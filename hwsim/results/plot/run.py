@@ -25,11 +25,13 @@ from hwsim.results.plot.style import (
     FAINT,
     TEXT,
     Look,
+    beside,
     canvas,
     log_title,
     look_of,
     plot_energy,
     plot_traffic,
+    quiet_grid,
     series_looks,
     spread,
 )
@@ -158,8 +160,7 @@ def plot_roofline(roofline: Roofline, path: Path | None = None, title: str = "")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
         axes.set_xlabel(log_title("arithmetic intensity: flop per byte that the level moves", True))
         axes.set_ylabel(log_title("performance", True))
-        axes.grid(color="#EEEEEE", linewidth=0.8)
-        axes.set_axisbelow(True)
+        quiet_grid(axes)
         units = counted(roofline.units, "compute unit")
         axes.set_title(title or f"Roofline of {roofline.machine}, {units}")
         figure.draw_without_rendering()  # names beside the axes decide how wide these are
@@ -340,9 +341,7 @@ def _draw(axes: Axes, title: str, shares: Mapping[str, tuple[float, Look]], rows
     for row, (amount, look) in enumerate(shown.values()):
         share = amount / whole
         axes.barh(row, share, 0.7, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0.4)
-        axes.annotate(
-            percent(amount, whole), (share, row), (4, 0), textcoords="offset points", va="center", color=FAINT
-        )
+        beside(axes, percent(amount, whole), (share, row), (4, 0), color=FAINT)
     axes.set_yticks(range(len(shown)), list(shown))
     axes.set_ylim(rows - 0.4, -0.6)
     axes.set_xlim(0, 1.18)
@@ -381,9 +380,7 @@ def plot_sets(pressure: Pressure, ways: int, path: Path | None = None, title: st
         above.set_title(f"misses of {measured.level} by set" + (f": {told}" if told else ""))
         below.bar(range(count), np.asarray(measured.lines, float), width=0.9, color=colours)
         below.axhline(ways, color="#222222", linewidth=1.2, linestyle="--")
-        below.annotate(
-            f"{ways} ways", (1, ways), (4, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=8.5
-        )
+        beside(below, f"{ways} ways", (1, ways), (4, 0), xycoords=("axes fraction", "data"), fontsize=8.5)
         below.set_title("distinct lines that want each set")
         below.set_xlabel(f"set of {measured.level}")
         below.set_xlim(-0.6, count - 0.4)

@@ -215,6 +215,17 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
     return result
 
 
+def beside(axes: Axes, words: str, place: tuple[float, float], shift: tuple[float, float] = (5, 0), **look: Any) -> Any:
+    """Words beside a place, so many points away from it; `look` is how Matplotlib writes them."""
+    return axes.annotate(words, place, shift, textcoords="offset points", **{"va": "center", **look})
+
+
+def quiet_grid(axes: Axes) -> None:
+    """Faint lines behind what is drawn."""
+    axes.grid(color="#EEEEEE", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
 ORDER = ("arithmetic", "operand supply", "control", "l1", "l2", "l3", "dram")
 
 
@@ -226,12 +237,10 @@ def draw_dynamic(axes: Axes, splits: Sequence[Mapping[str, float]], height: floa
     names = dict.fromkeys([*ORDER, *(name for split in splits for name in split)])
     parts = [name for name in names if name != STATIC and any(split.get(name) for split in splits)]
     ends = _draw_parts(axes, parts, splits, height)
-    beside: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     for row, (total, split) in enumerate(zip(ends, splits, strict=True)):
-        own = axes.annotate(joules(total), (total, row), (5, 0), fontweight="bold", color=TEXT, **beside)
+        own = beside(axes, joules(total), (total, row), fontweight="bold", color=TEXT)
         if STATIC in split:
-            words = f"+ {joules(split[STATIC])} static"
-            axes.annotate(words, (1, 0.5), (5, 0), xycoords=own, color=FAINT, **beside)
+            beside(axes, f"+ {joules(split[STATIC])} static", (1, 0.5), xycoords=own, color=FAINT)
     return ends
 
 
@@ -291,14 +300,7 @@ def plot_traffic(runs: Mapping[str, RunResult], path: Path | None = None, title:
             )
             for place, row in zip(places, moved, strict=True):
                 words = f"{level}  {data(row[number])}" if row[number] else f"{level}  nothing"
-                axes.annotate(
-                    words,
-                    (max(row[number], start), place),
-                    (5, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8.5,
-                )
+                beside(axes, words, (max(row[number], start), place), fontsize=8.5)
         axes.set_xscale("log")
         most = max((amount for row in moved for amount in row), default=10)
         axes.set_xlim(start, most * 12)
@@ -331,7 +333,7 @@ def _draw(axes: Axes, bars: Mapping[str, Mapping[str, float]], shares: bool) -> 
     scaled = [{name: part / by for name, part in split.items()} for split, by in zip(bars.values(), scale, strict=True)]
     ends = _draw_parts(axes, names, scaled, 0.66)
     for row, (end, whole) in enumerate(zip(ends, wholes, strict=True)):
-        axes.annotate(joules(whole), (end, row), (5, 0), textcoords="offset points", va="center", color=TEXT)
+        beside(axes, joules(whole), (end, row), color=TEXT)
     axes.set_yticks(range(len(bars)), list(bars))
     axes.invert_yaxis()
     axes.set_xlim(0, max(ends, default=1.0) * 1.15)

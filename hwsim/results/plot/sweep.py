@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwsim.results.metrics import about, write
-from hwsim.results.plot.style import BAR, FAINT, TEXT, Series, canvas, log_title, series_looks, spread
+from hwsim.results.plot.style import BAR, FAINT, TEXT, Series, canvas, log_title, quiet_grid, series_looks, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -198,8 +198,10 @@ def _label_axis(axes: Axes, lines: Sequence[Curve], axis: str, more: str = "") -
     words = any(isinstance(place, str) and place == str(place) and not place[:1].isdigit() for place in places.values())
     logarithmic = not words and numbers[0] > 0 and numbers[-1] / numbers[0] >= _LOG_FROM
     if logarithmic:
+        from matplotlib.ticker import NullLocator
+
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_minor_locator(_no_ticks())
+        axes.xaxis.set_minor_locator(NullLocator())
     step = -(-len(numbers) // 12)
     shown = numbers[::step]
     axes.set_xticks(shown, [str(places[number]) for number in shown])
@@ -239,12 +241,6 @@ def _draw_bars(axes: Axes, amounts: Sequence[float | None], metric: str) -> None
     most: dict[str, Any] = {"numticks": 5} if logarithmic else {"nbins": 4}
     axes.locator_params(axis="x", **most)
     axes.set_title(log_title(about(metric).title, logarithmic))
-
-
-def _no_ticks() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
 
 
 _NUMBERS_UP_TO = 160
@@ -370,8 +366,7 @@ def plot_pareto(
         axes.yaxis.set_minor_formatter(_between(metrics[1], axes.get_ylim()))
         axes.set_xlabel(log_title(about(metrics[0]).title, logs[0]))
         axes.set_ylabel(log_title(about(metrics[1]).title, logs[1]))
-        axes.grid(color="#EEEEEE", linewidth=0.8)
-        axes.set_axisbelow(True)
+        quiet_grid(axes)
         if title:
             axes.set_title(title)
         shown = [

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from hwsim.energy import dynamic_joules, static_watts
 from hwsim.engine import FEMTOSECONDS, Outcome, Span
 from hwsim.errors import InputError
+from hwsim.files import write_text
 from hwsim.result import RunResult
-from hwsim.results.plot.style import BAR, FAINT, LOOKS, TEXT, canvas, series_looks
+from hwsim.results.plot.style import BAR, FAINT, LOOKS, TEXT, beside, canvas, is_plot_file, quiet_grid, series_looks
 from hwsim.spec.machine import MachineSpec
 from hwsim.units import data, joules, percent, seconds
 
@@ -64,6 +65,14 @@ def _spread(joules: list[float], width: float, start: int, end: int, taken: floa
 
 
 _FS_PER_US = 10**9
+
+
+def write_timeline(path: Path, spans: Iterable[Span], title: str, power: Iterable[PowerBin] = ()) -> None:
+    """A picture where the name ends as one does; else JSON for Perfetto, with power over time."""
+    if is_plot_file(path):
+        plot_timeline(spans, path, title)
+    else:
+        write_text(path, timeline_json(spans, title, power))
 
 
 def timeline_json(spans: Iterable[Span], title: str, power: Iterable[PowerBin] = ()) -> str:
@@ -166,9 +175,7 @@ def _draw_lanes(axes: Axes, lanes: dict[str, list[Span]], end: int, *, named: bo
             colour = looks[name].colour if name in looks else LOOKS[lane].colour if lane in LOOKS else "#BBBBBB"
             pieces = [(start / FEMTOSECONDS, (stop - start) / FEMTOSECONDS) for start, stop in bars]
             axes.broken_barh(pieces, (row - 0.36, 0.72), facecolors=colour, edgecolors="white", linewidth=0.2)
-        axes.annotate(
-            percent(busy, end), (1, row), (4, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=8
-        )
+        beside(axes, percent(busy, end), (1, row), (4, 0), xycoords=("axes fraction", "data"), fontsize=8)
     axes.set_yticks(range(len(lanes)), list(lanes))
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     return {name: look.colour for name, look in looks.items()}
@@ -421,8 +428,7 @@ def plot_collective(lines: Mapping[str, Points], path: Path | None = None, title
         axes.yaxis.set_major_formatter(lambda value, _: seconds(value))
         axes.set_xlabel("size of the buffer")
         axes.set_ylabel("time")
-        axes.grid(color="#EEEEEE", linewidth=0.8)
-        axes.set_axisbelow(True)
+        quiet_grid(axes)
         axes.legend(frameon=False, fontsize=9)
         axes.set_title(title)
     return figure
@@ -447,8 +453,7 @@ def plot_knee(
         axes.set_xlim(left=0)
         axes.set_xlabel("output tokens per second, all users together")
         axes.set_ylabel("milliseconds per output token")
-        axes.grid(color="#EEEEEE", linewidth=0.8)
-        axes.set_axisbelow(True)
+        quiet_grid(axes)
         axes.legend(frameon=False, fontsize=9, loc="upper left")
         axes.set_title(title)
     return figure

@@ -3,7 +3,8 @@
 Crowded sets. A set takes one fill at a time, so misses that fall into the same set wait for each other, however many a
 cache can have outstanding. Within one window of an out-of-order core, loads of the same line share one miss; so what
 counts is the distinct lines that the window touches, set by set. A column of a matrix whose rows are 4 KiB apart puts
-all its lines into one set of a 32 KiB cache; padded by one line, it puts each into another.
+all its lines into one set of a 32 KiB cache; padded by one line, it puts each into another. The next cache has banks,
+which take turns: lines 512 bytes apart all come from one of eight.
 
 Pages. A translation that the TLB does not hold is looked up behind it. Which pages stay is estimated from footprints.
 
@@ -114,34 +115,54 @@ def _offsets(executions: int, trips: tuple[int, ...], strides: tuple[int, ...]) 
     return offsets
 
 
+@dataclass(frozen=True)
+class Fills:
+    """Fills in one window, as many as would take the same time in one set, the first one left out."""
+
+    fresh: float
+    """Those that the window finds missing."""
+    every: float
+    """All, as if nothing were there."""
+    bank: float
+    """Lines that come from the busiest bank of the next cache."""
+
+
 def crowded(
     nest: Nest,
     windows: tuple[WindowLines, ...],
     misses: tuple[int, ...],
-    beyond: tuple[int, ...],
     followed: tuple[bool, ...],
     share: Fraction,
-    sets: int,
-) -> tuple[float, float]:
-    """Fills in one window, as many as would take the same time in one set, the first one left out: those that the
-    window finds missing, and all, as if nothing were there. A line that is loaded and then written counts twice, since
-    one like it has to leave first; so does one that a store brings in past the next cache, where one has to leave too.
+    cache: CacheSpec,
+    banks: int,
+) -> Fills:
+    """What a window brings into a cache, and from which banks.
 
-    Given are the misses of each access in a share of a nest, those of them that the next cache misses as well, and
-    whether a prefetcher follows it.
+    A line that is written counts twice in its set, since one like it has to leave first; and once more if it is loaded
+    before and the loads of the window are more than the set has ways, so that it has left when it is stored.
+
+    Given are the misses of each access in a share of a nest, and whether a prefetcher follows it.
     """
+    sets = cache.set_count
     loads = np.zeros((2, 2, sets))
+    drawn = np.zeros(banks)
     written = {access.tensor for access in nest.accesses if access.write}
-    for access, window, missed, past, ahead in zip(nest.accesses, windows, misses, beyond, followed, strict=False):
+    loaded = {access.tensor for access in nest.accesses if not access.write}
+    for access, window, missed, ahead in zip(nest.accesses, windows, misses, followed, strict=False):
         if missed:
             executed = max(1.0, float(nest.count(access) * share))
             per_line = missed / executed * window.executions / len(window.sets)
-            leaving = min(1.0, past / missed) if access.write else float(access.tensor in written)
-            weight = (1 + leaving) * min(1.0, per_line)
-            for number, lines in enumerate((window.fresh, window.sets)):
-                loads[number, int(ahead)] += weight * np.bincount(lines, minlength=sets)
+            brings = not access.write or access.tensor not in loaded
+            weight = min(1.0, per_line)
+            counts = [weight * np.bincount(lines, minlength=sets) for lines in (window.fresh, window.sets)]
+            often = 1 + (brings and access.tensor in written)
+            if often == 2 and not access.write and counts[1].max() > cache.way_count:
+                often = 3
+            loads[:, int(ahead)] += [often * count for count in counts]
+            if brings:
+                drawn += weight * np.bincount(window.sets % banks, minlength=banks)
     fresh, every = (_serial(*each) for each in loads)
-    return fresh, every
+    return Fills(fresh, every, float(drawn.max()))
 
 
 def _serial(jumps: NDArray[np.float64], streams: NDArray[np.float64]) -> float:

@@ -250,6 +250,8 @@ class Late:
     fresh: Cycles
     every: Cycles
     """Fills of the busiest set that follow each other: of lines that are not there yet, and of all."""
+    banks: Cycles
+    """Lines that follow each other out of the busiest bank of the level."""
     ahead: Fraction
     """The share that can be under way before it is needed."""
 
@@ -469,12 +471,13 @@ class CpuCore:
         """Operations over ports, and instructions over issue slots."""
         count, ports = self.issued(work), self.unit.ports
         multipliers, rate = max(ports.fma, ports.mul), self.format_rate(work.fmt)
+        special = Fraction(self.unit.special_interval).limit_denominator(1 << 16)
         if work.lanes > 1 and self.unit.simd:
             rate /= self.unit.simd.passes
         parts = [
             CostPart("fma", Fraction(count.fma + count.mul, multipliers) / rate, busy=True),
             CostPart("add", Fraction(count.add, ports.add) / rate, busy=True),
-            CostPart("special", Fraction(count.special, ports.special) / rate, busy=True),
+            CostPart("special", count.special * special / ports.special / rate, busy=True),
             CostPart("load port", Fraction(count.load, ports.load)),
             CostPart("store port", Fraction(count.store, ports.store)),
             CostPart("issue", Fraction(count.total, self.unit.issue_width)),
@@ -606,7 +609,7 @@ class CpuCore:
                 refill = late.fresh
                 if refill and self.unit.overlap == "full":
                     refill = min(busy + refill, late.every)
-                cycles = max(cycles, late.cycles, refill)
+                cycles = max(cycles, late.cycles, late.banks, refill)
                 ahead = late.ahead
             shared = ZERO
             if main or level.shared_by != 1:
@@ -664,17 +667,18 @@ class CpuCore:
                 cycles = max(cycles, self._over(lines * inner.line, self.read_rate(level)))
         return CostPart(SHORT_RUN, max(ZERO, cycles - hidden))
 
-    def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> tuple[Cycles, Cycles]:
+    def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> tuple[Cycles, Cycles, Cycles]:
         """How long the busiest set of a cache is being filled: its fills follow each other. With the lines that are
-        there, and as if none were.
+        there, and as if none were; and how long the busiest bank of the next level gives its lines.
 
         Loads wait in a queue, those of one line together. When it is full, the core waits until the lines have come,
         and then goes on: fills and instructions add up, unless even without the lines that are there, fills take less.
         """
         cache, refill = self.caches[number], self._set_refill(number)
         if not refill or not can_crowd(cache):
-            return ZERO, ZERO
-        fresh = every = ZERO
+            return ZERO, ZERO, ZERO
+        banks, interval = self._banks(self._levels[number + 1])
+        fresh = every = bank = ZERO
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             missed = moved.misses[cache.name]
             if not any(missed):
@@ -684,11 +688,17 @@ class CpuCore:
             iterations = self._waiting(work, chunk, nest, missed, ahead, share)
             windows = self._windows_of(nest, tuple(map(bool, missed[: len(nest.accesses)])), iterations, cache)
             often = prod(nest.trips) * share / iterations
-            beyond = missed if cache is self.caches[-1] else moved.misses[self.caches[number + 1].name]
-            some, most = crowded(nest, windows, missed, beyond, ahead, share, cache.set_count)
-            fresh += Fraction(round(some * PARTS), PARTS) * often
-            every += Fraction(round(most * PARTS), PARTS) * often
-        return fresh * refill, every * refill
+            fills = crowded(nest, windows, missed, ahead, share, cache, banks)
+            fresh += Fraction(round(fills.fresh * PARTS), PARTS) * often
+            every += Fraction(round(fills.every * PARTS), PARTS) * often
+            bank += Fraction(round(fills.bank * PARTS), PARTS) * often
+        return fresh * refill, every * refill, bank * interval
+
+    def _banks(self, level: CacheSpec | DramSpec) -> tuple[int, Cycles]:
+        """Banks of a level that lines come from in turn, and the cycles between two lines of one."""
+        if not isinstance(level, CacheSpec) or level.banks is None or level.bank_interval is None:
+            return 1, ZERO
+        return level.banks, level.bank_interval.seconds(self._clock_of(level)) * self.clock_hz
 
     def _waiting(
         self, work: Work, chunk: Chunk, nest: Nest, missed: Sequence[int], ahead: Sequence[bool], share: Fraction

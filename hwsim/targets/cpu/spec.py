@@ -151,6 +151,9 @@ class CpuSpec(UnitSpec):
         description="Whether all that starts in a cycle is one long instruction: fetched, decoded and priced as one.",
     )
     ports: PortsSpec = Field(PortsSpec(), description="Operations that can start in one cycle, by class.")
+    special_interval: Annotated[float, Field(ge=1, le=10_000)] = Field(
+        1, description="Cycles that a division, root or exponential keeps its port; 1 where one starts in every cycle."
+    )
     latency: OpLatencySpec = Field(OpLatencySpec(), description="Cycles from operands to result, by class.")
     overlap: Literal["none", "memory", "full"] = Field(
         "full",

@@ -163,7 +163,7 @@ def _wave(
         late_bytes=late,
         write_bytes=written,
         reach=min(device.sm_rate, resident * block.flight_bytes / device.flight_latency),
-        write_reach=device.sm_rate,
+        write_reach=device.store_rate,
         kept_results=block.kept_results,
         writes_beside=block.writes_beside and not last and resident > 1,
     )

@@ -127,6 +127,11 @@ class Device:
         return self.l2_rate if per_cycle is None else float(per_cycle)
 
     @cached_property
+    def store_rate(self) -> float:
+        """Bytes per cycle of results that leave one SM."""
+        return min(self.sm_rate, float(self.sm.library.store_rate or self.sm_rate))
+
+    @cached_property
     def l1(self) -> CacheSpec:
         """The cache of one SM, in front of the L2."""
         if len(self.machine.caches) < 2:
@@ -377,7 +382,9 @@ def wave(device: Device, block: BlockCost, blocks: int, resident: int, repeat: i
         DRAM: blocks * far / min(device.tile_rate, reach),
     }
     outside = {
-        WRITE: 0.0 if beside else blocks * block.write_bytes / min(_write_rate(device, block), busy * device.sm_rate),
+        WRITE: 0.0
+        if beside
+        else blocks * block.write_bytes / min(_write_rate(device, block), busy * device.store_rate),
         START: block.start_cycles * start,
     }
     return Wave(blocks, resident, repeat, max(loop.values()) + sum(outside.values()), loop | outside)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import ceil, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,9 +54,10 @@ CONVERTED_PARTS = 2
 ZEROS, ZEROS_SHARE = 0.65, 0.97
 """What a product of zeros takes of the clock, of one that is none, and the share of the lanes' peak that tiles of many
 zeros reach (fitted on fp32 batches on A100)."""
-QUEUED = 0.25
-"""Share of the bandwidth that is left where rows of an operand begin in one channel of memory (fitted on fp32 products
-of 32768 and 65536 columns on MI100 and MI210)."""
+QUEUED = (0.125, 0.25)
+"""Share of the bandwidth that is left where rows of an operand begin in one channel of memory, an even or an odd number
+of rounds apart: the former also begin in one bank (fitted on fp32 products of 65536 and 32768 columns on MI100 and
+MI210)."""
 LEAST_STEPS = 2
 """Steps of the main loop that a part of a split sum has at least."""
 
@@ -117,19 +118,20 @@ def gemm(
     size = element_bytes(precision)
     data = data or GemmBytes(size, size, size if size >= 2 else 2)
     device = _one_channel(device, shape.n * data.b)
-    seen = replace(shape, batch=min(shape.batch, device.sm.library.seen_batch or shape.batch))
-    kernel = best_kernel(device, list(kernels(device, seen, precision, unit, data, tile, split)))
-    if seen != shape:
-        kernel = _kernel(device, shape, precision, unit, data, kernel.tile, kernel.split, kernel.held)
+    kernel = best_kernel(device, list(kernels(device, shape, precision, unit, data, tile, split)))
     return _cost(device, shape, precision, unit, data, kernel)
 
 
 def _one_channel(device: Device, row_bytes: float) -> Device:
     """The device as it is for an operand whose rows all begin in one channel: a step's loads queue there."""
     library = device.sm.library
-    if library.channel_bytes is None or row_bytes % (library.channel_bytes * device.dram.channels):
+    if library.channel_bytes is None:
         return device
-    rates = {name: getattr(library, name) * QUEUED for name in ("l2_bandwidth", "tile_bandwidth")}
+    rounds, beside = divmod(row_bytes, library.channel_bytes * device.dram.channels)
+    if beside:
+        return device
+    share = QUEUED[round(rounds) % 2]
+    rates = {name: getattr(library, name) * share for name in ("l2_bandwidth", "tile_bandwidth")}
     return replace(device, sm=device.sm.model_copy(update={"library": library.model_copy(update=rates)}))
 
 
@@ -157,7 +159,7 @@ def kernels(
         need = tile_footprint(tile, data)
         check_block(device, need, _tile_name(tile), lambda: _largest_fitting(device, data, tile))
     given = (tile,) if isinstance(tile, TileSpec) else tile
-    for each in given or tiles_for_rows(fitting_tiles(device, precision, unit, data, shape.batch), shape.m):
+    for each in given or tiles_for(fitting_tiles(device, precision, unit, data, shape.batch), shape):
         held = occupancy(device, tile_footprint(each, data), _tile_name(each))
         for parts in (split,) if split else library.split_k:
             if data.convert and not split and parts > CONVERTED_PARTS:
@@ -178,9 +180,15 @@ def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes, ba
     return fitting
 
 
-def tiles_for_rows(tiles: tuple[TileSpec, ...], m: int) -> tuple[TileSpec, ...]:
-    """Those that the library takes for so many rows, where it tells them apart."""
-    taken = tuple(tile for tile in tiles if tile.least_rows <= m <= (tile.most_rows or m))
+def tiles_for(tiles: tuple[TileSpec, ...], shape: GemmShape) -> tuple[TileSpec, ...]:
+    """Those that the library takes for so many rows, where it tells them apart; for a batch the one that its table
+    has for the nearest size, where it has a table: nearest by ratios of m, n and k."""
+    sizes = [(size, tile) for tile in tiles for size in tile.tuned] if shape.batch > 1 else []
+    if sizes:
+        wanted = (shape.m, shape.n, shape.k)
+        apart = [sum(log(a / b) ** 2 for a, b in zip(size, wanted, strict=True)) for size, _ in sizes]
+        return (sizes[apart.index(min(apart))][1],)
+    taken = tuple(tile for tile in tiles if tile.least_rows <= shape.m <= (tile.most_rows or shape.m))
     return taken or tiles
 
 

@@ -62,6 +62,11 @@ class TileSpec(Spec):
     )
     split: bool = Field(True, description="Whether its sum over k may be split.")
     batched: bool = Field(True, description="Whether the library takes it for batches of products too.")
+    tuned: tuple[tuple[KernelTile, KernelTile, KernelTile], ...] = Field(
+        (),
+        description="Sizes (m, n, k) of batched products for which it stands in the library's table. Where tiles have "
+        "some, a batch takes the tile of the nearest size, however many products it has.",
+    )
 
 
 class AttentionKernelSpec(Spec):
@@ -115,9 +120,6 @@ class LibrarySpec(Spec):
     split_k: tuple[KernelTile, ...] = Field(
         (1,), description="Into how many parts the sum over k may be cut, each a block of its own."
     )
-    seen_batch: KernelTile | None = Field(
-        None, description="Products of a batch at most that the library looks at when it chooses a kernel; all if none."
-    )
     channel_bytes: Bytes | None = Field(
         None,
         description="Bytes after which addresses pass to the next channel of DRAM, so that rows a whole number of "
@@ -143,6 +145,11 @@ class LibrarySpec(Spec):
     )
     block_start: Cycles = Field(
         0, ge=0, description="Cycles from a block's start to its first product, and from its last one to its end."
+    )
+    store_rate: Rate | None = Field(
+        None,
+        description="Bytes of results per cycle that one SM brings from its sums to the L2; as many as it loads from "
+        "there if not given.",
     )
     tile_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that loads of tiles reach.")
     l2_bandwidth: Share = Field(1.0, description="Share of the L2's bandwidth that loads of tiles reach.")

@@ -53,8 +53,7 @@ class ArrayWatch:
 
     def result(self, clock_hz: int) -> AgentTime:
         """In femtoseconds, cut so that whole cycles come out again, each part in the order in which they are read."""
-        parts = [(self.busy, name) for name in sorted(+self.busy)]
-        parts += [(self.waiting, name) for name in sorted(+self.waiting)]
+        parts = [(group, name) for group in (self.busy, self.waiting) for name in sorted(group) if group[name] > 0]
         found: dict[int, dict[str, int]] = {id(self.busy): {}, id(self.waiting): {}}
         cycles = begin_fs = 0
         for number, (group, name) in enumerate(parts):

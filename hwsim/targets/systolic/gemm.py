@@ -66,6 +66,8 @@ PAGE = 4096
 """Bytes whose addresses are translated together."""
 TIE = 0.01
 """Of choices whose times differ by no more, when played, the one that takes the least energy is taken."""
+OPEN = MappingSpec()
+"""All choices left to the search."""
 Shape = tuple[GemmShape, GemmShape, int, bool]
 """A tile's extents, those whose time it takes, how many of it, and whether earlier sums are added to."""
 
@@ -117,7 +119,8 @@ class TilingSearch:
 
     def whole(self, asked: MappingSpec) -> _Walk | None:
         """All of it as one tile, if that fits and takes no longer than the folds alone: nothing can be better then."""
-        if asked != MappingSpec(dataflow=asked.dataflow, keep=asked.keep) or self.batches > 1 or self._patches("m"):
+        open_else = asked == OPEN or asked == MappingSpec(dataflow=asked.dataflow, keep=asked.keep)
+        if not open_else or self.batches > 1 or self._patches("m"):
             return None
         cuts = {name: Cut(extents, extents) for name in "mnk" for extents in [self._extents_of(name)]}
         choice = Tiling(cuts, ORDERS[0], dict.fromkeys(ROLES, WHOLE), self._buffers(None)[-1], 0, 0.0)
@@ -177,13 +180,14 @@ class TilingSearch:
 
     def held(self, choice: Tiling, together: int = 1) -> dict[str, int]:
         """What pieces of so many products take in each scratchpad, each as often as it lies there."""
-        taken: Counter[str] = Counter()
+        taken: dict[str, int] = {}
         for role in filter(self.moves, ROLES):
             cuts = choice.kept(role)
             piece = self.bytes_of(role, *cuts) * together
             only = all(cut.tiles == 1 for cut in cuts) and self.batches == together
-            taken[self.chip.pads[role].name] += piece * (1 if only else int(self.copies(role, choice.buffers, piece)))
-        return dict(taken)
+            pad, copies = self.chip.pads[role].name, 1 if only else self.copies(role, choice.buffers, piece)
+            taken[pad] = taken.get(pad, 0) + piece * copies
+        return taken
 
     def _by_size(self, choice: Tiling) -> Tiling:
         """With tiles at the edge looked at apart: transfers that they have no need of help no other tile."""
@@ -242,7 +246,11 @@ class TilingSearch:
         Beyond two, as many as there is room for where the scratchpad holds nothing else, each for itself.
         """
         pad = self.chip.pads[role]
-        if buffers <= 2 or pad.buffers == 1 or not self.alone(role):
+        few = buffers <= 2 or pad.buffers == 1 or not self.alone(role)
+        if isinstance(piece, int):
+            most = self.room[pad.name] // max(piece, 1)
+            return min(buffers, pad.buffers) if few else min(max(most, 2), buffers)
+        if few:
             return np.full(np.shape(piece), min(buffers, pad.buffers))
         return np.clip(self.room[pad.name] // np.maximum(piece, 1), 2, buffers)
 
@@ -341,7 +349,7 @@ def map_product(
     For the time, the best choices are played, as long as one that was not played might be faster.
     """
     search = TilingSearch(chip, view, number, places)
-    key = repr((goal, asked, *_alike(search)))
+    key = (goal, "" if asked == OPEN else repr(asked), *_alike(search))
     if key in chip.known:
         return _Walk(search, chip.known[key]).as_pass
     walk = search.whole(asked) if goal == "time" else None
@@ -359,11 +367,17 @@ def _alike(search: TilingSearch) -> tuple[object, ...]:
     view, places = search.view, search.places
     operation = view.loop.operation
     operands = [
-        (each.strides, each.far, each.gather, places.level[each.tensor], places.bits[each.tensor])
+        (
+            *each.strides.items(),
+            *each.far.items(),
+            each.gather and repr(each.gather),
+            places.level[each.tensor],
+            places.bits[each.tensor],
+        )
         for each in (view.input, view.weight, view.output, *operation.late)
     ]
-    groups = (view.batch, view.m, view.n, view.k, view.loop.extents)
-    return groups, operands, view.loop.late_body, operation.continues, search.room
+    groups = (view.batch, view.m, view.n, view.k, *view.loop.extents.items())
+    return groups, *operands, view.loop.late_body, operation.continues, *search.room.items()
 
 
 def _played(search: TilingSearch, choices: Sequence[Tiling]) -> _Walk:
@@ -401,7 +415,8 @@ class _Walk:
         self.number, self.places = search.number, search.places
         self.counts = Counts()
         self.tiles = {name: _tiles(choice.cuts[name]) for name in "mnk"}
-        self.batches = cut_to({i: search.extents[i] for i in self.view.batch}, self._together())
+        batches = {i: search.extents[i] for i in self.view.batch}
+        self.batches = cut_to(batches, self._together()) if batches else Cut(batches, batches)
         self.together = self.batches.size
         self._bytes: dict[tuple[object, ...], int] = {}
         self._pieces: Counter[Role] = Counter()
@@ -443,7 +458,7 @@ class _Walk:
         found, choice = {}, self.choice
         for role in ROLES:
             piece = self.search.bytes_of(role, *choice.kept(role)) * self.together
-            copies = int(self.search.copies(role, choice.buffers, piece))
+            copies = self.search.copies(role, choice.buffers, piece)
             whole = choice.pieces[role] == WHOLE and self.search.batches == self.together
             found[role] = NEVER if whole and copies > 1 else copies
         if choice.buffers > 1 and not self._outside["output"]:  # results leave tile by tile
@@ -494,7 +509,8 @@ class _Walk:
         if key not in self._works:
             bits = (self.search.storage["input"].bits, self.search.storage["weight"].bits, self.search.sum_bits)
             work, counts, folds = fold_tile(self.chip, shape, batch, bits, adds_up, timed)
-            self._works[key] = (work, replace(work, goes_on=folds == 1)), counts
+            on = ArrayWork(work.busy, work.body, work.last, work.fed, folds == 1)
+            self._works[key] = (work, on), counts
         self._times[key] += 1
         return self._works[key][0][same]
 
@@ -607,6 +623,8 @@ def _skipped(view: GemmView) -> dict[str, int]:
 
 
 def _tiles(cut: Cut) -> list[GroupTile]:
+    if cut.box is cut.extents:
+        return [GroupTile(0, cut.size, cut.box)]
     found = []
     for number, ranges in enumerate(cut.ranges()):
         box = {index: count for index, (_, count) in ranges.items()}

@@ -23,7 +23,7 @@ from hwsim.spec.workload import MappingSpec, WorkloadSpec
 from hwsim.targets.systolic.agent import play_alone
 from hwsim.targets.systolic.estimate import Goal
 from hwsim.targets.systolic.fused import map_fused, weave
-from hwsim.targets.systolic.gemm import map_product
+from hwsim.targets.systolic.gemm import OPEN, map_product
 from hwsim.targets.systolic.model import Allocation, Chip, build_chip, find_places, room
 from hwsim.targets.systolic.tiling import (
     NEVER,
@@ -178,7 +178,7 @@ def map_kernel(chip: Chip, kernel: Kernel, asked: MappingSpec | None = None, goa
     items = program_of(kernel)
     assert isinstance(kernel, LoopKernel)
     stages = [phase.name or kernel.name for phase in kernel.program for _ in phase.items]
-    asked = asked or MappingSpec()
+    asked = asked or OPEN
     places = find_places(chip, kernel, items, keep=asked.keep == "auto")
     passes = []
     for number, (item, stage) in enumerate(zip(items, stages, strict=True)):

@@ -117,7 +117,12 @@ class SystolicArray:
         folds = fold_rows * fold_columns
         stream = self.stream_cycles(streamed)
         mapped = Fraction(along_rows * along_columns, folds * self.rows * self.columns)
-        return ArrayOccupancy(folds, stream, self.cycles(folds, stream), *self.accesses(shape), 2 * shape.macs, mapped)
+        cycles = self.cycles(folds, stream)
+        return ArrayOccupancy(folds, stream, cycles, *self.accesses(shape), self.hops(shape), mapped)
+
+    def hops(self, shape: GemmShape) -> int:
+        """Values handed from one cell to its neighbour: an operand and a sum for each product of two numbers."""
+        return 2 * shape.macs
 
     def accesses(self, shape: GemmShape) -> tuple[Any, Any, Any, Any]:
         """Inputs and weights that are read, sums that are written, and sums of an earlier fold that are added to."""
@@ -129,6 +134,8 @@ class SystolicArray:
 
     def share(self, shape: GemmShape, batch: int, arrays: int) -> tuple[int, int]:
         """Folds and their stream on each of several arrays that work on `batch` such products, in the fewest cycles."""
+        if arrays == 1:
+            return next(self.shares(shape, batch, 1))
         return min(self.shares(shape, batch, arrays), key=lambda each: (self.cycles(*each), *each))
 
     def shares(self, shape: GemmShape, batch: int, arrays: int) -> Iterator[tuple[Any, Any]]:
@@ -168,7 +175,7 @@ class Chip:
     """The scratchpad nearest to the array that holds each operand."""
     dram: DramSpec
     sum_format: str
-    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    known: dict[tuple[object, ...], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The tiles of products, by all that the choice depends on: layers that are alike are decided once."""
 
     @cached_property
@@ -422,8 +429,8 @@ def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -
             places.lives[name] = (first, len(items) - 1)
         elif name not in places.written:
             places.lives[name] = (0, final)
-    weights = _weights(items) - places.written.keys()
-    layered = any(gemm_view(loop) is not None for loop in all_loops(items))
+    products = [loop for loop in all_loops(items) if gemm_view(loop) is not None]
+    weights, layered = _weights(products) - places.written.keys(), bool(products)
     for name in sorted(places.lives, key=lambda name: places.lives[name]):
         if name in places.written and name not in results and chip.keeper is not None:
             writer = places.written[name][0]
@@ -476,16 +483,10 @@ def _scratch(items: Sequence[Item], uses: Sequence[tuple[set[str], set[str]]]) -
     return {name for reads, writes in fused for name in reads & writes}
 
 
-def _weights(items: Sequence[Item]) -> set[str]:
+def _weights(products: Sequence[Loop]) -> set[str]:
     """Tensors that are the second operand of products and never the first; a step of training also adds to them."""
-    first: set[str] = set()
-    second: set[str] = set()
-    for loop in all_loops(items):
-        if gemm_view(loop) is not None:
-            multiplied = [operand.tensor for operand in loop.operation.reads]
-            first.add(multiplied[0])
-            second.add(multiplied[1])
-    return second - first
+    multiplied = [loop.operation.reads for loop in products]
+    return {reads[1].tensor for reads in multiplied} - {reads[0].tensor for reads in multiplied}
 
 
 def room(chip: Chip, places: Allocation, number: int) -> Mapping[str, int]:

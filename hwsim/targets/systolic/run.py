@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import groupby, pairwise
@@ -25,53 +24,53 @@ from hwsim.targets.systolic.model import Chip, build_chip
 from hwsim.targets.systolic.tiling import ArrayPass, Counts, Move, cut_to
 
 
-def count_dram(chip: Chip, moves: list[Move]) -> DramCounters:
+def count_dram(chip: Chip, far: list[Move]) -> DramCounters:
     """Tiles are read and written from their first to their last byte: each row is opened once for each tile."""
-    spec = chip.dram
-    read = [move for move in moves if move.level == spec.name and not move.store]
-    written = [move for move in moves if move.level == spec.name and move.store]
-    bursts = [sum(-(-move.nbytes // spec.burst) for move in group) for group in (read, written)]
-    rows = sum(-(-move.nbytes // spec.row) for move in (*read, *written))
+    burst, row = chip.dram.burst, chip.dram.row
+    read = [move.nbytes for move in far if not move.store]
+    written = [move.nbytes for move in far if move.store]
+    reads, writes = (sum([-(-nbytes // burst) for nbytes in group]) for group in (read, written))
+    rows = sum([-(-nbytes // row) for nbytes in (*read, *written)])
     return DramCounters(
-        reads=bursts[0],
-        writes=bursts[1],
-        bytes_read=sum(move.nbytes for move in read),
-        bytes_written=sum(move.nbytes for move in written),
-        row_hits=sum(bursts) - rows,
+        reads=reads,
+        writes=writes,
+        bytes_read=sum(read),
+        bytes_written=sum(written),
+        row_hits=reads + writes - rows,
         row_misses=rows,
     )
 
 
 def count_scratchpads(chip: Chip, mapped: Mapped, counts: Counts, moves: list[Move]) -> dict[str, ScratchpadCounters]:
     """What the array and its vector unit touched, and what the transfers wrote and read."""
-    found = {}
-    for pad in chip.scratchpads:
-        own = [move for move in moves if chip.pads[move.role] is pad and move.level != pad.name]
-        home = [move for move in moves if move.level == pad.name]
-        read, written = (counts.reads[pad.name, action] // 8 for action in ("read", "write"))
-        filled = sum(move.nbytes for move in own if not move.store)
-        filled += sum(move.nbytes for move in home if move.store)
-        drained = sum(move.nbytes for move in own if move.store)
-        drained += sum(move.nbytes for move in home if not move.store)
-        found[pad.name] = ScratchpadCounters(
-            reads=counts.elements[pad.name, "read"],
-            writes=counts.elements[pad.name, "write"],
-            bytes_read=read,
-            bytes_written=written,
-            bytes_filled=filled,
-            bytes_drained=drained,
-            peak_bytes=max(mapped.taken(pad.name, each) for each in mapped.passes),
-        )
-    return found
-
-
-def count_tensors(chip: Chip, mapped: Mapped, moves: list[Move]) -> dict[str, TensorTraffic]:
-    """Elements of each tensor that came from main memory, and that went there."""
-    loads: Counter[str] = Counter()
-    stores: Counter[str] = Counter()
+    names = {role: pad.name for role, pad in chip.pads.items()}
+    filled, drained = (dict.fromkeys((pad.name for pad in chip.scratchpads), 0) for _ in range(2))
     for move in moves:
-        if move.level == chip.dram.name:
-            (stores if move.store else loads)[move.tensor] += 8 * move.nbytes // mapped.places.bits[move.tensor]
+        near, level = names[move.role], move.level
+        if near != level:
+            (drained if move.store else filled)[near] += move.nbytes
+        if level in filled:
+            (filled if move.store else drained)[level] += move.nbytes
+    return {
+        pad: ScratchpadCounters(
+            reads=counts.elements.get((pad, "read"), 0),
+            writes=counts.elements.get((pad, "write"), 0),
+            bytes_read=counts.reads.get((pad, "read"), 0) // 8,
+            bytes_written=counts.reads.get((pad, "write"), 0) // 8,
+            bytes_filled=filled[pad],
+            bytes_drained=drained[pad],
+            peak_bytes=max([mapped.taken(pad, each) for each in mapped.passes]),
+        )
+        for pad in filled
+    }
+
+
+def count_tensors(mapped: Mapped, far: list[Move]) -> dict[str, TensorTraffic]:
+    """Elements of each tensor that came from main memory, and that went there."""
+    bits = mapped.places.bits
+    loads, stores = dict.fromkeys(bits, 0), dict.fromkeys(bits, 0)
+    for move in far:
+        (stores if move.store else loads)[move.tensor] += 8 * move.nbytes // bits[move.tensor]
     return {name: TensorTraffic(loads[name], stores[name]) for name in sorted(mapped.places.level)}
 
 
@@ -79,7 +78,7 @@ def vector_flops(counts: Counts) -> int:
     return sum(count * (2 if kind == "fma" else 1) for kind, count in counts.vector.items())
 
 
-def parts_alone(chip: Chip, agent: ArrayAgent) -> dict[str, int]:
+def parts_alone(chip: Chip, agent: ArrayAgent, far: list[Move]) -> dict[str, int]:
     """Femtoseconds that each part would take alone; of fills, drains and first bytes, what is not hidden."""
     hz = chip.clock_hz
     steps = [step for _, _, step in agent.slots]
@@ -91,32 +90,31 @@ def parts_alone(chip: Chip, agent: ArrayAgent) -> dict[str, int]:
     }
     found = {name: count * FEMTOSECONDS // hz for name, count in cycles.items()}
     for name, link in agent.links.items():
-        moves = [move for move in agent.moved if move.level == name]
         rate = chip.rates[name]
-        if moves:
-            found[name] = int(link.moved_bytes / rate * FEMTOSECONDS / hz) if rate is not None else 0
-    far = [move for move in agent.moved if move.level == chip.dram.name]
-    waits = sum(move.requests for move in far) * chip.setup_cycles / hz + len(far) * chip.latency_s
-    if chip.engine_rate is not None:
-        waits += sum(move.nbytes for move in far) / chip.engine_rate / hz
+        if rate is not None and link.moved_bytes:
+            found[name] = int(link.moved_bytes / rate * FEMTOSECONDS / hz)
     rounded = len(steps) + len(far) + len(agent.passes)  # what arrives within a cycle is seen at its end
-    found["first bytes"] = min(
-        agent.watch.now * FEMTOSECONDS // hz, int((waits + Fraction(rounded, hz)) * FEMTOSECONDS)
-    )
+    first = rounded * FEMTOSECONDS // hz
+    if chip.start_cycles or chip.engine_rate is not None:
+        waits = sum(move.requests for move in far) * chip.setup_cycles / hz + len(far) * chip.latency_s
+        if chip.engine_rate is not None:
+            waits += sum(move.nbytes for move in far) / chip.engine_rate / hz
+        first = int((waits + Fraction(rounded, hz)) * FEMTOSECONDS)
+    found["first bytes"] = min(agent.watch.now * FEMTOSECONDS // hz, first)
     return {name: fs for name, fs in found.items() if fs}
 
 
 def count_stages(chip: Chip, mapped: Mapped, agent: ArrayAgent) -> tuple[StageOutcome, ...]:
     """Each stage, from the end of the one before to its own end; what overlaps is put down to the earlier one."""
     begin = 0
-    found = []
+    found: list[StageOutcome] = []
     for name, group in groupby(zip(mapped.passes, agent.over, strict=True), key=lambda pair: pair[0].stage):
         pairs = list(group)
         end = max(begin, *(over.value for _, over in pairs))
         elapsed = end * FEMTOSECONDS // chip.clock_hz - begin * FEMTOSECONDS // chip.clock_hz
         flops = sum(2 * each.counts.macs + vector_flops(each.counts) for each, _ in pairs)
-        moves = [move for each, _ in pairs for step in each for move in (*step.loads, *step.stores)]
-        tensors = {name: traffic for name, traffic in count_tensors(chip, mapped, moves).items() if traffic.moved}
+        moves = [move for each, _ in pairs for move in moves_from(chip, each)]
+        tensors = {name: traffic for name, traffic in count_tensors(mapped, moves).items() if traffic.moved}
         found.append(StageOutcome(name, elapsed, flops, tensors))
         begin = end
     return tuple(found)
@@ -170,13 +168,18 @@ def _share_of_bound(chip: Chip, mapped: Mapped, each: ArrayPass, elapsed: int) -
 
 def bound_cycles(chip: Chip, mapped: Mapped, each: ArrayPass) -> float:
     """All cells at work all the time, all lanes, or each byte that has to be moved moved once: whichever is longest."""
-    moves = [move for step in each for move in (*step.loads, *step.stores) if move.level == chip.dram.name]
-    once = {move.tensor: 0 for move in moves}
-    for move in moves:
-        once[move.tensor] += move.nbytes
-    nbytes = sum(min(total, mapped.places.nbytes[name]) for name, total in once.items())
-    vector = sum(step.vector_cycles for step in each)
+    once: dict[str, int] = {}
+    for move in moves_from(chip, each):
+        once[move.tensor] = once.get(move.tensor, 0) + move.nbytes
+    nbytes = sum([min(total, mapped.places.nbytes[name]) for name, total in once.items()])
+    vector = sum([step.vector_cycles for step in each])
     return max(each.counts.macs / float(chip.peak_macs_per_cycle), vector, nbytes / chip.dram_speed)
+
+
+def moves_from(chip: Chip, each: ArrayPass) -> list[Move]:
+    """What a pass moves from and to main memory."""
+    far = chip.dram.name
+    return [move for step in each.steps for move in (*step.loads, *step.stores) if move.level == far]
 
 
 def post_energy(
@@ -279,16 +282,17 @@ class ArrayCrew:
         counts = Counts()
         for each in mapped.passes:
             counts += each.counts
-        dram = count_dram(chip, agent.moved)
+        far = [move for move in agent.moved if move.level == chip.dram.name]
+        dram = count_dram(chip, far)
         levels = count_scratchpads(chip, mapped, counts, agent.moved)
         time = agent.watch.result(chip.clock_hz)
-        tensors = count_tensors(chip, mapped, agent.moved)
+        tensors = count_tensors(mapped, far)
         use = describe_array(chip, mapped, agent, counts)
         return Outcome(
             elapsed_fs=time.elapsed_fs,
             clock_hz=chip.clock_hz,
             agents=(time,),
-            parts=parts_alone(chip, agent),
+            parts=parts_alone(chip, agent, far),
             levels=levels,
             dram=dram,
             tensors=tensors,

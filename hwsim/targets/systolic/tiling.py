@@ -6,9 +6,9 @@ pass is one loop of a kernel as steps, each of which is one tile or some neighbo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import permutations, product
 from math import prod
 
@@ -41,7 +41,7 @@ class Cut:
     extents: Mapping[str, int]
     box: Mapping[str, int]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Iterations in a whole tile."""
         return prod(self.box.values())
@@ -50,13 +50,13 @@ class Cut:
     def total(self) -> int:
         return prod(self.extents.values())
 
-    @property
+    @cached_property
     def tiles(self) -> int:
-        return prod(-(-extent // self.box[index]) for index, extent in self.extents.items())
+        return prod([-(-extent // self.box[index]) for index, extent in self.extents.items()])
 
     def uncut(self) -> Cut:
         """All of the group as one tile."""
-        return Cut(self.extents, self.extents)
+        return self if self.box is self.extents else Cut(self.extents, self.extents)
 
     def boxes(self) -> list[tuple[dict[str, int], int]]:
         """The iterations of each index that tiles have, and how many tiles have so many."""
@@ -193,9 +193,11 @@ class Tiling:
     def kept(self, role: Role) -> tuple[Cut, Cut]:
         """The piece of an operand that lies in its scratchpad."""
         first, second, _ = RELEVANT[role]
-        whole = {TILE: (), ROW: nested(role, self.order)[1:], WHOLE: (first, second)}[self.pieces[role]]
-        one, other = (self.cuts[i].uncut() if i in whole else self.cuts[i] for i in (first, second))
-        return one, other
+        one, other, piece = self.cuts[first], self.cuts[second], self.pieces[role]
+        inner = nested(role, self.order)[1] if piece == ROW else ""
+        return one.uncut() if piece == WHOLE or inner == first else one, (
+            other.uncut() if piece == WHOLE or inner == second else other
+        )
 
     def outside(self, role: Role) -> bool:
         """Whether all of an operand is fetched again for each tile of the loop that it does not depend on."""
@@ -271,35 +273,38 @@ class Counts:
 
     macs: int = 0
     hops: int = 0
-    vector: Counter[str] = field(default_factory=Counter)
-    reads: Counter[tuple[str, str]] = field(default_factory=Counter)
+    vector: dict[str, int] = field(default_factory=dict)
+    reads: dict[tuple[str, str], int] = field(default_factory=dict)
     """Bits by (scratchpad, read or write)."""
-    elements: Counter[tuple[str, str]] = field(default_factory=Counter)
+    elements: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def per_pad(self) -> dict[str, int]:
         """Bits that each scratchpad reads, or writes: the larger of the two, since both go on at once."""
-        pads = {pad for pad, _ in self.reads}
-        return {pad: max(self.reads[pad, "read"], self.reads[pad, "write"]) for pad in pads}
+        found: dict[str, int] = {}
+        for (pad, _), bits in self.reads.items():
+            found[pad] = max(found.get(pad, 0), bits)
+        return found
 
     def scaled(self, times: int) -> Counts:
         return Counts(
             self.macs * times,
             self.hops * times,
-            Counter({kind: count * times for kind, count in self.vector.items()}),
-            Counter({key: bits * times for key, bits in self.reads.items()}),
-            Counter({key: count * times for key, count in self.elements.items()}),
+            {kind: count * times for kind, count in self.vector.items()},
+            {key: bits * times for key, bits in self.reads.items()},
+            {key: count * times for key, count in self.elements.items()},
         )
 
     def touch(self, pad: str, action: str, elements: int, bits: int) -> None:
-        self.elements[pad, action] += elements
-        self.reads[pad, action] += elements * bits
+        key = pad, action
+        self.elements[key] = self.elements.get(key, 0) + elements
+        self.reads[key] = self.reads.get(key, 0) + elements * bits
 
     def __iadd__(self, more: Counts) -> Counts:
         self.macs += more.macs
         self.hops += more.hops
-        self.vector += more.vector
-        self.reads += more.reads
-        self.elements += more.elements
+        for own, others in ((self.vector, more.vector), (self.reads, more.reads), (self.elements, more.elements)):
+            for key, count in others.items():
+                own[key] = own.get(key, 0) + count
         return self
 
 
@@ -339,12 +344,12 @@ def fold_tile(
     """
     array, pads = chip.array, chip.pads
     folds, stream = array.share(timed or shape, batch, chip.unit.count)
-    once = array.occupy(shape)
-    counts = Counts(macs=batch * shape.macs, hops=batch * once.hops)
-    counts.touch(pads["input"].name, "read", batch * once.input_reads, bits[0])
-    counts.touch(pads["weight"].name, "read", batch * once.weight_reads, bits[1])
-    counts.touch(pads["output"].name, "write", batch * once.output_writes, bits[2])
-    again = once.output_reads + (shape.m * shape.n if adds_up else 0)
+    inputs, weights, sums, again = array.accesses(shape)
+    counts = Counts(macs=batch * shape.macs, hops=batch * array.hops(shape))
+    counts.touch(pads["input"].name, "read", batch * inputs, bits[0])
+    counts.touch(pads["weight"].name, "read", batch * weights, bits[1])
+    counts.touch(pads["output"].name, "write", batch * sums, bits[2])
+    again += shape.m * shape.n if adds_up else 0
     counts.touch(pads["output"].name, "read", batch * again, bits[2])
     body = (folds - 1) * array.interval(stream) + stream
     work = ArrayWork(folds * stream, body, stream, max(body, chip.feed_cycles(counts.per_pad())))
@@ -456,5 +461,7 @@ def cycles_for(chip: Chip, body: Instructions, points: int) -> int:
 def work_of(chip: Chip, body: Instructions, points: int, counts: Counts) -> int:
     """Cycles of the vector unit for so many points of a loop body; what it does is counted by kind."""
     kinds = {"fma": body.fma, "add": body.add, "mul": body.mul, "special": body.special}
-    counts.vector.update({kind: count * points for kind, count in kinds.items() if count})
+    for kind, count in kinds.items():
+        if count:
+            counts.vector[kind] = counts.vector.get(kind, 0) + count * points
     return cycles_for(chip, body, points)

@@ -60,7 +60,7 @@ def test_a_new_row_is_in_the_words_of_a_prompt_and_of_a_sweep() -> None:
     assert f"slowness  {value()}" in repr(small())
     results = hwsim.sweep("course_cpu", "matmul_tiled", n=32, tile=[4, 8])
     assert "least slowness" in repr(results)
-    assert "<th>slowness</th>" in results._repr_html_()
+    assert ">slowness</th>" in results._repr_html_()
 
 
 def test_a_new_row_is_in_the_reports_of_a_run_and_of_a_sweep() -> None:

@@ -21,12 +21,21 @@ def column(rows: int, stride: int, passes: int = 1) -> Nest:
     return Nest((passes, rows), (Access(0, (0, stride), 4),))
 
 
-def fills(nest: Nest, iterations: int, past: int = 0) -> tuple[float, float]:
+def fills(nest: Nest, iterations: int) -> tuple[float, float]:
     """Fills of the busiest set in a window beyond the first, where every load misses: of lines that are not there when
-    it begins, and of all. Some of the misses go past the next cache."""
+    it begins, and of all."""
     windows = window_lines(nest, [True] * len(nest.accesses), iterations, L1)
     missed = tuple(nest.count(access) for access in nest.accesses)
-    return crowded(nest, windows, missed, (past,), (False,), Fraction(1), L1.set_count)
+    found = crowded(nest, windows, missed, (False,), Fraction(1), L1, 8)
+    return found.fresh, found.every
+
+
+@pytest.mark.parametrize(("stride", "busiest"), [(64, 6), (256, 24), (512, 48), (1536, 48), (576, 6), (768, 24)])
+def test_lines_512_bytes_apart_come_from_one_bank_of_eight(stride: int, busiest: int) -> None:
+    """Measured on a Zen 3, cycles of a load from L2: 2.2 at 64, 256, 576 and 768 bytes, 4.5 at 512 and 1,536."""
+    nest = column(200, stride)
+    windows = window_lines(nest, [True], 48, L1)
+    assert crowded(nest, windows, (200,), (False,), Fraction(1), L1, 8).bank == busiest
 
 
 def test_rows_of_4_kib_crowd_into_one_set_and_padded_ones_do_not() -> None:
@@ -74,15 +83,23 @@ def test_a_run_ends_where_the_next_loop_jumps() -> None:
 
 
 def test_stores_do_not_share_a_miss() -> None:
+    """And each drives out a written line: measured on a Zen 3, 20.8 cycles a store 4 KiB apart, 10.9 a load."""
     nest = Nest((4, 12), (Access(0, (0, 4096), 4, write=True),))
-    assert fills(nest, 48) == (47, 47)
+    assert fills(nest, 48) == (2 * 48 - 1, 2 * 48 - 1)
 
 
-def test_a_store_past_the_next_cache_fills_its_set_twice() -> None:
-    """One written line has to leave for another: all 48 of a window, half of them, none; loads do not mind."""
-    store, load = (Nest((4, 12), (Access(0, (0, 4096), 4, write=write),)) for write in (True, False))
-    assert [fills(store, 48, past)[0] for past in (48, 24, 0)] == [95, 71, 47]
-    assert fills(load, 48, 48) == fills(load, 48)
+@pytest.mark.parametrize(("stride", "rows"), [(4096, 40), (1024, 40)])
+def test_a_sum_in_memory_finds_its_line_gone_if_its_set_is_full(stride: int, rows: int) -> None:
+    """Measured on a Zen 3, cycles of a sum in memory: 39 in one set, 11.3 in four (ten lines in each, and eight ways),
+    4.7 in eight, where five lines fit, and the bank is what limits."""
+    strides = (0, stride)
+    nest = Nest((4, rows), (Access(0, strides, 4, tensor="C"), Access(0, strides, 4, write=True, tensor="C")))
+    windows = window_lines(nest, [True, False], rows, L1)
+    per_set = rows // (4096 // stride)
+    hindered = 1 if stride == 4096 else 1.5
+    found = crowded(nest, windows, (4 * rows, 0), (False, False), Fraction(1), L1, 8)
+    assert found.every == pytest.approx(3 * per_set * hindered - 1)
+    assert found.bank == rows
 
 
 def test_pages_that_fit_are_missed_once_and_many_more_every_time() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.ops.conv import ConvWorkload
-from hwsim.program.contraction import ConvShape
-from hwsim.targets.gpu.gemm import tiles_for_rows
+from hwsim.program.contraction import ConvShape, GemmShape
+from hwsim.targets.gpu.gemm import tiles_for
 from hwsim.targets.gpu.lower import Launch
 from hwsim.targets.gpu.model import GpuModel
 from hwsim.targets.gpu.spec import TileSpec
@@ -99,6 +99,6 @@ def test_channels_that_fill_no_vector_are_padded_and_loaded_one_by_one() -> None
 
 def test_a_library_may_go_by_the_rows_of_a_product() -> None:
     few, many = TileSpec(m=64, n=64, k=64, most_rows=64), TileSpec(m=128, n=128, k=64, least_rows=65)
-    assert tiles_for_rows((few, many), 64) == (few,)
-    assert tiles_for_rows((few, many), 65) == (many,)
-    assert tiles_for_rows((many,), 1) == (many,)  # what there is, where nothing else is
+    assert tiles_for((few, many), GemmShape(64, 64, 64)) == (few,)
+    assert tiles_for((few, many), GemmShape(65, 64, 64)) == (many,)
+    assert tiles_for((many,), GemmShape(1, 64, 64)) == (many,)  # what there is, where nothing else is

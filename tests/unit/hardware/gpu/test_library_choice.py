@@ -6,7 +6,9 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.program.contraction import GemmShape
+from hwsim.targets.gpu.gemm import tiles_for
 from hwsim.targets.gpu.model import GpuModel
+from hwsim.targets.gpu.spec import TileSpec
 
 
 @pytest.fixture(scope="module")
@@ -14,14 +16,27 @@ def mi100() -> GpuModel:
     return GpuModel(load_machine("mi100").spec)
 
 
-def test_a_library_that_sees_four_products_takes_the_same_tile_for_thousands(mi100: GpuModel) -> None:
+def test_a_table_of_tuned_sizes_decides_the_tile_of_a_batch_whatever_its_length(mi100: GpuModel) -> None:
     four, many = (mi100.gemm(GemmShape(128, 384, 384, batch), "fp32") for batch in (4, 4096))
-    assert four.tile == many.tile
-    alone = mi100.device.sm.library.model_copy(update={"seen_batch": None})
-    unit = mi100.device.sm.model_copy(update={"library": alone})
-    spec = mi100.device.machine.model_copy(update={"compute": (unit,)})
-    best = GpuModel(spec).gemm(GemmShape(128, 384, 384, 4096), "fp32")
-    assert best.seconds < many.seconds
+    assert four.tile == many.tile == (16, 16, 32)
+    alone = mi100.gemm(GemmShape(128, 384, 384), "fp32")
+    assert alone.tile != four.tile
+
+
+def test_a_size_that_was_not_tuned_takes_the_tile_of_the_nearest() -> None:
+    """Nearest by ratios: 100 is nearer to 64 than to 200, 120 is not."""
+    small, large = (TileSpec(m=side, n=side, k=16, tuned=((size, 64, 64),)) for side, size in ((32, 64), (64, 200)))
+    assert tiles_for((small, large), GemmShape(100, 64, 64, 8)) == (small,)
+    assert tiles_for((small, large), GemmShape(120, 64, 64, 8)) == (large,)
+    assert tiles_for((small, large), GemmShape(120, 64, 64)) == (small, large)  # no batch, no table
+
+
+def test_zeros_that_fill_tiles_cost_no_power(mi100: GpuModel) -> None:
+    """Tiles of 144 x 128: with 64 columns half of each is zeros, and the power limit lowers the clock less."""
+    half, full = (mi100.gemm(GemmShape(1024, n, 1024, 512), "fp32") for n in (64, 128))
+    assert half.tile == full.tile
+    assert full.power.limited
+    assert half.power.clock_hz > 1.2 * full.power.clock_hz
 
 
 def test_rows_that_begin_in_one_channel_are_slower_than_longer_ones(mi100: GpuModel) -> None:
