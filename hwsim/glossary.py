@@ -118,7 +118,7 @@ loop start | also starts innermost loops
 short run | also waits for short runs of lines; short runs | see prefetch
   Neighbouring lines from behind the second cache that end within a page: a prefetcher finds out about them when most
   have passed, so the core waits for them.
-spawn | also starts the cores; starting and gathering cores; barrier; waits for other cores | lesson parallel
+spawn | also starts the cores; starting cores; starting and gathering cores; barrier | lesson parallel
   Starting other cores for a parallel loop, and gathering them at its end.
 operations | also FLOP; OP; flops; work
   Additions, multiplications and other arithmetic. A multiply-add counts two. FLOP where numbers have a floating point,

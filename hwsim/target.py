@@ -89,8 +89,8 @@ class Bound:
             "compute": "arithmetic",
             "issue": "instruction issue",
             "bandwidth": f"bandwidth of {source}",
-            "latency": f"latency of {source}",
-            "parallel": "starting and gathering cores",
+            "latency": "short runs" if source == "short run" else f"latency of {source}",
+            "parallel": "starting cores",
         }.get(self.kind, self.part)
 
 

@@ -382,7 +382,7 @@ def _operation_bound(operation: OperationCost, bounds: defaultdict[str, float], 
     return word
 
 
-STARTING_CORES = "starting and gathering cores"
+STARTING_CORES = "starting cores"
 ARITHMETIC, OVERHEAD = "arithmetic", "overhead inside kernels"
 LEAST_USEFUL = 0.25
 """Share of the work of multiply-add units below which it is not the multiply-adds of the model that take the time."""

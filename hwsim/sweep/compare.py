@@ -248,7 +248,10 @@ def baselines(runs: Sequence[RunResult]) -> list[RunResult]:
 
 
 def _as_much(run: RunResult, other: RunResult) -> bool:
-    """Whether two runs compute about as much: one is no part of a larger problem than the other."""
+    """Whether two runs compute the same in two ways, or about as much: one is no part of a larger problem."""
+    mine, others = run.resolved.workload, other.resolved.workload
+    if run.workload != other.workload and (mine["op"], mine.get("sizes")) == (others["op"], others.get("sizes")):
+        return True
     less, more = sorted((run.work.useful_flops, other.work.useful_flops))
     return more <= (THE_SAME if run.workload == other.workload else AS_MUCH) * less
 

@@ -148,6 +148,17 @@ def test_s12_a_sum_along_rows_is_several_times_as_fast(machine: str) -> None:
     assert speed_up(printed("compare", machine, "sum_columns,sum_rows"), "sum_rows") > 4
 
 
+def test_n4_softmax_in_chunks_is_set_against_softmax_in_passes() -> None:
+    """The same in two ways, of which one makes more operations: a speed-up is printed all the same."""
+    assert speed_up(printed("compare", "course_cpu", "softmax,softmax_online", "n=128"), "softmax_online") > 1.1
+
+
+def test_a11_one_pass_pays_on_a_phone() -> None:
+    """Five streams in a cache of four ways: not if all arrays begin at a power of two, which no allocator does."""
+    gains = factors(printed("ladder", "fusion", "cortex_a78", "--no-math"), ("three passes", "vectors", "one pass"))
+    assert len(gains) == 3 and gains[2] > 1.6
+
+
 def times_ms(*words: str) -> float:
     found = re.search(r"^time +([\d.]+) (ms|µs)", printed("run", "course_cpu", *words), re.M)
     assert found is not None

@@ -43,6 +43,7 @@ from hwsim.units import counted, joules, percent, rate, seconds, short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
     from hwsim.engine import Span
 
@@ -152,7 +153,7 @@ def plot_roofline(roofline: Roofline, path: Path | None = None, title: str = "")
         axes.set_xlim(low, high)
         axes.set_ylim(bottom, top * 2)
         _draw_ceilings(axes, roofline, low, high)
-        _draw_roofs(axes, roofline, low, top)
+        slanted = _draw_roofs(axes, roofline, low, top)
         _draw_spots(axes, roofline.spots, names)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"1/{round(1 / value):,}")
         axes.yaxis.set_major_formatter(lambda value, _: rate(value, "FLOP"))
@@ -162,6 +163,9 @@ def plot_roofline(roofline: Roofline, path: Path | None = None, title: str = "")
         quiet_grid(axes)
         units = counted(roofline.units, "compute unit")
         axes.set_title(title or f"Roofline of {roofline.machine}, {units}")
+        figure.draw_without_rendering()  # names beside the axes decide how wide these are
+        for name in slanted:
+            name.set_rotation(_slope(axes))
     return figure
 
 
@@ -188,8 +192,9 @@ def _draw_ceilings(axes: Axes, roofline: Roofline, low: float, high: float) -> N
         )  # fmt: skip
 
 
-def _draw_roofs(axes: Axes, roofline: Roofline, low: float, top: float) -> None:
-    """Levels with the same bandwidth share a line and a name."""
+def _draw_roofs(axes: Axes, roofline: Roofline, low: float, top: float) -> list[Annotation]:
+    """Levels with the same bandwidth share a line and a name, which is to lie along the line."""
+    names = []
     looks = series_looks(roofline.roofs)
     together: dict[float, list[str]] = {}
     for level, bandwidth in roofline.roofs.items():
@@ -203,11 +208,14 @@ def _draw_roofs(axes: Axes, roofline: Roofline, low: float, top: float) -> None:
         )
         along = _ALONG[number % len(_ALONG)]
         middle = 10 ** (log10(max(low, axes.get_ylim()[0] / bandwidth)) * (1 - along) + log10(end) * along)
-        axes.annotate(
-            f"{', '.join(levels)}: {rate(bandwidth, 'B')}", (middle, middle * bandwidth), (0, 4),
-            textcoords="offset points", rotation=_slope(axes), rotation_mode="anchor", ha="center", va="bottom",
-            fontsize=8.5, color=colour,
+        names.append(
+            axes.annotate(
+                f"{', '.join(levels)}: {rate(bandwidth, 'B')}", (middle, middle * bandwidth), (-2, 3),
+                textcoords="offset points", rotation_mode="anchor", ha="center", va="bottom", fontsize=8.5,
+                color=colour,
+            )
         )  # fmt: skip
+    return names
 
 
 _ALONG = (0.3, 0.4, 0.5, 0.6)
@@ -221,8 +229,8 @@ def _slope(axes: Axes) -> float:
     from math import atan2, degrees
 
     (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
-    width, height = axes.get_figure().get_size_inches()  # type: ignore[union-attr]
-    return degrees(atan2(0.80 * height / log10(y1 / y0), 0.86 * width / log10(x1 / x0)))
+    box = axes.get_window_extent()
+    return degrees(atan2(box.height / log10(y1 / y0), box.width / log10(x1 / x0)))
 
 
 def _draw_spots(axes: Axes, spots: Sequence[Spot], names: Sequence[str]) -> None:

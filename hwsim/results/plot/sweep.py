@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, log10
 from pathlib import Path
@@ -337,7 +337,8 @@ def plot_pareto(
     dots: Sequence[Dot], metrics: Sequence[str], path: Path | None = None, title: str = "", groups_are: str = ""
 ) -> Figure:
     """The front as a line through its points, which are named; all others pale. `metrics`: x, y and perhaps a third."""
-    best = {dot.label for dot in front_of(dots, metrics)}
+    front_dots = front_of(dots, metrics)
+    best = [number for number, dot in enumerate(dots) if dot in front_dots]
     dots, logs = _on_axes(dots)
     groups = list(dict.fromkeys(dot.group for dot in dots))
     looks = series_looks(groups)
@@ -357,12 +358,12 @@ def plot_pareto(
         for logarithmic, setter in zip(logs, (axes.set_xscale, axes.set_yscale), strict=True):
             if logarithmic:
                 setter("log")
-        ordered = sorted((dot for dot in dots if dot.label in best), key=lambda dot: (dot.x, dot.y))
+        ordered = sorted((dots[number] for number in best), key=lambda dot: (dot.x, dot.y))
         _draw_front(axes, ordered, metrics)
         axes.xaxis.set_major_formatter(lambda value, _: write(metrics[0], value))
         axes.yaxis.set_major_formatter(lambda value, _: write(metrics[1], value))
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
-        axes.yaxis.set_minor_formatter(lambda value, _: "")
+        axes.xaxis.set_minor_formatter(_between(metrics[0], axes.get_xlim()))
+        axes.yaxis.set_minor_formatter(_between(metrics[1], axes.get_ylim()))
         axes.set_xlabel(log_title(about(metrics[0]).title, logs[0]))
         axes.set_ylabel(log_title(about(metrics[1]).title, logs[1]))
         quiet_grid(axes)
@@ -386,8 +387,23 @@ def plot_pareto(
     return figure
 
 
+_FEW_DECADES = 30
+"""An axis whose ends differ by less than this factor has hardly a power of ten to name."""
+
+
+def _between(metric: str, ends: tuple[float, float]) -> Callable[[float, float], str]:
+    """How places between two powers of ten are named: on a short axis twice and five times the lower one, else none."""
+    short = ends[0] > 0 and ends[1] / ends[0] < _FEW_DECADES
+
+    def name(value: float, _: float) -> str:
+        return write(metric, value) if short and round(value / 10 ** floor(log10(value))) in (2, 5) else ""
+
+    return name
+
+
 def _on_axes(dots: Sequence[Dot]) -> tuple[list[Dot], tuple[bool, bool]]:
-    """Which axes are logarithmic; on those, an error of exactly zero lies at the edge, a step below the least one."""
+    """Which axes are logarithmic; on those, an error of exactly zero lies at the edge, a step below the least one, and
+    says so."""
     found, logs = list(dots), []
     for name in ("x", "y"):
         values = [getattr(dot, name) for dot in dots]
@@ -395,7 +411,10 @@ def _on_axes(dots: Sequence[Dot]) -> tuple[list[Dot], tuple[bool, bool]]:
         logs.append(len(positive) > 1 and min(values) >= 0 and max(positive) / min(positive) > _LOG_FROM)
         if logs[-1]:
             edge = min(positive) / 10
-            found = [replace(dot, **{name: edge}) if getattr(dot, name) == 0 else dot for dot in found]
+            found = [
+                replace(dot, **{name: edge, "label": f"{dot.label}, exactly 0"}) if getattr(dot, name) == 0 else dot
+                for dot in found
+            ]
     return found, (logs[0], logs[1])
 
 
