@@ -233,7 +233,8 @@ def make_groups(
 
     `completes` tells whether the loops of a group finish each sum in its register: only then can it be worked on there.
     """
-    if lines is None and len(program.lines) == 1 and isinstance(only := program.lines[0], Statement):
+    only = program.statements[0]
+    if lines is None and program.lines == (only,) and isinstance(only.target, Element):
         return (_alone(only),)
     found: list[GroupLine] = []
     waiting: list[Statement] = []

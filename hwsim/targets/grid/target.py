@@ -9,7 +9,7 @@ from fractions import Fraction
 from time import perf_counter
 from typing import ClassVar
 
-from hwsim.engine import FEMTOSECONDS, AgentTime, Crew, Floor, Outcome, StageOutcome, TensorTraffic
+from hwsim.engine import FEMTOSECONDS, FIRST_BYTES, AgentTime, Crew, Floor, Outcome, StageOutcome, TensorTraffic
 from hwsim.errors import InputError
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.datapath import SumRule, find_datapath
@@ -188,7 +188,7 @@ class GridCrew:
         leaving = Fraction(sum(count * each.finished for each, count in self._passes()), grid.unit.drain_words)
         found = {
             ARRAY: Fraction(steps, grid.clock_hz),
-            ENTER: entering / grid.clock_hz,
+            "entering weights": entering / grid.clock_hz,
             "leaving sums": leaving / grid.clock_hz,
         }
         for level in (grid.buffer, grid.dram):
@@ -196,7 +196,7 @@ class GridCrew:
             values = sum(actions[level.name, action] for action in ("read", "write"))
             found[level.name] = Fraction(0) if rate is None else (grid.nbytes(values) + 1) / rate
         loads = sum(count * (3 + bool(each.weights) + bool(each.inputs)) for each, count in self._passes())
-        found["first bytes"] = loads * Fraction(grid.latency_fs + 4, FEMTOSECONDS)
+        found[FIRST_BYTES] = loads * Fraction(grid.latency_fs + 4, FEMTOSECONDS)
         return {name: -int(-seconds * FEMTOSECONDS // 1) for name, seconds in found.items() if seconds}
 
     def _describe(self, time: AgentTime, actions: Actions) -> dict[str, object]:

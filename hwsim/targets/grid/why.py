@@ -36,6 +36,7 @@ PARTS = {
     "scratchpad": "waits for the buffer to deliver",
 }
 """Rows of the attribution table that are not simply waits for what they are called."""
+_MOVED = "Zeros around an image count as its elements; they are made on the chip and never move."
 _CLOSED = (
     "The closed form takes every piece of a loop as whole, fetches the padding of images, and loads weights and inputs "
     "for every pass; in the run pieces at an edge are small, padding is made on the chip, and what the pass before "
@@ -79,11 +80,12 @@ def look(result: RunResult) -> Details:
             ("all together", mapping * running),
         )
     )
+    moved = tensor_traffic(result, result.work.use["array"]["levels"])
     return Details(
         (
             Section("How the elements were used", (shares,)),
             Section("Which tiles", (pass_table(result, "layer", "passes"),)),
-            Section("What went to and from main memory", (tensor_traffic(result, result.work.use["array"]["levels"]),)),
+            Section("What went to and from main memory", (moved, Line(_MOVED, "faint"))),
             Section("Counted beside the closed form", (_closed_table(result), Line(_CLOSED, "faint"))),
             Section("How good the mapping is", (_mapper_table(result), Line(_LEAST, "faint"))),
         )

@@ -9,7 +9,7 @@ from math import ceil
 from time import perf_counter
 
 from hwsim.energy import ARITHMETIC, OPERANDS, Ledger
-from hwsim.engine import FEMTOSECONDS, Floor, Outcome, StageOutcome, TensorTraffic
+from hwsim.engine import FEMTOSECONDS, FIRST_BYTES, Floor, Outcome, StageOutcome, TensorTraffic
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.numerics.format import find_format
 from hwsim.program.contraction import GemmView, gemm_view
@@ -100,7 +100,7 @@ def parts_alone(chip: Chip, agent: ArrayAgent, far: list[Move]) -> dict[str, int
         if chip.engine_rate is not None:
             waits += sum(move.nbytes for move in far) / chip.engine_rate / hz
         first = int((waits + Fraction(rounded, hz)) * FEMTOSECONDS)
-    found["first bytes"] = min(agent.watch.now * FEMTOSECONDS // hz, first)
+    found[FIRST_BYTES] = min(agent.watch.now * FEMTOSECONDS // hz, first)
     return {name: fs for name, fs in found.items() if fs}
 
 

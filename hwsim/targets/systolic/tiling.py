@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import permutations, product
 from math import prod
+from typing import TypeVar
 
 from hwsim.program.contraction import GemmShape
 from hwsim.program.loops import Range
 from hwsim.targets.systolic.model import Allocation, Chip, Role
 from hwsim.trace.nest import Instructions
+
+_Key = TypeVar("_Key")
 
 MOST_CUTS = 8
 """Sizes of a tile that are tried along each group."""
@@ -302,10 +305,15 @@ class Counts:
     def __iadd__(self, more: Counts) -> Counts:
         self.macs += more.macs
         self.hops += more.hops
-        for own, others in ((self.vector, more.vector), (self.reads, more.reads), (self.elements, more.elements)):
-            for key, count in others.items():
-                own[key] = own.get(key, 0) + count
+        _add_to(self.vector, more.vector)
+        _add_to(self.reads, more.reads)
+        _add_to(self.elements, more.elements)
         return self
+
+
+def _add_to(counts: dict[_Key, int], more: Mapping[_Key, int]) -> None:
+    for key, count in more.items():
+        counts[key] = counts.get(key, 0) + count
 
 
 @dataclass

@@ -44,6 +44,13 @@ def test_every_class_says_what_decided(kind: str) -> None:
     assert "if all parts overlapped" in why.bounds
 
 
+def test_waits_for_first_bytes_do_not_bound_a_run_from_below() -> None:
+    bounds = hwsim.run("gemmini16", "matmul", n=128, math=False).bounds
+    waits = bounds.parts["first bytes"]
+    assert bounds.lower_s == max(seconds for name, seconds in bounds.parts.items() if name != "first bytes") < waits
+    assert bounds.upper_s == pytest.approx(sum(bounds.parts.values()))
+
+
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"cpu"}))
 def test_the_bound_is_the_largest_row_of_the_table(kind: str) -> None:
     result = run(kind)
