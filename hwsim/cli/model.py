@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs
+from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, spinner
 from hwsim.cli.console import err, out, print_body, print_plain, screen, styled, wrapped
 from hwsim.cli.run import next_command, remember
 from hwsim.errors import InputError
@@ -91,7 +91,7 @@ def model_command(
     _check_lengths(model, parameters)
     for note in loaded.notes:
         err().print(f"{name}: {note}", style="dim", soft_wrap=True)
-    with _progress() as told:
+    with spinner("simulating") as told:
         found = run_phases(computer, model, told)
         result = summed(found, math=not no_math, given=None if weights is None else read_weights(weights))
     remember(result)
@@ -153,32 +153,6 @@ def _print_models() -> None:
 
     _print_table("models", _entries("model"))
     screen().print(styled("\n", ("hwsim model llama3_8b h100 prompt=1024 generate=128 batch=8", "cyan")))
-
-
-class _progress:  # noqa: N801 - used like a function
-    """A line that tells which kernel is simulated, where somebody looks and it takes a second."""
-
-    def __enter__(self) -> Any:
-        from time import monotonic
-
-        self._status = err().status("simulating") if err().is_terminal else None
-        self._began, self._shown = monotonic(), False
-        return self._tell
-
-    def _tell(self, what: str) -> None:
-        from time import monotonic
-
-        if self._status is None:
-            return
-        if not self._shown and monotonic() - self._began > 1.0:
-            self._status.start()
-            self._shown = True
-        if self._shown:
-            self._status.update(f"simulating {what}")
-
-    def __exit__(self, *error: object) -> None:
-        if self._status is not None:
-            self._status.stop()
 
 
 def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]) -> None:
