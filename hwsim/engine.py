@@ -496,6 +496,10 @@ Wait = Generator[Event, Any, None]
 """An agent, or a part of one: it yields what it waits for."""
 
 
+WATCHERS: list[Callable[[float], None]] = []
+"""Told how much of a run is done, where its agents know: a share from 0 to 1."""
+
+
 class Floor:
     """One run: time starts at 0 and passes in femtoseconds."""
 
@@ -526,6 +530,11 @@ class Floor:
     def start(self, agent: Wait) -> Event:
         """Let an agent work beside the others; happens when it is done."""
         return self._env.process(agent)
+
+    def tell(self, share: float) -> None:
+        """How much of the run is done."""
+        for watcher in WATCHERS:
+            watcher(share)
 
     # What they share --------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ from hwsim.errors import InputError, OutputError
 from hwsim.files import check_output_file
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from hwsim.sweep.grid import SweepRequest
     from hwsim.sweep.runner import Finished, SweepTally
     from hwsim.target import Knob
@@ -373,22 +375,65 @@ def check_output(
 
 
 @contextmanager
-def spinner(doing: str) -> Iterator[None]:
-    """Something that turns while one waits: on a terminal, and only after a second."""
-    console = err()
-    if not console.is_terminal:
-        yield
+def spinner(doing: str) -> Iterator[Callable[..., None]]:
+    """Something that moves while one waits, on a terminal and only after a second: a bar with an estimate where the run
+    knows how far it is. Yields how to say what is being done now, and which share of it is done."""
+    if not err().is_terminal:
+        yield lambda *_: None
         return
-    status = console.status(f"{doing} (the first run on a computer also compiles, for some seconds)")
-    timer = threading.Timer(_SPINNER_AFTER_S, status.start)
+    shown = _Waiting(doing)
+    timer = threading.Timer(_SPINNER_AFTER_S, shown.start)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield shown.say
     finally:
         timer.cancel()
         timer.join()
-        status.stop()
+        shown.stop()
+
+
+class _Waiting:
+    """A bar for a run of unknown length, until it tells how much is done."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = self._text = doing
+        self._share = 0.0
+        self._bar: Progress | None = None
+
+    def start(self) -> None:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+        from hwsim.engine import WATCHERS
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=err(), transient=True)
+        first = " (the first run on a computer also compiles, for some seconds)"
+        self._task = self._bar.add_task(self._text + (first if self._text == self._doing else ""), total=None)
+        self._bar.start()
+        WATCHERS.append(self._tell)
+
+    def say(self, what: str, share: float | None = None) -> None:
+        self._text = f"{self._doing} {what}"
+        if share is not None:
+            self._tell(share)
+        elif self._bar is not None:
+            self._bar.update(self._task, description=self._text)
+
+    def _tell(self, share: float) -> None:
+        if self._bar is None:
+            return
+        if share < self._share:  # the next of several runs
+            self._bar.reset(self._task)
+        self._share = share
+        self._bar.update(self._task, description=self._text, total=1.0, completed=share)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            from hwsim.engine import WATCHERS
+
+            WATCHERS.remove(self._tell)
+            self._bar.stop()
 
 
 _SEVERAL = "; write its values with commas between"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwsim.cli.arguments import Output, split_words
+from hwsim.cli.arguments import Output, spinner, split_words
 from hwsim.cli.console import make_table, screen, styled, wrapped
 from hwsim.errors import CapacityError, InputError
 from hwsim.units import counted, data, digits, joules, percent, seconds
@@ -25,7 +25,6 @@ def show_on_system(
     model: str, system: str, parameters: dict[str, str], output: Output, timeline: Path | None, plot: Path | None
 ) -> None:
     """`hwsim model MODEL SYSTEM`."""
-    from hwsim.cli.model import _progress
     from hwsim.systems.shards import run_on_system
 
     if plot is not None:
@@ -35,7 +34,7 @@ def show_on_system(
     if {"host_layers", "stream"} & set(parameters):
         _show_hosted(model, system, parameters, output, timeline)
         return
-    with _progress() as told:
+    with spinner("simulating") as told:
         run = run_on_system(model, system, parameters, timeline=timeline is not None, told=told)
     if timeline is not None:
         title = f"{run.model.name} on {run.layout.devices} x {run.system.machine}, {run.layout.words}"
@@ -123,10 +122,9 @@ def _print_check(console: Console, run: SystemRun) -> None:
 
 def _show_hosted(model: str, system: str, parameters: dict[str, str], output: Output, timeline: Path | None) -> None:
     """A model whose layers a host keeps or computes in part."""
-    from hwsim.cli.model import _progress
     from hwsim.systems.host import run_hosted
 
-    with _progress() as told:
+    with spinner("simulating") as told:
         run = run_hosted(model, system, parameters, timeline=timeline is not None, told=told)
     if timeline is not None:
         steps = list({step.phase.name: step for step, _ in reversed(run.steps)}.values())[::-1]
@@ -187,7 +185,6 @@ def _write_timeline(path: Path, steps: Sequence[ParallelStep | HostedStep], titl
 
 def tune_on_system(words: Sequence[str], metric: str, output: Output) -> None:
     """`hwsim tune SYSTEM MODEL`: all layouts, best first."""
-    from hwsim.cli.model import _progress
     from hwsim.systems.shards import search_layouts
 
     names, given = split_words(words, "write a parameter as key=value, such as batch=64")
@@ -195,7 +192,7 @@ def tune_on_system(words: Sequence[str], metric: str, output: Output) -> None:
         raise InputError("give a system and a model: hwsim tune 8xh100 llama3_70b batch=64")
     if metric not in ("time", "energy"):
         raise InputError(f"--for {metric}: layouts of a system are searched for time or energy")
-    with _progress() as told:
+    with spinner("simulating") as told:
         found = search_layouts(names[1], names[0], given, told)
     usable = [each for each in found if not each.why]
     if not usable:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, split_words
+from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, spinner, split_words
 from hwsim.cli.console import err, out, print_body, print_plain, screen, styled, wrapped
 from hwsim.cli.run import next_command, remember
 from hwsim.errors import InputError
@@ -93,7 +91,7 @@ def model_command(
     _check_lengths(model, parameters)
     for note in loaded.notes:
         err().print(f"{name}: {note}", style="dim", soft_wrap=True)
-    with _progress() as told:
+    with spinner("simulating") as told:
         found = run_phases(computer, model, told)
         result = summed(found, math=not no_math, given=None if weights is None else read_weights(weights))
     remember(result)
@@ -151,23 +149,6 @@ def _print_models() -> None:
 
     _print_table("models", _entries("model"))
     screen().print(styled("\n", ("hwsim model llama3_8b h100 prompt=1024 generate=128 batch=8", "cyan")))
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A line that tells which kernel is simulated, where somebody looks and it takes a second."""
-    status, began = err().status("simulating") if err().is_terminal else None, monotonic()
-
-    def tell(what: str) -> None:
-        if status is not None and monotonic() - began > 1.0:
-            status.start()
-            status.update(f"simulating {what}")
-
-    try:
-        yield tell
-    finally:
-        if status is not None:
-            status.stop()
 
 
 def print_model(result: RunResult, words: Sequence[str], settings: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, check_output, split_words
+from hwsim.cli.arguments import JsonFile, PlotFile, check_output, spinner, split_words
 from hwsim.cli.console import err, make_table, screen, styled, wrapped
 from hwsim.errors import InputError
 from hwsim.units import counted, data, digits, joules, percent, rate, seconds
@@ -54,7 +54,6 @@ def serve_command(
     json_file: JsonFile = None,
 ) -> None:
     """Serve a model to users: time to first token, time per token, throughput, tails, energy, and what limits."""
-    from hwsim.cli.model import _progress
     from hwsim.systems.bars import served_bars
     from hwsim.systems.serve_model import make_service
 
@@ -70,14 +69,14 @@ def serve_command(
     loads = [given[kind]] if kind == "trace" else _loads(kind, given.get(kind, "16"))
     if len(loads) > 1 and timeline is not None:
         raise InputError("--timeline shows one load; give load=32 or the like")
-    with _progress() as told:
+    with spinner("simulating") as told:
         service = make_service(names[0], names[1], given, told)
         service.price.blocks_of(service.engine.block)
         results = []
         for value in loads:
             stream = service.stream(kind, value, spread)
-            said = f"of {len(stream.requests)} requests, {kind}={value}"
-            results.append(service.run(stream, timeline=timeline is not None, told=partial(_tell, told, said)))
+            heard = partial(_tell, told, len(stream.requests), f"{kind}={value}")
+            results.append(service.run(stream, timeline=timeline is not None, told=heard))
     if timeline is not None:
         from hwsim.results.plot.timeline import write_timeline
 
@@ -102,8 +101,8 @@ def serve_command(
     output.show(lambda: _data(results, formulas, bars), show)
 
 
-def _tell(told: Callable[[str], None], words: str, done: int) -> None:
-    told(f"{done} {words}")
+def _tell(told: Callable[..., None], total: int, load: str, done: int) -> None:
+    told(f"{done} of {total} requests, {load}", done / total)
 
 
 def _spread(text: str) -> float:

@@ -24,7 +24,7 @@ from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 
 NOISY = 0.25
 """A spread beyond which a number is not taken."""
-MOMENTS = 4
+MOMENTS = 8
 """How often all probes are sampled, one after the other: what other programs do comes in bursts."""
 FAR_BYTES = 192 << 20
 """Memory far beyond any cache."""
@@ -109,6 +109,7 @@ class Calibrator:
         for pages in PAGES:
             yield f"pages {pages}", partial(probes.page_chain, pages, self.line)
         yield "dram.latency", lambda: probes.chain(self._far, self.line)
+        yield "dram.jumps", lambda: probes.FarJumps(self._far, self.line)
         yield "dram.alone", lambda: probes.reading(self._far)
         yield "dram.bandwidth", lambda: probes.AllCores(np.array_split(self._far, self.result.computer.cores))
 
@@ -302,6 +303,11 @@ class Calibrator:
         outer = "l2" if "l2" in self.caches else last
         if outer is None or not self._clear(f"{outer}.mshrs", alone):
             return
+        jumps = self._readings["dram.jumps"]
+        if last is not None and self._clear(f"{last}.strided_misses", jumps):
+            overlap = max(1.0, latency.value / 1e9 / jumps.value)
+            text = f"{source(jumps, FAR_BYTES)}: {jumps.value * 1e9:.3g} ns a line, a page and a line apart"
+            self._set(last, "strided_misses", f"{overlap:.3g}", text)
         lines = round(alone.value * latency.value / 1e9 / self.caches[outer].line_bytes)
         text = f"{source(alone, FAR_BYTES)}: {alone.value / 1e9:.3g} GB/s of one core times the latency of memory"
         self._set(outer, "mshrs", str(max(1, lines)), text)

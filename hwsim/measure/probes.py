@@ -3,7 +3,8 @@ bandwidth, lines in one set and in many pages for what misses cost. Compiled wit
 
 Every probe is sampled at several moments and timed by the CPU time of its thread. Other programs can only make it
 slower, and they come in bursts that last longer than a probe (a second thread of the same core halves its caches and
-ports), so the median of the fastest eighth of all samples counts; the spread is the distance from the fastest to that.
+ports), so the median of the fastest eighth of all samples counts; the spread is the distance to that from the first
+quarter of these.
 A chain goes on where the sample before ended: gone through again and again, its first lines would lie in a cache.
 Memory is asked for in huge pages.
 """
@@ -25,8 +26,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-REPEATS = 9
-"""Samples at one moment."""
+REPEATS, MOMENT_S = 5, 0.005
+"""Samples at one moment: so many at least, and as many as fill this time."""
 PAGE_BYTES = 4096
 HUGE_PAGE = 1 << 21
 FASTEST = 8
@@ -42,8 +43,8 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 
 @dataclass(frozen=True)
 class Reading:
-    """A measured number: the median of the fastest eighth, how many samples there were, and how far the fastest was
-    off, relative."""
+    """A measured number: the median of the fastest eighth, how many samples there were, and how far the first quarter
+    of these was off, relative."""
 
     value: float
     repeats: int
@@ -60,8 +61,8 @@ class Reading:
 class Samples:
     """Something that is timed again and again: seconds for each unit of its work."""
 
-    def __init__(self, function: Callable[..., Any], *arguments: Any, per: float, repeats: int = REPEATS) -> None:
-        self._function, self._arguments, self._per, self._repeats = function, arguments, per, repeats
+    def __init__(self, function: Callable[..., Any], *arguments: Any, per: float) -> None:
+        self._function, self._arguments, self._per = function, arguments, per
         self._found: list[float] = []
 
     def once(self) -> float:
@@ -70,7 +71,10 @@ class Samples:
     def sample(self) -> Reading:
         """All samples until now, with some more; the first of these does not count, since caches hold other things."""
         self.once()
-        self._found += [self.once() for _ in range(self._repeats)]
+        began, count = time.thread_time(), 0
+        while count < REPEATS or time.thread_time() - began < MOMENT_S:
+            self._found.append(self.once())
+            count += 1
         return _reading(self._found)
 
 
@@ -89,7 +93,8 @@ def _asking() -> float:
 def _reading(found: list[float]) -> Reading:
     fastest = sorted(found)[: -(-len(found) // FASTEST)]
     middle = median(fastest)
-    return Reading(middle, len(found), middle / max(fastest[0], 1e-15) - 1)
+    # Now and then a clock that leaves out what others took leaves out too much: not the very first one.
+    return Reading(middle, len(found), middle / fastest[len(fastest) // 4] - 1)
 
 
 # Chains and ports -----------------------------------------------------------------------------------------------------
@@ -228,15 +233,28 @@ class Chase(Samples):
     Places are written in the order in which they are read: of a long ring, the first ones have left all caches again.
     """
 
-    def __init__(
-        self, places: NDArray[np.uint64], room: NDArray[np.uint64], steps: int, repeats: int = REPEATS
-    ) -> None:
-        super().__init__(self._go, per=steps, repeats=repeats)
+    def __init__(self, places: NDArray[np.uint64], room: NDArray[np.uint64], steps: int) -> None:
+        super().__init__(self._go, per=steps)
         self._ring, self._steps, self._place = room, steps, places[0]
         self._ring[places] = np.roll(places, -1)
 
     def _go(self) -> None:
         self._place = np.uint64(_chase(self._ring, self._steps, self._place))
+
+
+class FarJumps(Samples):
+    """Loads of memory that do not wait for each other, a page and a line apart; every sample takes other lines."""
+
+    def __init__(self, room: NDArray[np.uint64], line: int) -> None:
+        self._room, self._line = room, line // 8
+        self._stride = np.uint64((PAGE_BYTES + line) // 8)
+        self._lines = (len(room) - PAGE_BYTES // 8) // int(self._stride)
+        self._begin = 0
+        super().__init__(self._go, per=self._lines)
+
+    def _go(self) -> None:
+        self._begin = (self._begin + self._line) % (PAGE_BYTES // 8)
+        _strided(self._room[self._begin :], self._lines, self._stride, 1)
 
 
 class AllCores(Samples):
@@ -261,8 +279,6 @@ class AllCores(Samples):
 COUNT = 500_000
 STEPS = 5_000
 """Dependent loads in one sample: short ones, some of which nobody disturbs."""
-CHAINED = 60
-"""Samples of them at one moment."""
 
 
 def clock() -> Samples:
@@ -303,7 +319,7 @@ def chain(room: NDArray[np.uint64], line: int) -> Chase:
         own = random.permuted(np.tile(np.arange(per_page), (pages, 1)), axis=1) + np.arange(pages)[:, None] * per_page
         visits = own.reshape(-1, min(VISITED, per_page))
         lines = visits[random.permutation(len(visits))].reshape(-1)
-    return Chase(lines.astype(np.uint64) * np.uint64(line // 8), room, STEPS, CHAINED)
+    return Chase(lines.astype(np.uint64) * np.uint64(line // 8), room, STEPS)
 
 
 def page_chain(pages: int, line: int) -> Chase:

@@ -318,14 +318,14 @@ def measure(output: Array, reference: Array) -> NumericReport:
     computed, exact = np.asarray(output, np.float64), np.asarray(reference, np.float64)
     if computed.shape != exact.shape or not np.isfinite(computed).all():
         return NumericReport(inf, inf, -inf, 0.0)
-    difference = computed - exact
-    largest = float(np.max(np.abs(exact), initial=0.0)) or 1.0
-    relative = _rms(difference) / (_rms(exact) or 1.0)
+    room = np.subtract(computed, exact, out=np.empty_like(exact))
+    furthest = _furthest(room)
+    relative = _rms(room, room) / (_rms(exact, room) or 1.0)
     return NumericReport(
-        max_rel=float(np.max(np.abs(difference), initial=0.0)) / largest,
+        max_rel=furthest / (_furthest(exact) or 1.0),
         rms_rel=relative,
         snr_db=-20 * log10(relative) if relative else inf,
-        cosine=_cosine(computed, exact),
+        cosine=_cosine(computed, exact, room),
     )
 
 
@@ -356,13 +356,19 @@ def output_losses(output: Array, reference: Array, fmt: Format) -> Losses:
     return Losses(output.size, max(beyond, broken), min(flushed, small))
 
 
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+def _furthest(values: Array) -> float:
+    """The largest magnitude, without another array of them."""
+    return max(float(np.max(values, initial=0.0)), -float(np.min(values, initial=0.0)))
 
 
-def _cosine(first: Array, second: Array) -> float:
+def _rms(values: Array, room: Array) -> float:
+    """`room` is for the squares: answers may be large."""
+    return float(np.sqrt(np.mean(np.square(values, out=room)))) if values.size else 0.0
+
+
+def _cosine(first: Array, second: Array, room: Array) -> float:
     """By NumPy's own sums: those of a linear algebra library depend on its threads."""
-    lengths = float(np.sqrt(np.sum(np.square(first))) * np.sqrt(np.sum(np.square(second))))
+    lengths = float(np.sqrt(np.sum(np.square(first, out=room))) * np.sqrt(np.sum(np.square(second, out=room))))
     if not lengths:
         return 1.0 if not first.any() and not second.any() else 0.0
-    return float(np.clip(np.sum(first * second) / lengths, -1.0, 1.0))
+    return float(np.clip(np.sum(np.multiply(first, second, out=room)) / lengths, -1.0, 1.0))

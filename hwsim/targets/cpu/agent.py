@@ -312,6 +312,9 @@ class CoreAgent:
         now = self.floor.now
         visible = {link: max(0, end - begin) for link, end in issue.ends.items()}
         self.watch.step(issue.cost, issue.durations, now - begin, self.core.unit.overlap, self._fs, visible)
+        if self.tally.expected:
+            left = task.work.flops * float(1 - issue.chunk.end)
+            self.floor.tell(min(1.0, (self.tally.flops - left) / self.tally.expected))
         if task.alone is not None:
             chunk = issue.chunk
             self.floor.pulse(begin, now, task.alone.between(chunk.begin, chunk.end).ledger(self.core, chunk.traffic))
@@ -380,6 +383,7 @@ class CoreCrew:
         self.tally = CoreTally(
             {name: view.element_bytes for name, view in kernel.tensors.items()}, kernel.compute_fmt.bits
         )
+        self.tally.expected = kernel.useful_flops
         self.storage = _storage(machine, kernel)
         self.agents: list[CoreAgent] = []
         self.played: list[StageOutcome] = []

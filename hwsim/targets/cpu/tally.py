@@ -25,6 +25,8 @@ class CoreTally:
         self.instructions = Instructions()
         self.fetched = 0
         self.flops = self.macs = 0
+        self.expected = 0
+        """Flops of the whole run."""
         self.accesses = self.skipped = 0
         self.operations: Counter[tuple[str, str]] = Counter()
         self._loads: Counter[str] = Counter()
