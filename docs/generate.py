@@ -242,12 +242,14 @@ _WHY = {
         "Rows of PyTorch carry what the host adds, 150 us that differ from call to call; which of two algorithms ran "
         "is not known, and the quicker one is taken."
     ),
-    "attention_fused": "Short sequences, and frameworks that start further kernels around attention.",
+    "attention_fused": (
+        "Short prompts, of which the host and further kernels take most; long ones on GPUs that lower their clock."
+    ),
     "attention_decode": (
-        "Rows with a sliding window read fewer keys than they name; small batches are bound by the host."
+        "Keys of a single sequence that many blocks share, batches of hundreds, and what the host of Arc B60 adds."
     ),
     "attention_unfused": "A handful of rows; frameworks materialise masks and dropout besides.",
-    "attention_backward": "Taken as 3.5 times the forward pass; the smallest rows measure the host.",
+    "attention_backward": "Few rows; those of FlashAttention-1 are taken as 3.5 times the forward pass.",
     "memory_bound": "Kernels of some microseconds, where launching is most of the time.",
     "sgemm_ladder": "One shape on one GPU, rung by rung.",
     "array_products": (

@@ -30,7 +30,7 @@ from hwsim.cli.arguments import (
 )
 from hwsim.cli.console import bars, err, make_table, screen, styled
 from hwsim.errors import InputError
-from hwsim.record import ALIKE, NEVER_COMPARED
+from hwsim.record import ALIKE, NEVER_COMPARED, interval_words
 from hwsim.results.metrics import THROUGHPUT, TRAFFIC, about, ends_of, shown, throughput, write
 from hwsim.units import counted, digits, ratio
 
@@ -221,12 +221,21 @@ def point_table(
             table.add_row(*where, styled(("failed", "red")))
             continue
         cells = [
-            write(name, row.metrics.get(name)) + (f" {ALIKE}" if row.position in results.near_best(name) else "")
+            f"{_with_bar(name, row)} {ALIKE}" if row.position in results.near_best(name) else _with_bar(name, row)
             for name in names
         ]
         marked = [styled((c, "bold cyan")) if best[n] == row.position else c for n, c in zip(names, cells, strict=True)]
         table.add_row(*where, *marked, *([explain(results.result(row)).bound.short] if bound else []))
     return table
+
+
+def _with_bar(name: str, row: Row) -> str:
+    """A number, and if it is the time its error bar; that of the energy stands in the JSON and in the plot."""
+    value = row.metrics.get(name)
+    ends = ends_of(name, row.metrics) if name == "time_s" else None
+    if ends is None or not isinstance(value, float) or not value:
+        return write(name, value)
+    return f"{write(name, value)} {interval_words(value, ends)}"
 
 
 def near_words(results: ResultSet) -> str:

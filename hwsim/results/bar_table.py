@@ -37,8 +37,8 @@ LEVELS = tuple((2 * number + 1) / 50 for number in range(25))
 """The quantiles that a group is kept by: 2 %, 6 %, … 98 %; each stands for an equal share of its rows."""
 PRIOR_ROWS = 6
 """A group is drawn towards its wider group as by so many rows of that."""
-VOTE_ROWS = 20
-"""Among machines, one with so many rows has half a vote: a handful of rows says little about the spread."""
+VOTE_ROWS = 40
+"""Among machines, one with so many rows has half a vote: how rows spread is known the better the more there are."""
 FEW_ROWS = {2: 6.7, 3: 2.6, 4: 1.8, 5: 1.45, 6: 1.3, 7: 1.15, 8: 1.06}
 """How much further a new row may lie than the outermost of so few: for 80 % of a normal sample, Student's t over half
 the expected range."""

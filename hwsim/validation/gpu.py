@@ -26,7 +26,9 @@ from hwsim.validation.gpu_workload import (
     PIECES,
     PLUGIN,
     PLUGIN_US,
+    QUEUED_CALL_US,
     QUEUED_GAP_US,
+    QUEUED_KERNEL_US,
     QUEUED_US,
     SERVING_LAUNCHES,
     TIMING,
@@ -142,6 +144,9 @@ def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) 
     queued = QUEUED_US.get((row.machine, row.record["dtype"]))
     if queued is not None and row.record["op"] == "gemm":
         return max(queued, played.seconds * 1e6 + QUEUED_GAP_US) * 1e-6
+    if queued is not None:
+        sent = QUEUED_CALL_US + played.launches * QUEUED_KERNEL_US
+        return max(sent, played.seconds * 1e6 + played.launches * QUEUED_GAP_US) * 1e-6
     following = target.device.launch_seconds("following")
     whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * following
     return whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * following

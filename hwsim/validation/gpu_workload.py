@@ -59,6 +59,9 @@ PLUGIN, PLUGIN_US = "PLUGIN_V2_WeightOnly", 8.5
 QUEUED_US, QUEUED_GAP_US = {("arc_b60", "bf16"): 32.0, ("arc_b60", "fp8"): 22.0}, 8.0
 """Where a recorded graph is sent kernel by kernel, the host takes so long for each product, by its format, while the
 GPU works on the one before; and what lies between two (fitted on products on Arc B60)."""
+QUEUED_CALL_US, QUEUED_KERNEL_US = 16.0, 16.0
+"""The same for attention, whose call starts several kernels: for the call, and for each (fitted on the shortest prompts
+and steps there, of two and three kernels; a product, one kernel, takes as long)."""
 FLASH_FLOOR_US = 300.0
 """Published times of attention below this are those of the host; with a backward pass three times as many calls."""
 BLOCK_SCALED, BLOCK_FLOOR_US = "fp8_block", 1000.0
@@ -194,9 +197,11 @@ SERVING_KERNELS = {
     "vllm_flashinfer_trtllmprefill": "flash3", "vllm_flashinfer_trtllmdecode": "flash3", "vllm_triton_attn": "flash2",
 }  # fmt: skip
 DECODE_KERNEL = "flash_decode"
-CACHE_THREADS, CACHE_CYCLES, THREAD_CYCLES = 512, 3000, 5.5
-"""Threads at most, and cycles, alone and for each thread, of a block of the framework's kernel that puts a token's keys
-and values into their pages (fitted on prompts of 128 to 512 tokens on A100 and H100)."""
+CACHE_THREADS, CACHE_CYCLES, ROUND_CYCLES = 512, 3000, 600
+THREAD_CYCLES, THREAD_CYCLES_OF_OTHERS = {"b200": 3.0}, 5.5
+"""Threads at most, and cycles, alone, for each further round of its threads over a token's numbers, and for each of its
+threads, of a block of the framework's kernel that puts a token's keys and values into their pages (fitted on prompts on
+A100, H100, H200 and B200)."""
 SWAPPING = ("vllm_flash_attn", "vllm_flash_attn_fa2")
 """FlashAttention-2 lets heads that share keys change places with queries, and splits keys only there; kernels that came
 later always may, and write results where they belong."""
@@ -355,7 +360,9 @@ def _flash(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
 def _prefill(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     """A serving framework first writes keys and values into its cache; one query is decoded."""
     z = _attention_shape(row)
-    kernel = DECODE_KERNEL if z.queries == 1 else row.named("impl", SERVING_KERNELS)
+    if z.queries == 1:
+        return _decode(device, row)
+    kernel = row.named("impl", SERVING_KERNELS)
     warm = _is_warm(device, row, written=True)
     fused = KernelPiece(_attention(row, "fused"), Conditions(KEYS if warm else frozenset(), attention=kernel))
     tokens = 1 if row.machine in INTEL else z.batch * z.queries
@@ -418,8 +425,9 @@ def _cache(device: Device, row: MeasuredKernel, tokens: int, warm: bool = False)
         return copied
     threads = min(CACHE_THREADS, z.kv_heads * z.d)
     slots = device.count * min(device.sm.blocks, device.sm.warps // -(-threads // device.sm.warp))
-    cycles = tokens / slots * (CACHE_CYCLES + threads * THREAD_CYCLES)
-    return replace(copied, least_seconds=cycles / device.clock_hz)
+    rounds = -(-z.kv_heads * z.d // threads) - 1
+    started = CACHE_CYCLES + threads * THREAD_CYCLES.get(row.machine, THREAD_CYCLES_OF_OTHERS)
+    return replace(copied, least_seconds=tokens / slots * (started + rounds * ROUND_CYCLES) / device.clock_hz)
 
 
 def _copy(row: MeasuredKernel, m: int, n: int, warm: bool = False) -> KernelPiece:

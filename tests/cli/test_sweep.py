@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import hwsim as package
+from hwsim.record import interval_words
 from tests.cli.command_line import hwsim
 
 SMALL = ("course_cpu", "matmul_tiled", "n=16", "tile=4,8")
@@ -33,6 +34,14 @@ def test_a_sweep_prints_points_and_the_best_of_each_metric() -> None:
     assert "4 points: 4 computed; kept in sweep.db" in done.out
     assert "4 points (2 tile × 2 precision): about" in done.err
     assert Path("tiles.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_times_of_a_sweep_have_their_error_bars() -> None:
+    words = ("a100_80", "matmul", "n=512,1024", "precision=bf16", "--no-math")
+    points = json.loads(hwsim("sweep", *words, "--json", "-").out)
+    printed = hwsim("sweep", *words).out
+    for point in points:
+        assert interval_words(point["time_s"], (point["time_low_s"], point["time_high_s"])) in printed
 
 
 def test_the_same_command_computes_nothing_the_second_time() -> None:

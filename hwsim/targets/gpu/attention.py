@@ -140,7 +140,7 @@ def join_parts(
 ) -> tuple[BlockGrid, float]:
     """The kernel that joins what blocks found in parts of the keys, and its cycles by closed form."""
     joined = 2 * parts * shape.batch * shape.heads * shape.queries * shape.d * SUM_BYTES
-    waits = block_start(device, kernel) + parts * kernel.join_wait
+    waits = (0.0 if kernel.joins_early else block_start(device, kernel)) + parts * kernel.join_wait
     return reduce_grid(device, waits, joined, 0.0, 0.0), waits + joined / device.l2_rate
 
 

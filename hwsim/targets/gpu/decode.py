@@ -21,12 +21,16 @@ from hwsim.targets.gpu.attention import (
     replay_heads,
     step_cycles,
 )
-from hwsim.targets.gpu.device import ClosedForm, Device, KernelCost, element_bytes
+from hwsim.targets.gpu.device import START, ClosedForm, Device, KernelCost, element_bytes
 from hwsim.targets.gpu.replay import whole_bytes
 from hwsim.targets.gpu.spec import AttentionKernelSpec
 
 if TYPE_CHECKING:
     from hwsim.ops.attention_shape import AttentionShape
+
+MOST_SEQUENCES = 992
+"""Sequences of a batch up to which the library plans its blocks, each of which then walks over them to find its work:
+31 for each of 32 warps (FlashAttention-3, hopper/flash_api.cpp)."""
 
 
 def decode(
@@ -58,11 +62,12 @@ def decode(
     cycles = each * step_cycles(device, spec, shape.d, precision)
     far = 0.0 if warm else missed.total
     joining = parts * spec.join_wait if parts > 1 else 0.0
-    search = shape.batch * spec.sequence_wait + (joining if spec.joins_itself else 0.0)
+    walked = shape.batch * spec.sequence_wait if shape.batch <= MOST_SEQUENCES else 0.0
+    search = walked + (joining if spec.joins_itself else 0.0)
     grids = [_grid(device, shape, precision, spec, blocks, cycles, search, far)]
     moved = own_bytes(shape, precision) if warm else all_bytes(shape, precision)
     alone = ceil(blocks / device.count) * cycles + block_start(device, spec) + search
-    seconds = max(alone, moved / device.tile_rate) / device.clock_hz
+    seconds = max(alone, block_start(device, spec) + moved / _rate(device, spec)) / device.clock_hz
     if parts > 1 and not spec.joins_itself:
         grid, cycles = join_parts(device, shape, spec, parts)
         grids.append(grid)
@@ -77,9 +82,10 @@ def _grid(
     search: float, far_bytes: float,
 ) -> BlockGrid:  # fmt: skip
     """Equal blocks, SM by SM one after the other: of a block's start, those beside it hide all but their share. What
-    they search for and join at their ends, `search` cycles, is seen once.
+    they search for and join at their ends, `search` cycles, is seen once. Nothing is loaded before the first have
+    started.
 
-    Pages of a cache of keys come from all over memory, as tiles do.
+    Pages of a cache of keys come from all over memory, as tiles do, where no copy engine fetches whole ones.
     """
     resident = min(spec.resident, ceil(blocks / device.count))
     start = block_start(device, spec)
@@ -95,8 +101,9 @@ def _grid(
         Portion(
             count=count,
             blocks=count,
+            before={} if number else {START: start},
             work=cycles,
-            wait=cycles + (start / resident if number else start + search),
+            wait=cycles + (start / resident if number else search),
             l2_bytes=near[number] + queries[number],
             dram_bytes=far[number] + queries[number],
             write_bytes=results[number],
@@ -104,4 +111,9 @@ def _grid(
         )
         for number, count in enumerate(counts)
     ]
-    return queue_grid(device, portions, 1, device.tile_rate)
+    return queue_grid(device, portions, 1, _rate(device, spec))
+
+
+def _rate(device: Device, spec: AttentionKernelSpec) -> float:
+    """Bytes per cycle at which keys come from DRAM."""
+    return device.stream_rate if spec.streams_keys else device.tile_rate

@@ -95,6 +95,12 @@ class AttentionKernelSpec(Spec):
     joins_itself: bool = Field(
         False, description="The last block of a tile joins the parts of split keys; if not, a second kernel does."
     )
+    joins_early: bool = Field(
+        False, description="The kernel that joins the parts is started while the one before it ends, and waits for it."
+    )
+    streams_keys: bool = Field(
+        False, description="Keys of decoding come at the bandwidth of streams, page by page; if not, as tiles do."
+    )
     sequence_wait: Cycles = Field(
         0, ge=0, description="Cycles for each sequence of a batch that a block passes in search of its work."
     )

@@ -6,7 +6,8 @@ import pytest
 
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.contraction import GemmShape
-from hwsim.targets.gpu.attention import fused, parts_of_keys
+from hwsim.targets.gpu.attention import find_kernel, fused, parts_of_keys
+from hwsim.targets.gpu.decode import decode
 from hwsim.targets.gpu.gemm import lane_share, padded
 from hwsim.targets.gpu.spec import TileSpec
 from tests.unit.hardware.gpu.made import device, model
@@ -42,6 +43,38 @@ def test_joining_waits_for_every_part_and_a_kernel_that_joins_itself_starts_no_s
     waited = (many.seconds - few.seconds) * gpu.device.clock_hz / (64 - 16)
     assert waited == pytest.approx(310, rel=0.05)  # and some bytes
     assert model("b200").decode(decoding(8192), "bf16").launches == 1
+
+
+def decoded(name: str, shape: AttentionShape, **changed: float | bool) -> float:
+    """Cycles of decoding with some constants of its kernel changed."""
+    gpu = model(name)
+    spec = find_kernel(gpu.device, "flash_decode", shape.d).model_copy(update=changed)
+    return decode(gpu.device, shape, "bf16", spec).seconds * gpu.device.clock_hz
+
+
+def test_nothing_is_loaded_before_blocks_have_started() -> None:
+    """268 MB take an H100 far longer than its blocks work: each cycle by which they start later is seen."""
+    shape = decoding(4096, batch=128)
+    early, late = (decoded("h100", shape, block_start=each) for each in (4000, 6000))
+    assert late - early == pytest.approx(2000, rel=0.01)
+
+
+def test_blocks_search_batches_that_the_library_plans() -> None:
+    """FlashAttention-3 plans blocks of up to 992 sequences, 31 for each of 32 warps."""
+    waits = {
+        batch: [decoded("h100", decoding(16, batch), sequence_wait=each) for each in (0, 40)] for batch in (992, 993)
+    }
+    assert waits[992][1] - waits[992][0] == pytest.approx(40 * 992, rel=0.01)
+    assert waits[993][0] == waits[993][1]
+
+
+def test_a_joining_kernel_may_start_early_and_keys_may_stream() -> None:
+    few, many = decoding(4096, batch=1), decoding(65536, batch=32)
+    early, late = (decoded("h100", few, joins_early=each, block_start=4000) for each in (True, False))
+    assert 4000 <= late - early < 4100  # and the drain of its pipeline
+    streams, tiles = (decoded("b200", many, streams_keys=each) for each in (True, False))
+    library = device("b200").sm.library
+    assert tiles / streams == pytest.approx(library.stream_bandwidth / library.tile_bandwidth, rel=0.03)
 
 
 def test_a_head_that_starts_with_its_shortest_blocks_ends_late() -> None:
