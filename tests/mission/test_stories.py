@@ -159,6 +159,12 @@ def test_a11_one_pass_pays_on_a_phone() -> None:
     assert len(gains) == 3 and gains[2] > 1.6
 
 
+def test_a10_a_folded_norm_is_not_slower() -> None:
+    """It makes fewer operations and moves fewer bytes; its stores stream, and wait for no set."""
+    text = printed("compare", "course_cpu", "conv_bn,conv_bn_folded", "--no-math")
+    assert 1 <= speed_up(text, "conv_bn_folded") < 1.3
+
+
 def times_ms(*words: str) -> float:
     found = re.search(r"^time +([\d.]+) (ms|µs)", printed("run", "course_cpu", *words), re.M)
     assert found is not None

@@ -135,29 +135,36 @@ def crowded(
     share: Fraction,
     cache: CacheSpec,
     banks: int,
+    beyond: tuple[int, ...] | None = None,
 ) -> Fills:
     """What a window brings into a cache, and from which banks.
 
     A line that is written counts twice in its set, since one like it has to leave first; and once more if it is loaded
-    before and the loads of the window are more than the set has ways, so that it has left when it is stored.
+    before and the loads of the window are more than the set has ways, so that it has left when it is stored. One that
+    only stores write counts twice as far as it comes from beyond the next cache, and not where a prefetcher follows.
 
-    Given are the misses of each access in a share of a nest, and whether a prefetcher follows it.
+    Given are the misses of each access in a share of a nest, whether a prefetcher follows it, and the misses that the
+    next cache has as well: all, if nothing is said.
     """
     sets = cache.set_count
     loads = np.zeros((2, 2, sets))
     drawn = np.zeros(banks)
     written = {access.tensor for access in nest.accesses if access.write}
     loaded = {access.tensor for access in nest.accesses if not access.write}
-    for access, window, missed, ahead in zip(nest.accesses, windows, misses, followed, strict=False):
+    for access, window, missed, past, ahead in zip(
+        nest.accesses, windows, misses, beyond or misses, followed, strict=False
+    ):
         if missed:
             executed = max(1.0, float(nest.count(access) * share))
             per_line = missed / executed * window.executions / len(window.sets)
             brings = not access.write or access.tensor not in loaded
             weight = min(1.0, per_line)
             counts = [weight * np.bincount(lines, minlength=sets) for lines in (window.fresh, window.sets)]
-            often = 1 + (brings and access.tensor in written)
-            if often == 2 and not access.write and counts[1].max() > cache.way_count:
-                often = 3
+            often = 1.0 + (brings and access.tensor in written)
+            if often == 2 and access.write:
+                often = 1.0 if ahead else 1 + min(1.0, past / missed)
+            elif often == 2 and counts[1].max() > cache.way_count:
+                often = 3.0
             loads[:, int(ahead)] += [often * count for count in counts]
             if brings:
                 drawn += weight * np.bincount(window.sets % banks, minlength=banks)

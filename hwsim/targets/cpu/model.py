@@ -688,7 +688,8 @@ class CpuCore:
             iterations = self._waiting(work, chunk, nest, missed, ahead, share)
             windows = self._windows_of(nest, tuple(map(bool, missed[: len(nest.accesses)])), iterations, cache)
             often = prod(nest.trips) * share / iterations
-            fills = crowded(nest, windows, missed, ahead, share, cache, banks)
+            beyond = missed if cache is self.caches[-1] else moved.misses[self.caches[number + 1].name]
+            fills = crowded(nest, windows, missed, ahead, share, cache, banks, beyond)
             fresh += Fraction(round(fills.fresh * PARTS), PARTS) * often
             every += Fraction(round(fills.every * PARTS), PARTS) * often
             bank += Fraction(round(fills.bank * PARTS), PARTS) * often
