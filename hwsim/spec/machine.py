@@ -121,6 +121,9 @@ class CacheSpec(Level):
         description="Time between two fills of the same set: misses that crowd into a set wait for each other. Of the "
         "first cache, if not given, what the next cache takes longer; of others none.",
     )
+    set_hindrance: Annotated[float, Most(16, "no sets hinder each other as much")] = Field(
+        1.5, ge=1, description="How many times as long fills of several sets at the same time take as those of one."
+    )
     banks: Banks | None = Field(
         None,
         description="Banks that give lines in turn, chosen by the low bits of a line's number; no limit if not given.",

@@ -31,9 +31,6 @@ from hwsim.trace.nest import Access, Nest
 
 MOST_EXECUTIONS = 4096
 """Executions of one access that are looked at; no window holds as many."""
-HINDERED = 1.5
-"""Fills of several sets at the same time take so many times as long as those of one, if no prefetcher spaces them: a
-line costs 10.4 cycles in one set, 8.1 in two, 3.6 in four on a Zen 4, and 5 to 7.5 in two on a Zen 3."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,13 +165,14 @@ def crowded(
             loads[:, int(ahead)] += [often * count for count in counts]
             if brings:
                 drawn += weight * np.bincount(window.sets % banks, minlength=banks)
-    fresh, every = (_serial(*each) for each in loads)
+    fresh, every = (_serial(jumps, streams, cache.set_hindrance) for jumps, streams in loads)
     return Fills(fresh, every, float(drawn.max()))
 
 
-def _serial(jumps: NDArray[np.float64], streams: NDArray[np.float64]) -> float:
+def _serial(jumps: NDArray[np.float64], streams: NDArray[np.float64], hindrance: float) -> float:
+    """Fills of several sets at the same time hinder each other, if no prefetcher spaces them."""
     most = float(jumps.max())
-    spread = min(HINDERED, float(jumps.sum()) / most) if most else 1.0
+    spread = min(hindrance, float(jumps.sum()) / most) if most else 1.0
     return max(0.0, most * spread + float(streams.max()) - 1)
 
 
