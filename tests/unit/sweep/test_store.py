@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def request(*sizes: int) -> SweepRequest:
-    return make_request("course_cpu", "matmul_tiled", {"n": list(sizes), "tile": 4}, {})
+    return make_request("course_cpu", "matmul_naive", {"n": list(sizes)}, {})
 
 
 def fill(path: Path, *sizes: int) -> None:
@@ -30,7 +30,7 @@ def fill(path: Path, *sizes: int) -> None:
 
 
 def test_a_point_takes_less_than_10_kb(tmp_path: Path) -> None:
-    fill(tmp_path / "s.db", *range(16, 176, 4))
+    fill(tmp_path / "s.db", *range(16, 56))
     assert (tmp_path / "s.db").stat().st_size / 40 < 10_000
 
 
@@ -72,7 +72,7 @@ def test_a_store_of_another_model_is_refused_for_writing_and_read_all_the_same(
 
 
 def test_a_damaged_store_says_so_and_keeps_its_bytes(tmp_path: Path) -> None:
-    fill(tmp_path / "s.db", *range(16, 136, 4))
+    fill(tmp_path / "s.db", *range(16, 46))
     path = tmp_path / "s.db"
     broken = bytearray(path.read_bytes())
     broken[4096 * 3 : 4096 * 5] = os.urandom(8192)
@@ -93,7 +93,7 @@ def test_a_point_whose_bytes_are_damaged_is_not_taken_for_a_result(tmp_path: Pat
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     """SQLite reports the same error when its page limit is reached as when the disk has no more room."""
     fill(tmp_path / "s.db", 16)
-    sizes = tuple(range(16, 112, 4))
+    sizes = tuple(range(16, 40))
     with ResultStore(tmp_path / "s.db") as store:
         pages = store._pragma("page_count")
         store._db.execute(f"PRAGMA max_page_count = {pages + 3}")
@@ -128,16 +128,16 @@ def test_a_read_only_folder_is_refused() -> None:
 def test_two_processes_may_write_to_one_store(tmp_path: Path) -> None:
     program = (
         "import sys, hwsim\n"
-        "hwsim.sweep('course_cpu', 'matmul_tiled', n=sys.argv[2], tile=4, out=sys.argv[1], executor='inprocess')\n"
+        "hwsim.sweep('course_cpu', 'matmul_naive', n=sys.argv[2], out=sys.argv[1], executor='inprocess')\n"
     )
-    ranges = ("16..76:4", "48..108:4")
+    ranges = ("16..31", "24..39")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = [
         subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "s.db"), each], env=environment)
         for each in ranges
     ]
     assert [process.wait(timeout=120) for process in started] == [0, 0]
-    hwsim.sweep("course_cpu", "matmul_tiled", n="16..108:4", tile=4, out=tmp_path / "whole.db", executor="inprocess")
+    hwsim.sweep("course_cpu", "matmul_naive", n="16..39", out=tmp_path / "whole.db", executor="inprocess")
     with ResultStore(tmp_path / "s.db") as both, ResultStore(tmp_path / "whole.db") as whole:
         assert both.digest() == whole.digest()
         assert len(both.sweeps()) == 2
