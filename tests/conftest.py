@@ -1,6 +1,8 @@
-"""What all tests have in common: the same examples every time, however slow the computer; and the golden options."""
+"""What all tests have in common: the same examples every time, however slow the computer; golden options; workers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,3 +15,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of tests/golden/test_runs.py."""
     parser.addoption("--golden-all", action="store_true", help="compare every golden row, not a part of them")
     parser.addoption("--update-golden", action="store_true", help="write every golden row and screen again")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The tests of a file on one worker, so that runs and pages that several of them look at are made once."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
