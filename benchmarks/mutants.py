@@ -2,6 +2,7 @@
 
     python benchmarks/mutants.py --count 200 --json mutants.json           # goes on where it was stopped
     python benchmarks/mutants.py --count 200 --json mutants.json --again   # after new tests: the survivors once more
+    python benchmarks/mutants.py --named                                   # ten that once went unnoticed
 
 A mutation changes one place of one module: a comparison, an arithmetic operator, a number, a condition, `and` for
 `or`, a value that is returned; never a type, a message of an error or a text. All of them are put into one copy of the
@@ -43,12 +44,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("cli/app.py", "sweep/executor.py", "machine_code.py", "jit.py", "__main__.py")
 """Files that only a terminal, a cluster or a disk exercises."""
-SLOW = ("fuzz", "browser", "safety", "docs", "checks")
+SLOW = ("fuzz", "browser", "safety", "docs/test_notebooks", "docs/test_generated", "checks")
 """Tests that start other processes, or that look at the text of the sources."""
-EXAMPLES = 15
+EXAMPLES = 8
 """Most examples of a property: those of `make check` begin with them."""
+CASES = 5
+"""Most cases of a test with parameters, spread over all of them."""
 QUIETLY = ("-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow")
 COMPILED = {"compiled", "inlined", "called", "njit"}
+UNSEEN = {
+    "description", "examples", "help", "maxsize", "timeout", "stacklevel",
+    "fontsize", "linewidth", "linewidths", "zorder", "markersize", "alpha", "framealpha", "pad", "pad_inches",
+    "handlelength",
+}  # fmt: skip
+"""Arguments that change no answer: words of a schema, sizes of caches, and how thick or pale a line of a plot is."""
 SECONDS = 20
 """Of CPU: so much is run of a file of tests, and of all that reach a mutation; stopped after three times as long."""
 COMPILING = 240
@@ -72,6 +81,54 @@ def reached(number):
 """
 
 
+STORIES = "tests/mission/test_stories.py::test_"
+NAMED: dict[str, tuple[str, str, str, str]] = {
+    "mul issues adds": (
+        "program/tiling.py", 'Instructions(mul=1)\n    if name == "/"', 'Instructions(add=1)\n    if name == "/"',
+        f"{STORIES}a3_a_multiplication_is_issued_as_one",
+    ),
+    "element-wise traffic of a GPU halved": (
+        "targets/gpu/model.py", "moved = elements * (reads + writes) * element_bytes(precision)",
+        "moved = elements * (reads + writes) * element_bytes(precision) / 2",
+        f"{STORIES}a4_a5_three_kernels_on_a_gpu_move_nine_tensors_and_one_moves_five",
+    ),
+    "flops of a GPU doubled": (
+        "targets/gpu/run.py", "flops=sum(launch.flops for launch in launches)",
+        "flops=2 * sum(launch.flops for launch in launches)",
+        f"{STORIES}h2_a_gpu_does_as_many_operations_as_the_mathematics_needs",
+    ),
+    "energy of a GPU's DRAM reads x 10": (
+        "targets/gpu/run.py", "bits=8 * read_bytes", "bits=80 * read_bytes",
+        f"{STORIES}e16_dram_energy_of_a_gpu_is_bits_times_the_price_of_a_bit",
+    ),
+    "scratch tensors never kept on an array": (
+        "targets/systolic/model.py", "name not in results and chip.keeper is not None", "name not in results and False",
+        f"{STORIES}n5_scratch_of_fused_attention_stays_on_an_array",
+    ),
+    "speed-up of compare inverted": (
+        "cli/compare.py", "return baseline.time_s / result.time_s if", "return result.time_s / baseline.time_s if",
+        f"{STORIES}a_speed_up_is_against_a_run_that_does_the_same",
+    ),
+    "percentage of a roofline inverted": (
+        "cli/compare.py", "percent(speed, limits[roof])", "percent(limits[roof], speed)",
+        f"{STORIES}a8_a_roofline_prints_the_share_of_what_is_attainable",
+    ),
+    "formula of a convolution with the extents of its input": (
+        "ops/conv_schedule.py", "else shape.macs\n", "else shape.macs * shape.image[0] // shape.out[0]\n",
+        f"{STORIES}c1_the_formula_of_a_convolution_counts_outputs_not_inputs",
+    ),
+    "tiles at the edge dropped from the formula of a product": (
+        "ops/matmul.py", "return whole * -(-size // unroll) + -(-rest // unroll)", "return whole * -(-size // unroll)",
+        f"{STORIES}t20_the_formula_of_a_tiled_product_counts_the_tiles_at_the_edge",
+    ),
+    "another lowest clock under a power limit": (
+        "engine.py", "_SLOWEST = Fraction(1, 20)", "_SLOWEST = Fraction(1, 10)",
+        "tests/unit/engine/test_throttle.py::test_the_clock_falls_to_a_twentieth_and_no_further",
+    ),
+}  # fmt: skip
+"""Mutations that all tests let pass once: file, text, other text, and the test that notices each of them now."""
+
+
 @dataclass
 class Mutation:
     """One changed place."""
@@ -92,12 +149,31 @@ Tests = dict[str, dict[str, Any]]
 """For each file of tests its digest, and for each test its CPU seconds and the mutations that it reached."""
 
 
+def is_equal(node: ast.AST) -> bool:
+    """Whether a comparison can be changed at its border without a trace: `a if a < b else b`, and tolerances."""
+    if isinstance(node, ast.IfExp) and isinstance(node.test, ast.Compare) and len(node.test.ops) == 1:
+        sides = {ast.dump(each) for each in (node.test.left, node.test.comparators[0])}
+        return sides == {ast.dump(node.body), ast.dump(node.orelse)}
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, float) and 0.0 < abs(node.value) <= 1e-6
+    return False
+
+
 def places(tree: ast.AST) -> list[tuple[ast.AST, str, bool]]:
     """Nodes that can be changed, how, and whether in a function; types, messages of errors and texts are left alone."""
     found: list[tuple[ast.AST, str, bool]] = []
+    spared: set[int] = set()
 
     def look(node: ast.AST, live: bool) -> None:
-        if isinstance(node, ast.Raise | ast.Assert):
+        if isinstance(node, ast.Raise | ast.Assert) or id(node) in spared:
+            return
+        if isinstance(node, ast.IfExp) and is_equal(node):
+            spared.add(id(node.test))
+        if isinstance(node, ast.Compare):
+            spared.update(
+                id(each) for side in (node.left, *node.comparators) for each in ast.walk(side) if is_equal(each)
+            )
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
             return
         if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPPED:
             found.append((node, "operator", live))
@@ -113,7 +189,7 @@ def places(tree: ast.AST) -> list[tuple[ast.AST, str, bool]]:
             if name in ("annotation", "returns", "pattern", "format_spec", "type_params"):
                 continue
             if isinstance(node, ast.Call) and name == "keywords":
-                value = [each for each in value if each.arg not in ("description", "examples", "help")]
+                value = [each for each in value if each.arg not in UNSEEN]
             inner = live or (isinstance(node, ast.FunctionDef | ast.Lambda) and name == "body")
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
@@ -152,23 +228,29 @@ def choose(count: int, seed: int, again: list[Mutation]) -> list[Mutation]:
     for file in sorted((ROOT / "hwsim").rglob("*.py")):
         if file.relative_to(ROOT / "hwsim").as_posix() in LEFT_OUT:
             continue
+        name = file.relative_to(ROOT).as_posix()
+        if again and name not in {old.file for old in again}:
+            continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
         machine_code = is_compiled(tree)
         for number, (node, how, live) in enumerate(places(tree)):
-            before, after = (ast.unparse(each).splitlines()[0] for each in (node, changed(node, how)))
-            line = getattr(node, "lineno", 0)
-            name = file.relative_to(ROOT).as_posix()
-            everywhere.append(Mutation(name, number, line, f"{before}  →  {after}", live and not machine_code))
+            everywhere.append((name, number, node, how, live and not machine_code))
     if not again:
-        return random.Random(seed).sample(everywhere, min(count, len(everywhere)))
+        return [_mutation(*each) for each in random.Random(seed).sample(everywhere, min(count, len(everywhere)))]
+    found = [_mutation(*each) for each in everywhere]
     for old in again:
-        same = [each for each in everywhere if (each.file, each.change) == (old.file, old.change)]
+        same = [each for each in found if (each.file, each.change) == (old.file, old.change)]
         nearest = min(same, key=lambda each: abs(each.line - old.line), default=None)
         if nearest is None:
             old.verdict, old.by = "gone", "the sources have changed"
         else:
             old.place, old.line, old.live = nearest.place, nearest.line, nearest.live
     return again
+
+
+def _mutation(file: str, place: int, node: ast.AST, how: str, live: bool) -> Mutation:
+    before, after = (ast.unparse(each).splitlines()[0] for each in (node, changed(node, how)))
+    return Mutation(file, place, getattr(node, "lineno", 0), f"{before}  →  {after}", live)
 
 
 def text_with(source: str, place: int) -> str:
@@ -249,14 +331,21 @@ class Recorder:
         self.tests: dict[str, tuple[float, list[int]]] = {}
         self.failed: list[str] = []
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        families: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        kept = {each for same in families.values() for each in same[:: -(-len(same) // CASES)]}
+        items[:] = [item for item in items if item in kept]
+
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self.log.write_text("")
         self.switch.seen.clear()
-        started = time.process_time()
+        started = sum(os.times()[:4])  # with that of processes that it starts
         yield
         hits = sorted({int(line) for line in self.log.read_text().split()})
-        self.tests[item.nodeid] = (round(time.process_time() - started, 3), hits)
+        self.tests[item.nodeid] = (round(sum(os.times()[:4]) - started, 3), hits)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -305,12 +394,14 @@ def in_a_fork(words: list[str], active: int, tree: Path, seconds: int) -> tuple[
     return recorder, ended
 
 
-def reach(tree: Path, known: Tests, seconds: int, save: Any) -> None:
+def reach(tree: Path, known: Tests, seconds: int, save: Any, only: str) -> None:
     """Run each file of tests that is new or changed once, all switches off."""
     for path in sorted((tree / "tests").rglob("test_*.py"), reverse=True):
         name = path.relative_to(tree).as_posix()
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if any(f"/{each}" in name for each in SLOW) or known.get(name, {}).get("digest") == digest:
+            continue
+        if not re.search(only, name):
             continue
         recorded, ended = in_a_fork([name], -1, tree, seconds)
         passed = {test: what for test, what in recorded.tests.items() if test not in recorded.failed}
@@ -365,15 +456,29 @@ def judge(tree: Path, number: int, mutation: Mutation, known: Tests, at_import: 
         recorded, ended = in_a_fork(["-x", *tests], number, tree, 3 * within)
         mutation.by = recorded.failed[0] if recorded.failed else "" if ended else "does not end"
     else:
-        mutation.by = in_a_process(tree, mutation, tests, 3 * within + COMPILING)
+        text = text_with((ROOT / mutation.file).read_text(encoding="utf-8"), mutation.place)
+        mutation.by = in_a_process(tree, mutation.file, text, tests, 3 * within + COMPILING)
     mutation.verdict, mutation.seconds = "killed" if mutation.by else "survived", round(time.monotonic() - started, 1)
 
 
-def in_a_process(tree: Path, mutation: Mutation, tests: list[str], seconds: int) -> str:
+def try_named(tree: Path) -> int:
+    """Each of the named mutations against its test; the number that survive."""
+    prepare(tree, [])
+    survived = 0
+    for name, (file, before, after, test) in NAMED.items():
+        source = (ROOT / "hwsim" / file).read_text(encoding="utf-8")
+        assert source.count(before) == 1, f"{file}: {before} is there {source.count(before)} times"
+        by = in_a_process(tree, f"hwsim/{file}", source.replace(before, after), [test], COMPILING)
+        survived += not by.startswith(test)
+        print(f"{'killed' if by.startswith(test) else 'survived':8}  {name}  {by}", flush=True)
+    return survived
+
+
+def in_a_process(tree: Path, file: str, text: str, tests: list[str], seconds: int) -> str:
     """Change the text of the copy, run the tests in a process of their own, and change it back."""
-    target = tree / mutation.file
+    target = tree / file
     instrumented = target.read_text(encoding="utf-8")
-    target.write_text(text_with((ROOT / mutation.file).read_text(encoding="utf-8"), mutation.place), encoding="utf-8")
+    target.write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-x", *QUIETLY, *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     limit = [f'ulimit -t {seconds}; exec "$@"', "sh", *command]
@@ -395,6 +500,15 @@ def imported(tree: Path) -> set[int]:
     os.environ["PYTHONPATH"] = str(tree)
     sys.path.insert(0, str(tree))
     switch = importlib.import_module("hwsim.mutant_switch")
+    for heavy in (
+        "hypothesis",
+        "matplotlib.pyplot",
+        "matplotlib.backends.backend_agg",
+        "numba",
+        "simpy",
+        "rich.console",
+    ):
+        importlib.import_module(heavy)  # once, instead of in every fork
     package = importlib.import_module("hwsim")
     assert Path(str(package.__file__)).is_relative_to(tree)
     for module in pkgutil.walk_packages(package.__path__, "hwsim."):
@@ -413,8 +527,19 @@ def main() -> int:
         "--json", type=Path, default=Path("mutants.json"), help="Where verdicts are kept while it runs."
     )
     parser.add_argument("--known", action="store_true", help="Only tests whose reach is known from an earlier try.")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help="CPU time of a file, and of a mutation.")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="CPU time of the tests of a mutation.")
+    parser.add_argument("--file-seconds", type=int, default=SECONDS, help="CPU time of a file of tests, once.")
+    parser.add_argument(
+        "--only", default="", help="A pattern: only files of tests whose names match are run for their reach."
+    )
+    parser.add_argument(
+        "--first", type=int, help="Judge only so many; tests are then written for them, not for the rest."
+    )
+    parser.add_argument("--named", action="store_true", help="Only those that once went unnoticed, each by its test.")
     asked = parser.parse_args()
+    if asked.named:
+        with tempfile.TemporaryDirectory() as folder:
+            return 1 if try_named(Path(folder) / "tree") else 0
     sys.dont_write_bytecode = False  # the rewritten tests are kept in the copy: each fork reads them again
     kept = asked.json.resolve()
     before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"mutations": [], "tests": {}}
@@ -435,17 +560,18 @@ def main() -> int:
         prepare(tree, mutations)
         at_import = imported(tree)
         if not asked.known:
-            reach(tree, known, asked.seconds, save)
+            reach(tree, known, asked.file_seconds, save, asked.only)
         for number, each in sorted(enumerate(mutations), key=lambda pair: not pair[1].live):  # compiling comes last
-            if not each.verdict:
+            if not each.verdict and (asked.first is None or number < asked.first):
                 judge(tree, number, each, known, at_import, asked.seconds)
                 save()
                 where = f"{each.file}:{each.line}  {each.change[:90]}"
                 print(f"{number:4} {each.verdict:8} {each.seconds:5.0f} s  {where}  {each.by}", flush=True)
-    for each in itertools.filterfalse(lambda each: each.verdict == "killed", mutations):
+    judged = [each for each in mutations if each.verdict in ("killed", "survived")]
+    for each in itertools.filterfalse(lambda each: each.verdict == "killed", judged):
         print(f"survived: {each.file}:{each.line}  {each.change[:100]}  {each.by}")
-    killed = sum(each.verdict == "killed" for each in mutations)
-    print(f"{killed} of {len(mutations)} killed, {killed / max(1, len(mutations)):.0%}")
+    killed = sum(each.verdict == "killed" for each in judged)
+    print(f"{killed} of {len(judged)} killed, {killed / max(1, len(judged)):.0%}")
     return 0
 
 
