@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import hwsim
 
+from hwsim.cli.run import _ago
+
 
 @pytest.fixture(autouse=True)
 def _own_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +57,18 @@ def test_of_several_folders_and_terminals_the_own_last_run_is_explained(
     kept = tmp_path / "cache" / "last-run.json"
     os.utime(kept, (time.time() - 7300, time.time() - 7300))
     assert explained()[0] == "the last run, from another folder, 2 hours ago"
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "words"),
+    [
+        (0, "just now"), (59.9, "just now"), (60, "1 minute ago"), (119, "1 minute ago"), (120, "2 minutes ago"),
+        (3599, "59 minutes ago"), (3600, "1 hour ago"), (86_399, "23 hours ago"), (86_400, "1 day ago"),
+        (3 * 86_400, "3 days ago"),
+    ],
+)  # fmt: skip
+def test_how_long_ago_a_run_was_is_told_in_the_largest_unit_that_fits(passed_s: float, words: str) -> None:
+    assert _ago(passed_s) == words
 
 
 def test_not_more_than_a_few_last_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

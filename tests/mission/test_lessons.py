@@ -170,3 +170,29 @@ def test_check_finds_what_is_wrong_with_a_lesson(tmp_path: Path) -> None:
     done = command("check", str(tmp_path / "wrong.yaml"))
     assert done.code != 0
     assert "there is no run 'stripes'; did you mean 'strips'?" in done.err
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "said"),
+    [
+        ("claims", {"at_least": None, "at_most": None, "equals": None}, "a claim has at_least, at_most or equals"),
+        ("exercises", {"answer": "z", "choices": {"a": "one", "b": "two"}}, "answer: 'z' is not one of a, b"),
+        ("exercises", {"answer": "a", "best": "time_s"}, "an exercise has one of answer, best, beat"),
+    ],
+)
+def test_a_lesson_that_cannot_be_graded_is_refused(
+    place: str, change: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    data = yaml.safe_load(find_lesson("strips").read_text(encoding="utf-8"))
+    if place == "exercises":
+        data["exercises"] = [{"name": "q", "ask": "Which?", **change}]
+    else:
+        data["claims"][0] |= change
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    done = command("check", str(tmp_path / "wrong.yaml"))
+    assert done.code != 0
+    assert said in " ".join(done.err.split())
+    if change.get("choices"):
+        data["exercises"][0]["answer"] = "a"
+        (tmp_path / "right.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+        assert command("check", str(tmp_path / "right.yaml")).code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -118,3 +119,10 @@ def test_between_equals_the_one_is_taken_whose_weights_come_while_the_pass_befor
     sizes = {"batch": 3, "width": 33, "co": 6, "ci": 3, "height": 13}
     direct, unfolded = (hwsim.run("tpu_v4", name, math=False, **sizes) for name in ("conv2d", "conv2d_im2col"))
     assert unfolded.time_s <= 1.1 * direct.time_s
+
+
+def test_the_bound_of_a_stream_is_its_bytes_over_the_bandwidth() -> None:
+    """tpu_v3, 900 GB/s: two arrays of n bf16 come and one leaves."""
+    n = 2**20
+    (only,) = hwsim.run("tpu_v3", "add", n=n, precision="bf16", math=False).work["array"]["passes"]
+    assert only["bound_s"] == pytest.approx(3 * 2 * n / 900e9, rel=1e-12)

@@ -153,3 +153,21 @@ def test_a_product_is_tuned_over_the_tiles_of_the_unit_that_runs_it(precision: s
     sides = {int(side) for side in knobs["tile.shared.m"].tries.split(",")}
     assert sides == {side for tile in tiles for side in (tile.m, tile.n) if side >= 64}
     assert {tile.k for tile in tiles} <= {int(k) for k in knobs["tile.shared.k"].tries.split(",")}
+
+
+@pytest.mark.parametrize("name", ["a100_40", "h100", "v100"])
+def test_blocks_that_are_played_take_what_the_closed_form_says(name: str) -> None:
+    """Streams and rows nearly to the byte; products up to what waves find in the L2 of the waves before."""
+    gpu = model(name)
+    streams = [
+        gpu.softmax(100_000, 1024, "fp16"), gpu.layernorm(100_000, 1024, "fp16"), gpu.softmax(50_000, 512, "fp32"),
+        gpu.elementwise(10**8, "fp32", reads=2), gpu.quantize(100_000, 1024, "fp16", "int8"),
+    ]  # fmt: skip
+    for cost in streams:
+        assert cost.dram_bytes == pytest.approx(cost.closed.dram_bytes, rel=0.01), cost.name
+        assert cost.seconds == pytest.approx(cost.closed.seconds, rel=0.05), cost.name
+    sizes = (4096, 4096, 4096, "fp16"), (2048, 2048, 2048, "fp32"), (16, 8192, 8192, "fp16"), (64, 64, 8192, "fp16")
+    for m, n, k, precision in sizes:
+        cost = gpu.gemm(GemmShape(m, n, k), precision)
+        assert cost.seconds == pytest.approx(cost.closed.seconds, rel=0.15), (m, n, k, precision)
+        assert 1 / 1.5 < cost.dram_bytes / cost.closed.dram_bytes < 1.5, (m, n, k, precision)

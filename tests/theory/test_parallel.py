@@ -48,6 +48,23 @@ def test_one_device_takes_what_the_model_takes_on_its_machine() -> None:
     assert (found.share("exposed"), found.share("waiting")) == (0, 0)
 
 
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_energy_is_that_of_the_work_and_of_devices_that_wait(stages: int) -> None:
+    """One batch through a line of devices: the same kernels as on one, and static power of all that have nothing to do;
+    two such lines with half of the batch each take twice what one of them takes."""
+    model, half = gpt2(), Pass("forward", 4, 64)
+    work = StepPrice(H100, ModelGraph.of(model), Formats.of(model)).step(FORWARD).joules
+    step = parallel(ParallelLayout(pp=stages, micro=1)).step(FORWARD)
+    waited_s = sum(step.elapsed_fs - stage.compute_fs for stage in step.stages) / 1e15
+    assert (waited_s > 0) == (stages > 1)
+    watts = sum(float(each.power) for each in H100.energy.static.values())
+    assert step.joules == pytest.approx(work + watts * waited_s, rel=1e-6)
+    both, one = (
+        parallel(ParallelLayout(pp=stages, dp=dp, micro=1)).step(given) for dp, given in ((2, FORWARD), (1, half))
+    )
+    assert both.joules == pytest.approx(2 * one.joules, rel=1e-6)
+
+
 @pytest.mark.parametrize("micro", [1, 2, 4, 8])
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_pipeline_is_as_slow_as_its_slowest_stage(stages: int, micro: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import hwsim
 from hwsim.errors import CapacityError, ShapeError
+from hwsim.ops.pointwise import POINTWISE
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.variant import with_parameters
 from hwsim.trace.nest import Instructions
@@ -235,3 +236,11 @@ def test_an_operation_that_does_not_exist_is_an_error_with_a_suggestion():
 def test_instructions_add_up():
     one = Instructions(fma=1, load=2, other=3)
     assert (one + one).total == one.scaled(2).total == 12
+
+
+@pytest.mark.parametrize("name", [name for name in POINTWISE if name.endswith("_backward")])
+def test_a_gradient_is_the_slope_of_its_function(name):
+    """By central differences, away from the corner of relu."""
+    function, y = POINTWISE[name.removesuffix("_backward")].check, np.linspace(-3.1, 3.1, 32)
+    slope = (function(y + 1e-5) - function(y - 1e-5)) / 2e-5
+    np.testing.assert_allclose(POINTWISE[name].check(2.5, y), 2.5 * slope, rtol=1e-6, atol=1e-9)

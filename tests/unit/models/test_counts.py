@@ -309,3 +309,36 @@ def test_devices_in_line_hold_every_weight_once(name: str, cuts: tuple[int, ...]
     assert sum(map(parameters, parts)) == parameters(whole)
     phase = decode(2, 100)
     assert sum(macs(part, phase) for part in parts) == macs(whole, phase)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_a_device_has_its_share_of_heads_experts_and_inner_widths(tp: int, ep: int) -> None:
+    """Mixtral: 32 heads on 8 of keys, 8 experts of 14,336 inner values."""
+    (layer,) = (block for block in graph("mixtral_8x7b", tp=tp, ep=ep).blocks if block.repeat > 1)
+    sizes = {name: size for node in layer.nodes for name, size in node.sizes.items()}
+    found = [sizes[name] for name in ("heads", "kv_heads", "inner", "experts")]
+    assert found == [32 // tp, 8 // tp, 14_336 // tp, 8 // ep]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixtral_8x7b"])
+def test_one_device_divides_no_tokens(name: str) -> None:
+    """Sequence parallelism is what the devices of a tensor group do between products: one has nobody to do it with."""
+    alone = graph(name, sp=1)
+    assert (alone.scattered, alone.exchanges) == (frozenset(), ())
+    assert graph(name, tp=2, sp=1).scattered
+
+
+@pytest.mark.parametrize(
+    ("weights", "optimizer", "each"),
+    [("fp16", "adam", 12), ("fp32", "adam", 8), ("fp16", "sgd", 4), ("fp32", "sgd", 0), ("bf16", "none", 0)],
+)
+def test_an_optimizer_keeps_two_means_in_fp32_and_a_copy_of_narrow_weights(
+    weights: str, optimizer: str, each: int
+) -> None:
+    """Rajbhandari and others, "ZeRO", 2020, section 3.1: 12 bytes of a parameter for Adam beside weights of 16 bits."""
+    whole = graph("gpt2")
+    use = memory_use(whole, Formats(*[weights] * 3), train(1, 64), "eager", context=64, optimizer=optimizer)
+    assert use.optimizer == each * parameters(whole)
+    assert use.gradients == use.weights == parameters(whole) * (4 if weights == "fp32" else 2)
+    assert use.total == use.weights + use.gradients + use.optimizer + use.activations

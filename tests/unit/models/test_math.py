@@ -12,7 +12,15 @@ import pytest
 from hwsim.errors import InputError
 from hwsim.models.accuracy import measure_accuracy, read_weights
 from hwsim.models.count import Formats
-from hwsim.models.evaluate import ELEMENTS, Exact, GivenWeights, RandomWeights, evaluate, tensor_names
+from hwsim.models.evaluate import (
+    ELEMENTS,
+    Exact,
+    GivenWeights,
+    ModelRounding,
+    RandomWeights,
+    evaluate,
+    tensor_names,
+)
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model, model_from_data
 from tests.unit.models.test_importers import LLAMA
@@ -235,3 +243,36 @@ def test_activations_are_their_definitions() -> None:
         np.testing.assert_allclose(ELEMENTS[word](x), gelu, atol=5e-4, err_msg=word)
     inner = math.sqrt(2 / math.pi) * (1.5 + 0.044715 * 1.5**3)
     assert ELEMENTS["gelu"](np.array([1.5]))[0] == pytest.approx(1.5 * sigmoid(2 * inner), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "mean", "spread"),
+    [
+        ("a.weight", (400, 200), 0.0, 1 / 20), ("a.weight", (4, 100, 200), 0.0, 1 / 10),
+        ("conv.weight", (100, 16, 5, 5), 0.0, 1 / 20), ("a.bias", (40_000,), 0.0, 0.1), ("a.beta", (40_000,), 0.0, 0.1),
+        ("a.gamma", (40_000,), 1.0, 0.1), ("words.table", (400, 100), 0.0, 1.0),
+    ],
+)  # fmt: skip
+def test_random_weights_keep_the_size_of_what_they_multiply(
+    name: str, shape: tuple[int, ...], mean: float, spread: float
+) -> None:
+    """Sums of n products with weights of variance 1/n are as large as their inputs; scales of norms are near one."""
+    found = RandomWeights(5).tensor(name, shape)
+    assert found.mean() == pytest.approx(mean, abs=0.03 * spread)
+    assert found.std() == pytest.approx(spread, rel=0.03)
+    np.testing.assert_array_equal(found, RandomWeights(5).tensor(name, shape))
+    assert (found != RandomWeights(6).tensor(name, shape)).any()
+
+
+def test_every_output_channel_of_a_convolution_has_scales_of_its_own() -> None:
+    """In eight bits a channel whose weights are a thousand times smaller is as exact as the others."""
+    conv = {"name": "conv", "op": "conv", "channels": 4, "kernel": 3}
+    graph = ModelGraph.of(small(blocks=[{"name": "net", "operations": [conv]}], input=[2, 6, 6], sizes={}))
+    dice = np.random.default_rng(0)
+    kernel = dice.standard_normal((4, 2, 3, 3)) * np.array([1000.0, 1.0, 1000.0, 1.0])[:, None, None, None]
+    weights, image = GivenWeights({"net.0.conv.weight": kernel}, "w"), dice.standard_normal((1, 2, 6, 6))
+    exact = evaluate(graph, weights, image, Exact())[0]
+    rounded = evaluate(graph, weights, image, ModelRounding(Formats("w8a16", "fp32", "fp32")))[0]
+    for channel in range(4):
+        off = np.abs(rounded[channel] - exact[channel]).max() / np.abs(exact[channel]).max()
+        assert 1e-6 < off < 0.01, channel

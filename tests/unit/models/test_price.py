@@ -7,17 +7,19 @@ from math import prod
 
 import pytest
 
+import hwsim
 from hwsim.catalog import load_machine, model_names
 from hwsim.errors import InputError
 from hwsim.models.count import Formats, Pass, decode, forward, kept_of, macs_of, prefill
 from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes, joined_adds
 from hwsim.models.load import load_model, model_from_data
-from hwsim.models.price import StepPrice, simulated_on
+from hwsim.models.price import StepPrice, _tile_rows, simulated_on
 from hwsim.models.run import model_timeline, run_phases
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
 from hwsim.results.plot.timeline import assign_lanes
+from hwsim.target import Target, find_target
 from hwsim.validation.table import shipped
 
 
@@ -340,3 +342,39 @@ def test_cores_are_started_once_for_a_kernel_and_not_for_every_slice_of_it() -> 
     assert one.starts == many.starts == 1
     assert one.each_s == many.each_s > 0
     assert many.seconds == pytest.approx(16 * one.seconds, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("machine", "phase"), [("h100", "all"), ("h100", "train"), ("course_cpu", "all"), ("tpu_v4", "all")]
+)
+def test_seconds_of_a_phase_are_those_of_its_operations_and_of_what_bounds_them(machine: str, phase: str) -> None:
+    """Kernels and their starts, each put down once to an operation and once to a bound."""
+    result = hwsim.run(machine, "gpt2", prompt=16, generate=2, phase=phase, math=False)
+    for part in result.work["model"]["phases"]:
+        assert sum(part["bounds"].values()) == pytest.approx(part["seconds"], rel=1e-9)
+        operations = sum(operation["seconds"] for operation in part["operations"])
+        assert 0 < operations <= part["seconds"] * (1 + 1e-9)
+        if result.energy_j is not None:
+            assert sum(operation["joules"] for operation in part["operations"]) <= part["joules"] * (1 + 1e-9)
+        assert {operation["bound"] for operation in part["operations"]} - {""} <= set(part["bounds"])
+
+
+def test_a_register_tile_of_eight_rows_needs_nineteen_registers() -> None:
+    """Two vectors of sums for each of eight rows, two of a row of B, and a number of A."""
+    rows = {count: _tile_rows(target_with(count)) for count in (8, 18, 19, 32)}
+    assert rows == {8: 4, 18: 4, 19: 8, 32: 8}
+
+
+def target_with(registers: int) -> Target:
+    return find_target(load_machine("course_cpu", [f"regs.count={registers}"]).spec)
+
+
+def test_tokens_that_are_generated_grow_the_cache_and_nothing_else() -> None:
+    """GPT-2 keeps a key and a value of 768 numbers of 2 bytes in each of 12 layers for every token."""
+    few, many = (
+        hwsim.run("h100", "gpt2", prompt=64, generate=generate, batch=2, math=False).work["model"]["memory"]
+        for generate in (1, 201)
+    )
+    assert many["kv_cache"] - few["kv_cache"] == 200 * 2 * (2 * 768 * 2 * 12)
+    for part in ("weights", "activations", "workspace", "gradients", "optimizer"):
+        assert many[part] == few[part], part

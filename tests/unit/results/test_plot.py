@@ -16,12 +16,14 @@ from matplotlib.text import Text
 
 import hwsim
 from hwsim.api import Run, run_all, set_pressure
+from hwsim.catalog import load_machine
 from hwsim.errors import InputError
 from hwsim.result import bytes_moved, machine_of
 from hwsim.results.plot.compare import ComparedRun, plot_compare, plot_ladder, plot_steps
-from hwsim.results.plot.diagram import _thickness, as_svg, as_text, draw_machine, fit_words
+from hwsim.results.plot.diagram import _thickness, as_svg, as_text, draw_machine, fit_words, level_words
 from hwsim.results.plot.run import make_roofline
 from hwsim.results.plot.style import LOOKS, look_of, plot_energy_stack, series_looks, spread
+from hwsim.results.plot.sweep import Curve, _label_axis
 from hwsim.results.plot.timeline import plot_collective, plot_knee
 from hwsim.sweep.result_set import ResultSet
 from tests.unit.results.made import small
@@ -219,6 +221,35 @@ def test_a_diagram_draws_private_parts_for_each_unit_and_shared_ones_once() -> N
     assert "up, " in as_svg(draw_machine(machine, small()), "x")
     assert "up, " not in as_svg(draw_machine(machine), "x")
     assert len({len(line) for line in as_text(machine).splitlines() if line[0] in "┌│└"}) == 1
+
+
+def test_a_level_says_its_organisation_and_who_shares_it() -> None:
+    assert [level_words(level) for level in load_machine("course_cpu").spec.memory] == [
+        "registers",
+        "cache, 8 ways, 64 B lines, lru, 0.5 ns",
+        "cache, 8 ways, 64 B lines, lru, 7 ns",
+        "dram, 1 channel, 16 banks, 200 ns",
+    ]
+    shared = {level.name: level_words(level).rpartition(", ")[2] for level in load_machine("a100_40").spec.memory}
+    assert shared["l2"] == "shared by all"
+    assert "shared" not in shared["l1"] + shared["dram"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "base", "shown"),
+    [([1, 2, 3], None, [1, 2, 3]), ([1, 2, 4, 64], 2, [1, 2, 4, 64]), (list(range(1, 26)), 2, list(range(1, 26, 3)))],
+)
+def test_an_axis_that_spans_much_is_logarithmic_and_has_at_most_a_dozen_marks(
+    numbers: list[int], base: int | None, shown: list[int]
+) -> None:
+    axes = Figure().add_subplot()
+    line = Curve("one", tuple(map(str, numbers)), tuple(map(float, numbers)), {})
+    _label_axis(axes, [line], "n")
+    assert list(axes.get_xticks()) == shown
+    assert ("log scale" in axes.get_xlabel()) == (base is not None)
+    assert [label.get_text() for label in axes.get_xticklabels()] == [str(number) for number in shown]
+    scale = axes.xaxis.get_transform()
+    assert getattr(scale, "base", None) == base
 
 
 def test_words_are_cut_between_words() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.sweep.grid import as_number, make_axis
+from hwsim.sweep.grid import _grown, as_number, make_axis
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,19 @@ def test_values_have_a_place_on_a_numeric_axis() -> None:
     assert as_number("2 GHz") == 2
     assert as_number("fp32") is None
     assert as_number(True) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "by", "count"),
+    [(1, 1024, "2", 11), (1, 1023, "2", 10), (3, 3, "2", 1), (10, 100_000, "10", 5), (1, 1000, "1.001", 6912)],
+)
+def test_values_of_a_range_that_grows_are_counted_without_making_them(
+    first: int, last: int, by: str, count: int
+) -> None:
+    """1.001 ** 6911 is the last power below 1,000."""
+    assert _grown(Fraction(first), Fraction(last), Fraction(by)) == count
+    if count > 1000:
+        with pytest.raises(InputError, match=f"about {count:,} values, and a range that grows has at most 1,000"):
+            make_axis("n", f"{first}..{last}:x{by}")
+    else:
+        assert len(make_axis("n", f"{first}..{last}:x{by}").values) == count
