@@ -27,7 +27,7 @@ golden: $(VENV)/.ready-dev  ## compare every machine with every workload against
 	@$(BIN)/python -m pytest -n $(JOBS) tests/golden/test_runs.py --golden-all
 
 golden-update: $(VENV)/.ready-dev  ## write the golden rows and screens again; then look at git diff
-	@$(BIN)/python -m pytest -n $(JOBS) tests/golden/test_runs.py tests/docs/test_pages.py --update-golden
+	@$(BIN)/python -m pytest -n $(JOBS) tests/golden/test_runs.py --update-golden
 
 extras: $(VENV)/.ready-extras  ## the tests that need Dask, pandas, Optuna or a browser
 	@$(BIN)/python -m pytest -rs tests/unit/sweep tests/browser
