@@ -116,12 +116,15 @@ def _data(page: Page) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
-    """A small table as it is; the first `words` columns are text."""
-    top = "".join(f'<th class="{"word" if i < words else ""}">{escape(head)}</th>' for i, head in enumerate(heads))
+def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1, said: bool = False) -> str:
+    """A small table as it is; the first `words` columns are text, and with `said` the last has sentences."""
+    kinds = ["word" if i < words else "" for i in range(len(heads))]
+    if said:
+        kinds[-1] = "said"
+    top = "".join(f'<th class="{kind}">{escape(head)}</th>' for kind, head in zip(kinds, heads, strict=True))
     body = "".join(
         "<tr>"
-        + "".join(f'<td class="{"word" if i < words else ""}">{escape(cell)}</td>' for i, cell in enumerate(row))
+        + "".join(f'<td class="{kind}">{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
         + "</tr>"
         for row in rows
     )
@@ -133,7 +136,7 @@ def html_bars(shares: Mapping[str, tuple[float, str, str]]) -> str:
     most = max((share for share, _, _ in shares.values()), default=1.0) or 1.0
     lines = "".join(
         f"<span>{escape(name)}</span><span>"
-        f'<span class="bar" style="width:{62 * share / most:.1f}%;background:{colour}"></span>{escape(text)}</span>'
+        f'<span class="bar" style="--share:{share / most:.3f};background:{colour}"></span>{escape(text)}</span>'
         for name, (share, text, colour) in shares.items()
     )
     return f'<div class="bars">{lines}</div>'
@@ -216,7 +219,7 @@ def run_sections(result: RunResult, spans: Iterable[Span]) -> Iterator[tuple[str
     machine = machine_of(result)
     yield "Where time and energy went", f'<div class="two"><div>{_time(result)}</div><div>{_energy(result)}</div></div>'
     label = f"{result.machine} with the traffic of {result.workload}"
-    yield "The machine, and what moved", as_svg(draw_machine(machine, result), label)
+    yield "The machine, and what moved", f'<div class="wide">{as_svg(draw_machine(machine, result), label)}</div>'
     line = timeline_svg(spans)
     if line:
         yield "Timeline", line
@@ -229,7 +232,7 @@ def run_sections(result: RunResult, spans: Iterable[Span]) -> Iterator[tuple[str
         ]
         yield (
             "Predicted and simulated",
-            html_table(("formula", "", "predicted", "simulated", "why they differ"), rows, 2),
+            html_table(("formula", "", "predicted", "simulated", "why they differ"), rows, 2, said=True),
         )
     yield (
         "Inputs and sources",
@@ -304,7 +307,7 @@ def timeline_svg(spans: Iterable[Span]) -> str:
             f'<text x="{x:.0f}" y="{height - 6}" font-size="12" text-anchor="middle" fill="#555">{words}</text>'
         )
     more = f'<p class="note">{len(shown)} of {len(lanes)} lanes</p>' if len(lanes) > len(shown) else ""
-    return "".join([*parts, "</svg>", more])
+    return "".join(['<div class="wide">', *parts, "</svg></div>", more])
 
 
 MODEL = "model"

@@ -61,7 +61,7 @@
       for (const column of columns) {
         const cell = line.insertCell();
         cell.textContent = written(column, row.values[column.name]);
-        if (typeof row.values[column.name] !== "number") cell.className = "word";
+        if (column.kind === "axis" || typeof row.values[column.name] === "string") cell.className = "word";
       }
     }
     table.replaceChild(body, table.tBodies[0]);
@@ -89,7 +89,8 @@
   const holder = document.getElementById("chart"), tip = document.getElementById("tip");
   const pick = { x: document.getElementById("chart-x"), y: document.getElementById("chart-y"), by: document.getElementById("chart-by") };
   const scaleX = document.getElementById("log-x"), scaleY = document.getElementById("log-y");
-  const box = { left: 92, right: 24, top: 16, bottom: 56, width: 1080, height: 460 };
+  const narrow = window.innerWidth <= 600;
+  const box = { left: narrow ? 76 : 92, right: 24, top: 16, bottom: 56, width: narrow ? 440 : 1080, height: narrow ? 360 : 460 };
   let window_ = null;
 
   function fill(select, choices, chosen) {

@@ -90,7 +90,8 @@
     svg.append(make("text", {x: W - R, y: y(peak) - 6, "text-anchor": "end"}, `peak ${write.speed(peak)} in ${precision}`));
     for (const each of tiles) svg.append(make("circle", {cx: x(each.intensity), cy: y(each.speed), r: 3, fill: "var(--faint)"}));
     svg.append(make("circle", {cx: x(now.intensity), cy: y(now.speed), r: 7, fill: colours[at.precision]}));
-    svg.append(make("text", {x: x(now.intensity), y: y(now.speed) + 20, "text-anchor": "middle", class: "mark"}, `tile ${axes.tile[at.tile]}`));
+    const left = x(now.intensity) > x(ridge) + 60, aside = left ? -10 : 10;
+    svg.append(make("text", {x: x(now.intensity) + aside, y: y(now.speed) + 15, "text-anchor": left ? "end" : "start", class: "mark"}, `tile ${axes.tile[at.tile]}`));
     show("x-chart-roof", svg);
   };
   const draw = () => {

@@ -123,7 +123,8 @@ def as_svg(drawing: Drawing, label: str) -> str:
         if link.label:
             parts.append(
                 f'<text x="{link.x + 8:.1f}" y="{(link.top + link.bottom) / 2 + 4:.1f}" font-size="12" fill="#444" '
-                f'stroke="#fff" stroke-width="3" paint-order="stroke">{escape(link.label)}</text>'
+                f'stroke="#fff" stroke-width="7" stroke-linejoin="round" paint-order="stroke">'
+                f"{escape(link.label)}</text>"
             )
     for box in drawing.boxes:
         middle = box.x + box.width / 2

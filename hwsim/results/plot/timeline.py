@@ -403,7 +403,7 @@ def _draw_memory(axes: Axes, about: dict[str, Any]) -> None:
         axes.annotate(f"the machine has {data(has)}", (0.02, has / 1e9), (0, 3), xycoords=("axes fraction", "data"),
                       textcoords="offset points", fontsize=8, color=TEXT)  # fmt: skip
         axes.set_ylim(0, max(top, 1.1 * has / 1e9))
-    axes.legend(loc="lower right", facecolor="white", framealpha=0.85, edgecolor="none", fontsize=8)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False, fontsize=8)
 
 
 Points = Sequence[tuple[float, float]]
