@@ -26,7 +26,7 @@ from hwsim.results.plot.style import plot_energy, plot_traffic
 from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
 from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, Coordinates, SweepRequest, Value, as_number, typed
 from hwsim.sweep.store import ResultStore, Status
-from hwsim.units import ratio
+from hwsim.units import counted, ratio
 
 if TYPE_CHECKING:
     import pandas
@@ -177,7 +177,7 @@ class ResultSet:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"ResultSet: {len(self)} points ({self.request.size_words()}), {len(self.failed)} failed"
+        yield f"ResultSet: {counted(len(self), 'point')} ({self.request.size_words()}), {len(self.failed)} failed"
         for metric in shown("best"):
             if any(row.metrics.get(metric.name) is not None for row in self.done):
                 row = self.best(metric.name)

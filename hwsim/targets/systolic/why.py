@@ -189,7 +189,7 @@ def _use_lines(result: RunResult) -> list[Line]:
         lines.append(Line(f"utilisation {percent(used.total, 1)} = {shares} × not stalled {percent(used.running, 1)}"))
     passes = result.work.use["array"]["passes"]
     for each in passes[:1]:
-        more = f", and {len(passes) - 1} more passes" if len(passes) > 1 else ""
-        tiles = f"{each['tiles']:,} tiles of {tile_words(each)}, order {each['order']}"
+        more = f", and {counted(len(passes) - 1, 'more pass', 'more passes')}" if len(passes) > 1 else ""
+        tiles = f"{counted(each['tiles'], 'tile')} of {tile_words(each)}, order {each['order']}"
         lines.append(Line(f"{each['name']}: {tiles}{more}", "faint"))
     return lines
