@@ -30,7 +30,7 @@ golden-update: $(VENV)/.ready-dev  ## write the golden rows and screens again; t
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/golden/test_runs.py --update-golden
 
 extras: $(VENV)/.ready-extras  ## the tests that need Dask, pandas, Optuna or a browser
-	@$(BIN)/python -m pytest -rs tests/unit/sweep tests/browser
+	@$(BIN)/python -m pytest -rs tests/unit/sweep tests/cli/test_sweep.py tests/browser
 
 fuzz: $(VENV)/.ready-dev  ## 20,000 mutated files, command lines, traces, results and stores; none may break hwsim
 	@$(BIN)/python -m tests.fuzz --cases 20000 --jobs $(JOBS)

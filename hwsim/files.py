@@ -194,10 +194,9 @@ def private_folders(name: str = "") -> Iterator[Path]:
             yield folder
 
 
-def why_none(name: str = "") -> str:
+def why_none() -> str:
     """What is wrong with each place where a folder could have been."""
-    places = (root / name if name else root for root in _roots())
-    found = {folder: trouble(folder) or "it cannot be written" for folder in places}
+    found = {folder: trouble(folder) or "it cannot be written" for folder in _roots()}
     return "; ".join(f"{folder}: {reason}" for folder, reason in found.items()) or "there is no home folder"
 
 

@@ -17,6 +17,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write every golden row and screen again")
 
 
+APART = "tests/docs/test_pages.py"
+"""Pages have nothing in common: each goes to the worker that is free, after all files, so that both end together."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """The tests of a file on one worker, so that runs and pages that several of them look at are made once."""
@@ -24,4 +28,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log)
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(APART) else super()._split_scope(nodeid)
+
+    return Files(config, log)

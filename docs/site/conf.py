@@ -102,8 +102,8 @@ def notebook_page(file: Path, pictures: Path) -> str:
             parts.append(source)
             continue
         parts.append(f"```python\n{source}\n```")
-        for output in cell["outputs"]:
-            parts.append(_output(output.get("data", {}), pictures / f"{file.stem}{number}.png"))
+        picture = pictures / f"{file.stem}{number}.png"
+        parts += [_output(output.get("data", {}), picture) for output in cell["outputs"]]
     return "\n\n".join(parts) + f"\n\nThis page is `docs/notebooks/{file.name}`.\n"
 
 

@@ -92,16 +92,16 @@ class Calibrator:
         for name in ("add_latency", "mul_latency", "fma_latency", "fma_interval", "exp_interval"):
             yield name, getattr(probes, name)
         for name, cache in self.caches.items():
-            nbytes = self._inside(name, cache)
+            nbytes = self._inside(cache)
             yield f"{name}.latency", partial(self._chain, self._chased(name, cache), cache.line_bytes)
             yield f"{name}.bandwidth", partial(self._stream, nbytes, near=name == "l1")
         if "l1" in self.caches:
             first = self.caches["l1"]
-            yield "l1.write_bandwidth", partial(probes.writing, self._inside("l1", first))
+            yield "l1.write_bandwidth", partial(probes.writing, self._inside(first))
             if first.ways:
                 yield "l1.set_refill", partial(probes.strided_loads, first.size_bytes // first.ways, CROWD)
         if "l2" in self.caches:
-            far = self._inside("l2", self.caches["l2"])
+            far = self._inside(self.caches["l2"])
             for apart in BANKS:
                 yield f"banks {apart}", partial(probes.strided_loads, apart * self.line, far // (apart * self.line))
         for nbytes in self._parts(self.caches["l3"]) if "l3" in self.caches else ():
@@ -130,7 +130,7 @@ class Calibrator:
         yield "caches", self._known
         for name in ("add", "mul", "fma"):
             yield f"latency of {name}", partial(self._whole, f"latency.{name}", self._cycles(f"{name}_latency"))
-        yield "ports", partial(self._whole, "ports.fma", self._cycles("fma_interval").inverse(1.0))
+        yield "ports", partial(self._whole, "ports.fma", self._cycles("fma_interval").inverse())
         yield "exponentials", self._special
         for name, cache in self.caches.items():
             yield f"latency of {name}", partial(self._latency, name, cache)
@@ -144,7 +144,7 @@ class Calibrator:
         yield "bandwidth of dram", self._dram_bandwidth
 
     def _clock(self) -> str:
-        clock = self._readings["clock"].inverse(1.0)
+        clock = self._readings["clock"].inverse()
         self.result.clock_hz = clock.value
         self.result.clock = (f"{clock.value / 1e9:.3g} GHz", source(clock))
         return f"{clock.value / 1e9:.2f} GHz, spread {clock.spread:.0%}"
@@ -217,8 +217,8 @@ class Calibrator:
         return f"{reading.value:.1f} cycles, spread {reading.spread:.0%}"
 
     def _bandwidth(self, name: str, cache: KnownCache) -> str:
-        nbytes = self._inside(name, cache)
-        reading = self._cycles(f"{name}.bandwidth").inverse(1.0)
+        nbytes = self._inside(cache)
+        reading = self._cycles(f"{name}.bandwidth").inverse()
         if not self._clear(f"{name}.bandwidth", reading):
             return _noise(reading)
         stock = self._stock[name]
@@ -234,11 +234,11 @@ class Calibrator:
         return f"{reading.value:.1f} B/cycle, spread {reading.spread:.0%}"
 
     def _write_bandwidth(self, nbytes: int) -> None:
-        written = self._cycles("l1.write_bandwidth").inverse(1.0)
+        written = self._cycles("l1.write_bandwidth").inverse()
         if self._clear("l1.write_bandwidth", written):
             self._set("l1", "write_bandwidth", f"{written.value:.3g} B/cycle", source(written, nbytes))
 
-    def _inside(self, name: str, cache: KnownCache) -> int:
+    def _inside(self, cache: KnownCache) -> int:
         """Bytes that lie in this cache and not in the one before: half of it, and more than twice the one before."""
         before = [other.size_bytes for other in self.caches.values() if other.level < cache.level]
         return max(min(cache.size_bytes // 2, CLAIMED_L3), 2 * max(before, default=0))
@@ -247,7 +247,7 @@ class Calibrator:
         """Bytes of a chain of dependent loads."""
         if name == "l1":
             return int(cache.size_bytes * CHASED_L1)
-        nbytes = self._inside(name, cache)
+        nbytes = self._inside(cache)
         return min(nbytes, CHASED_L2 * self.caches["l1"].size_bytes) if name == "l2" else nbytes
 
     def _refill(self) -> str:
@@ -298,7 +298,7 @@ class Calibrator:
 
     def _lines_in_flight(self, latency: Reading) -> None:
         """What one core draws from memory is its outstanding misses: bandwidth times latency."""
-        alone = self._readings["dram.alone"].inverse(1.0)
+        alone = self._readings["dram.alone"].inverse()
         last = max((name for name in self.caches if name != "l1"), default=None)
         outer = "l2" if "l2" in self.caches else last
         if outer is None or not self._clear(f"{outer}.mshrs", alone):
@@ -314,7 +314,7 @@ class Calibrator:
 
     def _dram_bandwidth(self) -> str:
         cores = self.result.computer.cores
-        reading = self._readings["dram.bandwidth"].inverse(1.0)
+        reading = self._readings["dram.bandwidth"].inverse()
         stock = self._stock.get("dram")
         if not isinstance(stock, DramSpec) or not self._clear("dram.bandwidth", reading):
             return _noise(reading)

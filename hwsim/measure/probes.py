@@ -53,9 +53,9 @@ class Reading:
     def scaled(self, factor: float) -> Reading:
         return Reading(self.value * factor, self.repeats, self.spread)
 
-    def inverse(self, factor: float) -> Reading:
-        """`factor` over it: a rate from a time."""
-        return Reading(factor / self.value, self.repeats, self.spread)
+    def inverse(self) -> Reading:
+        """A rate from a time."""
+        return Reading(1 / self.value, self.repeats, self.spread)
 
 
 class Samples:

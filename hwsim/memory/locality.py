@@ -300,12 +300,12 @@ class ReuseHistogram:
         return sum(self.counts[: lines.bit_length()])
 
 
-def measure_reuse(nests: Iterable[Nest], line_bytes: int, most: int = MOST_ACCESSES) -> ReuseHistogram:
+def measure_reuse(nests: Iterable[Nest], line_bytes: int) -> ReuseHistogram:
     """The histogram of the first accesses of some nests."""
     addresses = (address // line_bytes for nest in nests for address, _, _ in nest.addresses())
-    lines = np.fromiter(islice(addresses, most + 1), np.int64)
-    complete = len(lines) <= most
-    _, numbers = np.unique(lines[:most], return_inverse=True)
+    lines = np.fromiter(islice(addresses, MOST_ACCESSES + 1), np.int64)
+    complete = len(lines) <= MOST_ACCESSES
+    _, numbers = np.unique(lines[:MOST_ACCESSES], return_inverse=True)
     counts = np.zeros(64, np.int64)
     tree = np.zeros(len(numbers) + 1, np.int64)
     last = np.full(int(numbers.max(initial=-1)) + 1, -1, np.int64)

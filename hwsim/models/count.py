@@ -113,7 +113,7 @@ class Pass:
         """What was made of the source stays; it is not made again for every token."""
         if self.name != DECODE:
             return True
-        return block.stream != SOURCE and node.out.rows != SOURCE and set(node.makers) != {SOURCE}
+        return SOURCE not in (block.stream, node.out.rows) and set(node.makers) != {SOURCE}
 
     def keys(self, node: ModelNode, causal: bool, window: int | None) -> int:
         """Keys that the tokens of a sequence look at."""

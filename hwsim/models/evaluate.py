@@ -207,8 +207,8 @@ def _norm(run: _Run, node: ModelNode, inputs: list[Array]) -> Array:
         shape = (1, -1, 1, 1)
         if node.op.op == "batch_norm":
             return np.asarray(x * gamma.reshape(shape) + beta.reshape(shape))
-        mean, deviation = x.mean((1, 2, 3), keepdims=True), x.std((1, 2, 3), keepdims=True)
-        return np.asarray((x - mean) / (deviation + EPSILON) * gamma.reshape(shape) + beta.reshape(shape))
+        mean, variance = x.mean((1, 2, 3), keepdims=True), x.var((1, 2, 3), keepdims=True)
+        return np.asarray((x - mean) / np.sqrt(variance + EPSILON) * gamma.reshape(shape) + beta.reshape(shape))
     mean = x.mean(-1, keepdims=True)
     return np.asarray((x - mean) / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + EPSILON) * gamma + beta)
 

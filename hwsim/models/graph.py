@@ -344,7 +344,7 @@ class _GraphBuilder:
                 return Flow(TOKENS if flow.image or flow.rows == LAST else flow.rows, z["width"])
             case ops.Attention():
                 dim = z.get("value_dim", z["head_dim"])
-                self._check_heads(op, z, flows, dim)
+                self._check_heads(z, flows, dim)
                 return Flow(flow.rows, z["heads"] * dim)
             case ops.LatentAttention():
                 return Flow(flow.rows, z["heads"] * z["value_dim"])
@@ -367,7 +367,7 @@ class _GraphBuilder:
         assert isinstance(op, ops.Positions | ops.Norm | ops.HeadNorm | ops.Rope | ops.Experts | ops.MoveLayer)
         return flow
 
-    def _check_heads(self, op: ops.Attention, z: dict[str, int], flows: list[Flow], dim: int) -> None:
+    def _check_heads(self, z: dict[str, int], flows: list[Flow], dim: int) -> None:
         if z["heads"] % z["kv_heads"] and self.tp == 1:
             raise ShapeError(f"{z['heads']} heads cannot share {z['kv_heads']} heads of keys and values evenly")
         whole = z["heads"] * z["head_dim"] + z["kv_heads"] * (z["head_dim"] + dim)

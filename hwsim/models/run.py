@@ -367,7 +367,7 @@ def advise(result: RunResult, bound: Bound) -> Advice:
         return Advice((("kernels", "compiled"),), (), "fewer kernels, which the host starts together")
     if bound.kind in ("starting kernels", "overhead inside kernels"):
         return Advice((("batch", str(4 * about["batch"])),), (), "more work for each kernel that is started")
-    if bound.kind == "compute" and about["weights"] in ("fp32",):
+    if bound.kind == "compute" and about["weights"] == "fp32":
         return Advice((("precision", "bf16"),), (), "the same on faster units")
     return Advice((("batch", str(2 * about["batch"])),), (), "whether a larger batch uses the machine better")
 

@@ -461,7 +461,7 @@ def _argument(arg: Any) -> tuple[Any, list[str]]:
     if kind in ("as_tensors", "as_optional_tensors"):
         names = [_tensor_name({"as_tensor": each}) or _tensor_name(each) for each in _listed(value)]
         return None, [name for name in names if name]
-    if kind in ("as_sym_ints",):
+    if kind == "as_sym_ints":
         return [each.get("as_int") for each in _listed(value) if isinstance(each, dict)], []
     if kind == "as_sym_int":
         return value.get("as_int") if isinstance(value, dict) else None, []

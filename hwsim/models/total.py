@@ -81,7 +81,7 @@ def total_result(found: ModelRun, accuracy: Accuracy | None = None) -> RunResult
     time_s = found.seconds
     machine, model = found.machine, found.model
     known = all(share.price.joules is not None for share in all_of)
-    energy, causes = _energy(found, all_of, time_s) if known else (None, None)
+    energy, causes = _energy(found, all_of) if known else (None, None)
     energy_j = None if energy is None else sum(energy.values())
     memory = _memory(all_of)
     flops = round(sum(share.factor * share.price.result.work.flops for share in all_of))
@@ -132,9 +132,7 @@ def compared_phases(found: ModelRun) -> tuple[ComparedPart, ...]:
     )
 
 
-def _energy(
-    found: ModelRun, all_of: list[KernelShare], time_s: float
-) -> tuple[dict[str, float], dict[str, dict[str, EnergyLine]]]:
+def _energy(found: ModelRun, all_of: list[KernelShare]) -> tuple[dict[str, float], dict[str, dict[str, EnergyLine]]]:
     """By component, and by cause and action; what the machine draws while it waits for the host is added."""
     energy: defaultdict[str, float] = defaultdict(float)
     causes: dict[str, dict[str, EnergyLine]] = {}

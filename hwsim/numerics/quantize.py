@@ -336,10 +336,10 @@ def with_losses(report: NumericReport, losses: Iterable[Losses], inputs: str) ->
     return replace(report, saturated=total.saturated / count, flushed=total.flushed / count, inputs=inputs)
 
 
-def input_losses(exact: Array, stored: Array | QuantizedArray, fmt: Format, axis: int = -1) -> Losses:
+def input_losses(exact: Array, stored: Array | QuantizedArray, fmt: Format) -> Losses:
     """What became of the values of an input when they were stored."""
     if not isinstance(stored, QuantizedArray) and isinstance(fmt, BlockFormat):
-        stored = quantize(exact, fmt, "none", axis=axis)
+        stored = quantize(exact, fmt, "none")
     if isinstance(stored, QuantizedArray):
         return Losses(exact.size, stored.over, stored.flushed)
     flushed = int(np.count_nonzero(exact)) - int(np.count_nonzero(stored))

@@ -107,12 +107,10 @@ def _routing(shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any],
     k = parameters["k"]
     if k > shapes["X"][1]:
         raise ShapeError(f"k={k}: there are {shapes['X'][1]} experts")
-    lines = ["best: top1[t] max= X[t,e]"]
-    for number in range(2, k + 1):
-        lines.append(f"next: top{number}[t] max= where(X[t,e] < top{number - 1}[t], X[t,e], -inf)")
-    lines.append(f"sum: total[t] += where(X[t,e] >= top{k}[t], exp(X[t,e] - top1[t]), 0)")
-    lines.append(f"gates: Y[t,e] = where(X[t,e] >= top{k}[t], exp(X[t,e] - top1[t]) / total[t], 0)")
-    return "\n".join(lines)
+    later = (f"next: top{j}[t] max= where(X[t,e] < top{j - 1}[t], X[t,e], -inf)" for j in range(2, k + 1))
+    total = f"sum: total[t] += where(X[t,e] >= top{k}[t], exp(X[t,e] - top1[t]), 0)"
+    gates = f"gates: Y[t,e] = where(X[t,e] >= top{k}[t], exp(X[t,e] - top1[t]) / total[t], 0)"
+    return "\n".join(("best: top1[t] max= X[t,e]", *later, total, gates))
 
 
 @operation(

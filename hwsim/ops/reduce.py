@@ -65,7 +65,7 @@ def _in_order(operator: Operator, schedule: Any, lanes: int) -> LoopCuts:
 
 
 def _one_for_each(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Formula]:
-    results = prod(operator.outputs[0].shape) if operator.name == "mean" or operator.name == "reduce_mean" else 0
+    results = prod(operator.outputs[0].shape) if operator.name in ("mean", "reduce_mean") else 0
     value = prod(operator.inputs[0].shape) + results
     return (Formula("operations", "one for each element", value, "operations", "flops"),)
 

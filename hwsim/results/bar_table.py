@@ -355,19 +355,16 @@ def find_bars(
     static_j: float,
     exact: str,
     *,
-    as_shipped: bool = True,
-    table: BarTable | None = None,
-    coverage: float = COVERAGE,
+    as_shipped: bool,
 ) -> Bars:
     """The bars of a run from the families that its parts belong to; `static_j` is the energy that grows with time."""
-    known = shipped_table() if table is None else table
 
     def estimated(quantity: str, named: Sequence[ComparedPart]) -> Estimate | str:
-        return estimate(known, quantity, named, machine.name, coverage, measured=as_shipped)
+        return estimate(shipped_table(), quantity, named, machine.name, measured=as_shipped)
 
     time = estimated(TIME, parts)
     if energy_j is None or not time_s:
-        return Bars(_bar(TIME, time_s, time, coverage), None, None, exact)
+        return Bars(_bar(TIME, time_s, time), None, None, exact)
     energy, power = estimated(ENERGY, parts), estimated(POWER, parts)
     if all(part.power for part in parts) and not isinstance(time, str):
         drawn = estimated(POWER, [replace(part, family=part.power, words=POWER_WORDS) for part in parts])
@@ -377,9 +374,9 @@ def find_bars(
             share = static_j / energy_j if energy_j else 0.0
             energy, power = _with_time(drawn, time, share), _with_time(drawn, time, share - 1)
     return Bars(
-        _bar(TIME, time_s, time, coverage),
-        _bar(ENERGY, energy_j, energy, coverage),
-        _bar(POWER, energy_j / time_s, power, coverage),
+        _bar(TIME, time_s, time),
+        _bar(ENERGY, energy_j, energy),
+        _bar(POWER, energy_j / time_s, power),
         exact,
     )
 
@@ -389,7 +386,6 @@ def estimate(
     quantity: str,
     parts: Sequence[ComparedPart],
     machine: str,
-    coverage: float = COVERAGE,
     *,
     measured: bool = True,
 ) -> Estimate | str:
@@ -399,7 +395,7 @@ def estimate(
     intervals: dict[str, Interval] = {}
     unknown: dict[str, float] = defaultdict(float)
     for part in parts:
-        known = table.interval(quantity, part.family, machine if measured else None, part.seconds, coverage)
+        known = table.interval(quantity, part.family, machine if measured else None, part.seconds)
         if known is None:
             unknown[part.words] += part.seconds
             continue
@@ -452,11 +448,11 @@ def _with_time(drawn: Estimate, time: Estimate, share: float) -> Estimate:
     )
 
 
-def _bar(quantity: str, value: float, found: Estimate | str, coverage: float) -> ErrorBar:
+def _bar(quantity: str, value: float, found: Estimate | str) -> ErrorBar:
     if isinstance(found, str):
-        return ErrorBar(value, UNITS[quantity], None, None, coverage, 0, NEVER, found)
+        return ErrorBar(value, UNITS[quantity], None, None, COVERAGE, 0, NEVER, found)
     low, high = (value * max(0.0, end) for end in found.ends)
-    return ErrorBar(value, UNITS[quantity], low, high, coverage, found.rows, found.basis, found.source)
+    return ErrorBar(value, UNITS[quantity], low, high, COVERAGE, found.rows, found.basis, found.source)
 
 
 def _unknown_words(unknown: Mapping[str, float], share: float) -> str:

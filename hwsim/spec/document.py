@@ -130,8 +130,8 @@ def _parse(text: str, file: str) -> tuple[YamlNode, tuple[Problem, ...]]:
         message = "the file is empty; a machine or workload starts with 'format: 1'"
         raise SpecError((Problem(file, 1, "", message),))
     root = roots[0]
-    for extra in roots[1:]:
-        problems.append(extra.place.problem("", "a second document begins; one file describes one thing"))
+    second = "a second document begins; one file describes one thing"
+    problems += (extra.place.problem("", second) for extra in roots[1:])
     if not isinstance(root.value, dict):
         what = "a list" if isinstance(root.value, list) else f"only {root.value!r}"
         problems.append(root.place.problem("", f"found {what} where fields such as 'format: 1' are expected"))
@@ -184,11 +184,7 @@ class _Builder:
 
     def documents(self, text: str) -> list[YamlNode]:
         events = iter(yaml.parse(text, Loader=_LOADER))
-        roots: list[YamlNode] = []
-        for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                roots.append(self.node(next(events), events, 0))
-        return roots
+        return [self.node(next(events), events, 0) for event in events if isinstance(event, yaml.DocumentStartEvent)]
 
     def node(self, event: Any, events: Iterator[Any], depth: int) -> YamlNode:
         place = self.place(event)

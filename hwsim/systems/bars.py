@@ -19,9 +19,9 @@ FIRST_TOKEN, OUTPUT_TOKEN = "served_first_token", "served_output_token"
 """Families of measurements, as `hwsim validate --write` keeps them."""
 
 
-def collective_bar(system: SystemSpec, found: Communication, table: BarTable | None = None) -> str:
+def collective_bar(system: SystemSpec, found: Communication) -> str:
     """How far off a collective is likely to be, in words: by the machine's own measurements, or by those of others."""
-    known, seconds = shipped_table() if table is None else table, found.seconds
+    known, seconds = shipped_table(), found.seconds
     between = system.count > system.node_size
     if between or found.op in ("broadcast", "send") or "fitted" not in _sources(system) or not seconds:
         return NEVER_COMPARED

@@ -373,7 +373,7 @@ class Service:
         prompt, output = self.numbers.get("prompt", DEFAULT_PROMPT), self.numbers.get("generate", DEFAULT_OUTPUT)
         count, seed = self.numbers.get("requests"), self.numbers.get("seed", 0)
         if kind == "rate":
-            return open_loop(_float("rate", value), prompt, output, count, spread, seed)
+            return open_loop(_rate(value), prompt, output, count, spread, seed)
         users = _whole("load", value)
         return closed_loop(users, prompt, output, count, spread, seed)
 
@@ -416,8 +416,8 @@ def _whole(name: str, text: str) -> int:
     return int(text)
 
 
-def _float(name: str, text: str) -> float:
+def _rate(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{name}={text}: a number is needed") from None
+        raise InputError(f"rate={text}: a number is needed") from None

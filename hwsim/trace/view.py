@@ -272,19 +272,11 @@ class AddressSpace:
     def live_bytes(self) -> int:
         return sum(self._live.values())
 
-    def allocate(
-        self,
-        name: str,
-        shape: Sequence[int],
-        fmt: Format,
-        ld: int | None = None,
-        bits: Fraction | None = None,
-    ) -> TensorView:
-        """A row-major tensor; `ld` is the distance between rows in elements where rows are padded, `bits` the space
-        that an element takes, where that is not what its format says."""
+    def allocate(self, name: str, shape: Sequence[int], fmt: Format, ld: int | None = None) -> TensorView:
+        """A row-major tensor; `ld` is the distance between rows in elements where rows are padded."""
         if name in self._live:
             raise ValueError(f"a tensor {name!r} is already there")
-        bits = fmt.stored_bits if bits is None else bits
+        bits = fmt.stored_bits
         exact = int(bits) if bits.denominator == 1 else bits
         strides = _row_strides(name, shape, ld)
         elements = strides[0] * shape[0] if shape else 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import hwsim
 
-from hwsim.cli.run import _ago
+from hwsim.cli.run import _ago, _duration
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +156,20 @@ def test_the_explanation_is_available_as_json() -> None:
     sets = data["explanation"]["sets"]
     assert sum(sets["misses"]) == sets["cold"] + sets["capacity"] + sets["conflict"]
     assert data["explanation"]["bound"]["words"].startswith("Bound by")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(59, "59 seconds"), (119, "119 seconds"), (121, "2 minutes"), (150, "2 minutes"), (7100, "118 minutes"),
+     (7300, "2 hours")],
+)  # fmt: skip
+def test_how_long_the_arithmetic_takes_is_said_in_the_unit_that_people_use(seconds: float, words: str) -> None:
+    assert _duration(seconds) == words
+
+
+def test_the_plot_of_a_run_with_caches_shows_the_misses_of_each_set(tmp_path: Path) -> None:
+    hwsim("run", "course_cpu", "matmul_tiled", "n=64", "--no-math")
+    assert hwsim("explain", "--plot", str(tmp_path / "sets.svg")).code == 0
+    picture = (tmp_path / "sets.svg").read_text()
+    assert "set" in picture
+    assert "blocks of each launch" not in picture

@@ -159,7 +159,7 @@ blocks:
       - {name: c, op: attention, heads: 2, kv_heads: 2}
 """)
     found = hwsim("check", str(path))
-    assert found.code == 2 or found.code == 1
+    assert found.code == 2
     assert "'linaer' is not one of" in found.err + found.out
     assert "head_dim" in found.err + found.out
 

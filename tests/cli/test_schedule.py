@@ -114,3 +114,10 @@ def test_a_bare_plot_is_called_after_what_it_shows() -> None:
     assert with_plot_name(["sweep", "a,b", "matmul", "--plot", "--no-math"])[-2] == "matmul_a_b.png"
     assert with_plot_name(["run", "--plot", "x.png"]) == ["run", "--plot", "x.png"]
     assert with_plot_name(["ladder", "--plot"])[-1] == "ladder.png"
+
+
+def test_the_default_of_a_search_in_data_is_the_time_of_the_run_that_nobody_tuned() -> None:
+    found = json.loads(hwsim("tune", "course_cpu", "matmul_tiled", "n=16", "tile=4,8", "--json", "-").out)
+    default = json.loads(hwsim("run", "course_cpu", "matmul_tiled", "n=16", "--json", "-").out)
+    assert found["default"] == default["time_s"]
+    assert found["gain"] == pytest.approx(found["default"] / found["best"]["time_s"]) != 1

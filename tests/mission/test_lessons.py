@@ -11,7 +11,7 @@ import yaml
 
 import hwsim
 from hwsim.catalog import find_lesson, lesson_names, load_lesson_file
-from hwsim.lessons import Lesson, grade, lesson, number_of
+from hwsim.lessons import Lesson, grade, lesson, number_of, solution
 from hwsim.spec.lesson import ExerciseSpec
 from tests.cli.command_line import hwsim as command
 
@@ -196,3 +196,12 @@ def test_a_lesson_that_cannot_be_graded_is_refused(
         data["exercises"][0]["answer"] = "a"
         (tmp_path / "right.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
         assert command("check", str(tmp_path / "right.yaml")).code == 0
+
+
+def test_the_solution_of_a_question_for_the_best_names_the_run_with_the_least() -> None:
+    taken = lesson("tiling")
+    exercise = next(each for each in taken.spec.exercises if each.best is not None)
+    assert exercise.best is not None
+    least = min(number_of(result, exercise.best) for result in taken.results.values())
+    named = solution(taken, exercise)
+    assert number_of(taken.results[named], exercise.best) == least

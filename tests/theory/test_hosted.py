@@ -6,6 +6,7 @@ import pytest
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.models.load import load_model
+from hwsim.models.memory import memory_use
 from hwsim.ops.model import ModelWorkload
 from hwsim.spec.variant import with_parameters
 from hwsim.systems.host import Hosted, formula_fs
@@ -77,3 +78,14 @@ def test_as_many_layers_are_copied_as_do_not_fit() -> None:
 def test_what_cannot_be_is_refused(system: str, model: dict[str, object], host_layers: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
         Hosted(load_system(system), asked(**model), host_layers, None)
+
+
+def test_room_is_kept_for_what_lies_between_layers_while_a_prompt_is_read() -> None:
+    """64 tokens at once need more of it than the single ones that follow."""
+    hosted = Hosted(DESKTOP, asked(phase="all", generate=4), 0, 0)
+    (prompt, _), *_, (token, _) = hosted.phases
+    needed, later = (
+        memory_use(hosted.graph, hosted.numbers, phase, hosted.price.kernels, context=68).activations
+        for phase in (prompt, token)
+    )
+    assert hosted.memory.activations == needed > later

@@ -146,14 +146,14 @@ def as_svg(drawing: Drawing, label: str) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def as_text(machine: MachineSpec, result: RunResult | None = None) -> str:
+def as_text(machine: MachineSpec) -> str:
     """Boxes of characters, from the compute units outwards."""
     unit = machine.compute[0]
     rows = [(f"{unit.name}" + (f" ×{unit.count}" if unit.count > 1 else ""), unit_words(machine, unit), "")]
     for level in machine.memory:
         many = _count(level, unit.count)
         name = f"{level.name}" + (f" ×{many}" if many > 1 else "")
-        rows.append((f"{name}  {size_words(level)}".rstrip(), level_words(level), link_words(level, result)))
+        rows.append((f"{name}  {size_words(level)}".rstrip(), level_words(level), link_words(level, None)))
     width = max(len(text) for title, detail, _ in rows for text in (title, detail)) + 2
     lines: list[str] = []
     for number, (title, detail, link) in enumerate(rows):

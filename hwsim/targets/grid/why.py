@@ -149,9 +149,8 @@ def _use_lines(result: RunResult) -> list[Line]:
         shares = f"mapping {percent(mapping, 1)} × computing {percent(running, 1)}"
         lines.append(Line(f"utilisation {percent(mapping * running, 1)} = {shares}"))
     for each in result.work.use["array"]["passes"]:
-        lines.append(
-            Line(f"{each['name']}: {each['tiles']:,} passes of {tile_words(each)}, order {each['order']}", "faint")
-        )
+        words = f"{each['name']}: {each['tiles']:,} passes of {tile_words(each)}, order {each['order']}"
+        lines.append(Line(words, "faint"))
     return lines
 
 

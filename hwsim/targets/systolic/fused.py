@@ -165,8 +165,7 @@ class Tracker:
 
     def shortage(self, depth: int) -> int:
         """Bytes that are missing in the scratchpad; none where it is not above 0."""
-        own = self.own_bytes() if self.chip.keeper is not None else 0
-        return self.needed(depth) - own - room(self.chip, self.places, self.number)[self._pad]
+        return self.needed(depth) - self.own_bytes() - room(self.chip, self.places, self.number)[self._pad]
 
     def _number(self, role: str, tensor: str) -> int:
         """Loads come in pieces; a tensor that comes again begins another one."""

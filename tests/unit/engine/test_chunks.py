@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from hwsim.api import run_all
 from hwsim.engine import Outcome
+from hwsim.memory.counters import DramCounters
+from hwsim.memory.hierarchy import Traffic
 from hwsim.program.kernel import Step
-from hwsim.targets.cpu.agent import MOST_OF_A_RUN, MOST_OF_A_STEP, Cutter
+from hwsim.targets.cpu.agent import MOST_OF_A_RUN, MOST_OF_A_STEP, Cutter, cut
 from hwsim.targets.cpu.model import CpuCore
 from hwsim.trace.nest import Access, Instructions, Nest, Work
 from tests.unit.engine.made import CYCLE_FS, play
@@ -186,3 +189,20 @@ def test_the_first_steps_of_a_long_run_get_more_chunks_and_the_last_ones_still_r
     assert parts == sorted(parts, reverse=True)
     assert min(parts) >= 1
     assert sum(parts) <= MOST_OF_A_RUN + len(parts)
+
+
+def test_a_step_is_cut_into_as_many_chunks_as_were_asked_for_and_its_end_is_one() -> None:
+    """A nest of 100 accesses in 7 parts of 14 or 15: replayed piece by piece, put together to four chunks."""
+    nest = Nest((100,), (Access(0, (8,), 8),))
+
+    def replay(_: Nest, parts: int) -> Iterator[Traffic]:
+        assert parts == 4
+        done = 0
+        for number in range(1, 8):
+            until = 100 * number // 7
+            yield Traffic({}, DramCounters(), {}, until - done, 0)
+            done = until
+
+    chunks = list(cut([nest], 4, replay))
+    assert [chunk.end for chunk in chunks] == [Fraction(28, 100), Fraction(57, 100), Fraction(85, 100), Fraction(1)]
+    assert [sum(moved.accesses for moved in chunk.traffic) for chunk in chunks] == [28, 29, 28, 15]

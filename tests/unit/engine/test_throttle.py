@@ -8,7 +8,7 @@ import pytest
 
 import hwsim
 from hwsim.catalog import load_machine
-from hwsim.engine import lower_clocks
+from hwsim.engine import _thousandths, lower_clocks
 from hwsim.errors import SpecError
 
 LIMIT = {"energy.tdp.power": "20 W"}
@@ -84,3 +84,10 @@ def test_the_clock_falls_to_a_twentieth_and_no_further() -> None:
     assert capped.throttle is not None
     assert capped.throttle.share == 0.05
     assert capped.throttle.clock_hz == capped.throttle.full_clock_hz // 20
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.7507, 1.0])
+def test_a_clock_is_lowered_in_steps_of_a_thousandth_and_never_raised(share: float) -> None:
+    found = _thousandths(share)
+    assert found * 1000 == int(share * 1000)
+    assert share - 0.001 < found <= share

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hwsim.catalog import load_machine
+from hwsim.catalog import load_machine, load_workload
 from hwsim.errors import CapacityError, InputError
 from hwsim.program.contraction import ConvShape
-from hwsim.targets.grid.lower import choices, find_mapping
+from hwsim.program.loop_kernel import build_kernel
+from hwsim.targets.grid.lower import _operations, choices, find_mapping, layers_of
 from hwsim.targets.grid.mapping import GridSizes, RowStationary, mappings, problems
 from hwsim.targets.grid.model import PeGrid, gated_share
+from hwsim.trace.nest import Instructions
 
 CONV1 = ConvShape(3, 96, (227, 227), (11, 11), 4, stride=(4, 4))
 CONV3 = ConvShape(256, 384, (13, 13), (3, 3), 4, padding=(1, 1))
@@ -146,3 +148,20 @@ def test_zeros_are_multiplied_where_nothing_stops_them() -> None:
     mapping = find_mapping(grid, CONV3).mapping
     macs = 4 * 384 * 256 * 13 * 13 * 9
     assert [grid.cost(mapping, share).actions["pe", "mac"] for share in (0.0, 0.75)] == [macs, macs]
+
+
+@pytest.mark.parametrize(
+    ("workload", "operations"),
+    [("conv2d", 0), ("conv_bias_relu", 2)],  # an addition and a maximum for each output
+)
+def test_what_follows_a_convolution_is_counted_for_each_output(workload: str, operations: int) -> None:
+    made = build_kernel(load_workload(workload).spec, math=False)
+    (layer,) = layers_of(load_machine("eyeriss").spec, made)
+    assert layer.drain.operations == operations
+
+
+def test_a_multiply_add_behind_a_sum_is_two_operations() -> None:
+    body, made = Instructions(fma=3, add=1, mul=2), build_kernel(load_workload("conv2d").spec, math=False)
+    assert _operations(load_machine("eyeriss").spec, made, body) == 9
+    with pytest.raises(InputError, match="takes exponentials"):
+        _operations(load_machine("eyeriss").spec, made, Instructions(special=1))

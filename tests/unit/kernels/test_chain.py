@@ -290,3 +290,16 @@ def test_any_chain_gives_what_numpy_gives(ops: list[str], fused: bool, data: st.
         values[each["name"]] = functions[each["op"]](*(values[name] for name in each["inputs"]))
     for name, output, _ in made.answers():
         np.testing.assert_allclose(output, values[name], rtol=1e-11, atol=1e-11)
+
+
+def test_sums_count_as_stored_in_the_format_that_was_asked_for_and_otherwise_as_the_tensors() -> None:
+    """A product in bf16 keeps 8 bits of a number; sums in fp16 keep 11, and those in bf16 no more than the tensors."""
+    steps, tensors = [step("y", "matmul", "x", "w")], {"x": ["n", "d"], "w": ["d", "d"]}
+    plain, asked = (
+        build_kernel(
+            chain(steps, tensors).model_copy(update={"precision": "fp16", "accumulate": sums, "scale": "none"})
+        )
+        for sums in (None, "bf16")
+    )
+    assert plain.rounding.kept == plain.rounding.stored == 2.0**-11
+    assert asked.rounding.kept == 2.0**-8

@@ -244,3 +244,8 @@ def test_a_gradient_is_the_slope_of_its_function(name):
     function, y = POINTWISE[name.removesuffix("_backward")].check, np.linspace(-3.1, 3.1, 32)
     slope = (function(y + 1e-5) - function(y - 1e-5)) / 2e-5
     np.testing.assert_allclose(POINTWISE[name].check(2.5, y), 2.5 * slope, rtol=1e-6, atol=1e-9)
+
+
+def test_a_ring_of_pointers_takes_the_memory_that_it_was_asked_for() -> None:
+    made = kernel("pointer_chase", {"bytes": "1 KiB", "stride": "64 B", "steps": 3})
+    assert (made.bytes_of("ring"), made.space.peak_bytes) == (1024, 1024)

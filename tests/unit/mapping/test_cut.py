@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwsim.targets.systolic.tiling import MOST_CUTS, cut_to, cuts, patches
+from hwsim.targets.systolic.tiling import MOST_CUTS, ROW, TILE, WHOLE, Role, Tiling, _thinned, cut_to, cuts, patches
 
 groups = st.lists(st.integers(1, 9), min_size=0, max_size=3).map(
     lambda sizes: {f"i{n}": s for n, s in enumerate(sizes)}
@@ -49,3 +51,23 @@ def test_patches_are_for_images_more_than_four_times_as_wide_as_the_array() -> N
     assert patches({"q": 1000}, 16) == []
     found = [cut.box for cut in patches({"n": 2, "p": 9, "q": 65}, 16)]
     assert found == [{"n": 1, "p": 4, "q": 32}, {"n": 1, "p": 8, "q": 32}]
+
+
+def test_tiles_that_are_too_many_are_thinned_evenly_and_keep_both_ends() -> None:
+    numbers = list(range(1, 11))
+    assert _thinned(numbers, 4) == [1, 4, 7, 10]
+    assert _thinned(numbers, 2) == [1, 10]
+    assert _thinned(numbers, 1) == [1]
+    assert _thinned(numbers, 10) == numbers
+
+
+@pytest.mark.parametrize("role", ["input", "weight", "output"])
+def test_a_scratchpad_keeps_a_tile_or_the_whole_operand(role: Role) -> None:
+    """Along the two loops that the operand depends on; the third does not matter."""
+    made = {name: cut_to({name: 64}, 16) for name in "mnk"}
+    tiling = Tiling(made, "mnk", {"input": TILE, "weight": TILE, "output": TILE}, 2, 0, 0.0)
+    assert [cut.size for cut in tiling.kept(role)] == [16, 16]
+    whole = replace(tiling, pieces={**tiling.pieces, role: WHOLE})
+    assert [cut.size for cut in whole.kept(role)] == [64, 64]
+    row = replace(tiling, pieces={**tiling.pieces, role: ROW})
+    assert sorted(cut.size for cut in row.kept(role)) == [16, 64]

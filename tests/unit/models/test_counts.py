@@ -17,12 +17,13 @@ from hwsim.models.count import (
     kept,
     kept_per_token,
     macs,
+    macs_of,
     parameters,
     prefill,
     train,
 )
 from hwsim.models.graph import ModelGraph, ModelNode
-from hwsim.models.load import load_model
+from hwsim.models.load import load_model, model_from_data
 from hwsim.models.memory import KeptTensors, Segments, memory_use, weight_bytes
 
 PARAMETERS = {
@@ -342,3 +343,29 @@ def test_an_optimizer_keeps_two_means_in_fp32_and_a_copy_of_narrow_weights(
     assert use.optimizer == each * parameters(whole)
     assert use.gradients == use.weights == parameters(whole) * (4 if weights == "fp32" else 2)
     assert use.total == use.weights + use.gradients + use.optimizer + use.activations
+
+
+def test_a_decode_step_over_latent_vectors_multiplies_what_they_are_made_of() -> None:
+    """DeepSeek-V2, 2.1: queries are brought to the latent vectors, which all heads share; a token sees itself, too."""
+    graph = ModelGraph.of(load_model("deepseek_v3").model)
+    node = next(each for block in graph.blocks for each in block.nodes if each.word == "latent_attention")
+    z, batch, context = node.sizes, 3, 200
+    seen = z["heads"] * (context + 1) * (2 * z["rank"] + z["rope_dim"])
+    up = z["rank"] * z["heads"] * (z["head_dim"] + z["value_dim"])
+    assert macs_of(node, decode(batch, context)) == batch * (up + seen)
+    whole = macs_of(node, prefill(batch, context))
+    pairs = context * (context + 1) // 2
+    assert whole == batch * (context * up + z["heads"] * pairs * (z["head_dim"] + z["rope_dim"] + z["value_dim"]))
+
+
+@pytest.mark.parametrize(("gated", "matrices"), [(True, 3), (False, 2)])
+def test_experts_with_a_capacity_compute_that_many_tokens_whoever_is_sent(gated: bool, matrices: int) -> None:
+    """Each of 4 experts computes 5 tokens of width 16 by matrices of 16 x 32; the router scores all 10 tokens."""
+    experts = {"name": "mix", "op": "experts", "experts": 4, "top_k": 2, "inner": 32, "gated": gated, "capacity": 5}
+    model = model_from_data(
+        {"format": 1, "name": "few", "description": "", "op": "model", "precision": "bf16", "input": "features",
+         "width": 16, "blocks": [{"name": "net", "operations": [experts]}]},
+        "few",
+    )  # fmt: skip
+    (node,) = ModelGraph.of(model).blocks[0].nodes
+    assert macs_of(node, forward(1, 10)) == 10 * 16 * 4 + 4 * 5 * 16 * 32 * matrices

@@ -268,3 +268,22 @@ def test_every_output_channel_of_a_convolution_has_scales_of_its_own() -> None:
     for channel in range(4):
         off = np.abs(rounded[channel] - exact[channel]).max() / np.abs(exact[channel]).max()
         assert 1e-6 < off < 0.01, channel
+
+
+def test_a_group_norm_of_one_group_divides_by_the_root_of_variance_and_epsilon() -> None:
+    """Wu and He, 2018, equations 1 and 2, with the epsilon of PyTorch under the root; small values show where it is."""
+    blocks = [{"name": "net", "operations": [{"name": "norm", "op": "group_norm"}]}]
+    graph = ModelGraph.of(small(blocks=blocks, input=[3, 4, 4], sizes={}))
+    weights, image = RandomWeights(1), 1e-3 * np.random.default_rng(0).standard_normal((2, 3, 4, 4))
+    gamma, beta = (weights.tensor(f"net.0.norm.{name}", (3,)).reshape(1, 3, 1, 1) for name in ("gamma", "beta"))
+    wanted = np.stack([(one - one.mean()) / np.sqrt(one.var() + 1e-5) for one in image]) * gamma + beta
+    np.testing.assert_allclose(evaluate(graph, weights, image, EXACT), wanted, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["w4a16", "w8a16", "fp8_e4m3", "bf16"])
+def test_a_vector_of_weights_is_rounded_along_its_only_axis(name: str) -> None:
+    """To eight levels and more of a scale that covers it: off by a seventh of its largest number at most."""
+    values = np.linspace(-1.0, 1.0, 64)
+    found = ModelRounding(Formats(name, "bf16", "bf16")).weight(values, True)
+    assert found.shape == values.shape
+    assert 0 < np.abs(found - values).max() <= 1 / 7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
+from math import ceil, prod
 
 import pytest
 
@@ -378,3 +378,35 @@ def test_tokens_that_are_generated_grow_the_cache_and_nothing_else() -> None:
     assert many["kv_cache"] - few["kv_cache"] == 200 * 2 * (2 * 768 * 2 * 12)
     for part in ("weights", "activations", "workspace", "gradients", "optimizer"):
         assert many[part] == few[part], part
+
+
+def attention_kernels(phase: Pass, kv: str, kernels: str = SERVING) -> list[KernelCall]:
+    low = KernelLowering(Formats("bf16", "bf16", kv), kernels, phase)
+    return next(calls for _, node, calls in low.calls(ModelGraph.of(small())) if node.name == "mixed")
+
+
+def test_narrow_keys_are_read_by_a_narrow_kernel_while_text_is_generated_and_only_then() -> None:
+    """Where no kernel takes them, they are widened first: the same kernel in the format of activations stands by."""
+    generated = attention_kernels(decode(2, 100), "fp8_e4m3")[-1]
+    assert (generated.precision, [each.precision for each in generated.instead]) == ("fp8_e4m3", ["bf16"])
+    for other in (attention_kernels(prefill(2, 100), "fp8_e4m3"), attention_kernels(decode(2, 100), "bf16")):
+        assert other[-1].precision == "bf16"
+        assert all(each.op != "attention" for each in other[-1].instead)
+
+
+def test_attention_that_looks_both_ways_keeps_nothing_for_later_tokens() -> None:
+    """BERT: an engine writes no cache for it."""
+    graph = ModelGraph.of(load_model("bert_base").model)
+    low = KernelLowering(Formats("bf16", "bf16", "bf16"), SERVING, forward(2, 64))
+    attention = [calls for _, node, calls in low.calls(graph) if isinstance(node.op, Attention)]
+    assert attention
+    assert all(len(calls) == 1 for calls in attention)
+
+
+def test_the_cycles_of_an_operation_are_its_seconds_at_the_clock_of_the_machine() -> None:
+    machine = load_machine("h100").spec
+    result = hwsim.run("h100", "gpt2", prompt=32, math=False)
+    clock = machine.clock_hz(machine.compute[0].clock)
+    assert result.stages
+    for stage in result.stages:
+        assert stage.cycles == ceil(stage.time_s * clock) > 1

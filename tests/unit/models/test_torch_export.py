@@ -174,3 +174,17 @@ def test_fresh_programs_are_read_as_those_that_ship(tmp_path: Path, core: bool) 
     loaded = import_file(exported(model, tmp_path / "decoder.pt2", tokens, core=core, **opened))
     assert counts(loaded) == decoder_counts(1000, 64, 2, 32, causal=not core)
     assert loaded.model.use.batch == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("torch.ops.aten.conv2d.default", "conv2d"), ("torch.ops.aten.add_.Tensor", "add"),
+        ("torch.ops.aten._softmax.default", "_softmax"), ("torch.ops.mine.square.default", "mine.square"),
+        ("getitem", "getitem"),
+    ],
+)  # fmt: skip
+def test_operations_of_pytorch_are_called_by_their_own_name_and_others_with_their_library(
+    target: str, name: str
+) -> None:
+    assert torch_export._plain_target(target) == name

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from hwsim.catalog import load_workload
 from hwsim.errors import InputError
-from hwsim.program.bind import bind
-from hwsim.program.expression import Element, Extent, Local, walk
+from hwsim.program.bind import bind, times
+from hwsim.program.contraction import find_convolution
+from hwsim.program.expression import Affine, Element, Extent, Local, walk
+from hwsim.program.gradient import build_graph
+from hwsim.program.loop_kernel import build_kernel
 from hwsim.program.statement import Statement, TileBlock, all_statements, parse_expression, parse_statements
 
 NORM = """
@@ -124,3 +128,34 @@ def test_an_unknown_function_is_answered_with_those_that_can_be_written() -> Non
     assert all(word.isalpha() for word in told)
     assert not {"neg", "square"} & set(told)
     assert told == sorted(told)
+
+
+def test_a_position_times_a_number_multiplies_its_factors_and_its_constant() -> None:
+    position = Affine((("i", 3),), 2)
+    assert times(position, 4) == Affine((("i", 12),), 8)
+    assert times(position, 0) == Affine((), 0)
+
+
+def test_what_has_no_window_is_no_convolution_and_what_has_one_is() -> None:
+    def seen(text: str, **shapes: tuple[int, ...]) -> object:
+        given = tuple(shapes)
+        return find_convolution(bind(parse_statements(text), shapes=shapes, sizes={}, inputs=given, outputs=("Y",)))
+
+    assert seen("Y[i,j] += A[i,k] * B[k,j]", A=(4, 5), B=(5, 6)) is None
+    windows = seen("Y[o,h,w] += X[i,h+u,w+v] * W[o,i,u,v]", X=(2, 8, 9), W=(3, 2, 3, 3))
+    assert windows is not None
+    assert windows.shape.window == (3, 3)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("x", "slope"), [(2.0, 1.0), (-2.0, -1.0)])
+def test_an_absolute_value_rises_by_one_on_the_right_and_falls_by_one_on_the_left(x: float, slope: float) -> None:
+    assert build_graph("abs(x)").derivatives({"x": x})["x"] == slope
+
+
+def test_operations_below_a_causal_diagonal_are_counted_tile_by_tile() -> None:
+    """16 tokens in tiles of 4: of the keys, each tile of queries sees those up to its own last one."""
+    whole, causal = (
+        build_kernel(load_workload("attention_fused", [f"sizes.causal={word}"]).spec, math=False)
+        for word in ("false", "true")
+    )
+    assert 0.5 * whole.useful_flops < causal.useful_flops < 0.75 * whole.useful_flops

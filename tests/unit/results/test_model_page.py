@@ -9,6 +9,7 @@ from hwsim.models.load import load_model
 from hwsim.models.run import run
 from hwsim.results.html import render_page, run_page
 from hwsim.spec.variant import with_parameters
+from hwsim.units import data
 
 
 def test_the_page_of_a_model_has_every_operation_with_its_time_and_energy() -> None:
@@ -24,3 +25,12 @@ def test_the_page_of_a_model_has_every_operation_with_its_time_and_energy() -> N
     assert all(f">{name}</td>" in layers for name in ("prefill", "decode", "embedding", "layer", "head"))
     text = render_page(page)
     assert "layer.qkv" in text and "124 M parameters" in text
+
+
+def test_the_memory_of_a_model_is_drawn_part_by_part() -> None:
+    model = with_parameters(load_model("gpt2").model, {"prompt": "32", "generate": "2"})
+    result = run(load_machine("h100").spec, model, math=False)  # type: ignore[arg-type]
+    text = dict(run_page(result).sections)["Memory"]
+    memory = result.work.use["model"]["memory"]
+    assert f"{data(memory['total'])} in all" in text
+    assert all(name.replace("_", " ") in text for name, size in memory.items() if size and name != "total")

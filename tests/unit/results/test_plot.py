@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -255,3 +256,19 @@ def test_an_axis_that_spans_much_is_logarithmic_and_has_at_most_a_dozen_marks(
 def test_words_are_cut_between_words() -> None:
     assert fit_words("cache, 8 ways, lru", 30) == "cache, 8 ways, lru"
     assert fit_words("cache, 8 ways, lru", 16) == "cache, 8 ways …"
+
+
+def test_the_time_of_a_token_is_drawn_in_milliseconds_over_the_throughput() -> None:
+    axes = plot_knee([("1", 90, 0.011, 0.012), ("8", 600, 0.013, 0.02)]).axes[0]
+    drawn = {str(line.get_label()): [(float(x), float(y)) for x, y in line.get_xydata()] for line in axes.get_lines()}
+    assert drawn["median"] == [(90, 11), (600, 13)]
+    assert drawn["p99"] == [(90, 12), (600, 20)]
+
+
+def test_the_name_of_a_roof_lies_along_it() -> None:
+    """A line of slope one on logarithmic axes rises by as many decades as it runs: on the screen by box and limits."""
+    figure = small("matmul_simd").plot.roofline()
+    axes = figure.axes[0]
+    (left, bottom), (right, top) = axes.transData.transform([(1, 1e9), (2, 2e9)])
+    (name,) = {round(text.get_rotation(), 6) for text in axes.texts if text.get_rotation()}
+    assert name == pytest.approx(math.degrees(math.atan2(top - bottom, right - left)), abs=0.01)

@@ -141,3 +141,11 @@ def test_two_processes_may_write_to_one_store(tmp_path: Path) -> None:
     with ResultStore(tmp_path / "s.db") as both, ResultStore(tmp_path / "whole.db") as whole:
         assert both.digest() == whole.digest()
         assert len(both.sweeps()) == 2
+
+
+def test_the_digest_of_a_store_has_every_point_with_its_result(tmp_path: Path) -> None:
+    fill(tmp_path / "s.db", 16, 17, 18)
+    with ResultStore(tmp_path / "s.db", write=False) as store:
+        found = store.digest()
+    assert [(status, error) for status, _, error in found.values()] == [("done", None)] * 3
+    assert len({result for _, result, _ in found.values()}) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,10 @@ def test_an_application_of_the_paper_fills_its_array_as_counted() -> None:
     app = _app(Path("tpu.csv"), record)
     assert (app.matrices, app.batch, app.stall, app.claimed, app.rate) == (4, 8, 0.1, True, 1.0)
     assert app.widths == (round(512 * 0.5**0.5),) * 5  # two tiles of 256 to a side, of which the root of a half is used
+
+
+def test_a_server_with_one_place_fewer_than_users_lets_the_last_of_them_wait() -> None:
+    row = ServingRow("2", "meta-llama/Llama-3.1-8B-Instruct", "h100", "trtllm", "0", "bf16", 128, 128, 4, 1, 0.1, 0.01)
+    assert row.server() == {"requests": 3}
+    assert replace(row, users=1).server() == {}
+    assert replace(row, backend="vllm").server() == {}

@@ -68,3 +68,10 @@ def test_each_library_tile_fits_the_machine_that_lists_it() -> None:
         for precision in {**gpu.device.sm.tensor, **gpu.device.sm.lanes}:
             if gpu.device.sm.library.lane_tiles and precision != "int32":
                 assert gpu.gemm(GemmShape(777, 555, 333), precision).seconds > 0
+
+
+def test_the_l1_of_an_sm_is_the_cache_in_front_of_its_l2() -> None:
+    """A100: 64 B per cycle to each SM, NVIDIA Ampere white paper; the L2 behind it is another cache."""
+    a100 = device("a100_40")
+    assert (a100.l1.name, a100.l2.name) == ("l1", "l2")
+    assert a100.l1_rate == a100._rate(a100.machine.level("l1"))  # type: ignore[arg-type]
