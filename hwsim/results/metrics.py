@@ -308,10 +308,11 @@ def energy_csv(result: RunResult) -> str:
 
 
 def throttle_words(throttle: Throttle) -> str:
+    lower = f" at {throttle.voltage:.0%} of the voltage" if throttle.voltage < 1 else ""
     return (
         f"at {format_frequency(throttle.full_clock_hz)} this run would draw {watts(throttle.wanted_w)}, more than the "
         f"machine's limit of {watts(throttle.limit_w)}: the clock was lowered to {throttle.share:.1%}, "
-        f"{format_frequency(throttle.clock_hz)}"
+        f"{format_frequency(throttle.clock_hz)}{lower}"
     )
 
 

@@ -135,8 +135,15 @@ LINEAR = 2.15
 
 @pytest.mark.parametrize(
     ("machine", "precision"),
-    [("tpu_v1", "int8"), ("tpu_v3", "bf16"), ("tpu_v4", "bf16"), ("gemmini16", "int8"), ("edge_npu", "int8"), ("trainium", "bf16")],
-)  # fmt: skip
+    [
+        ("tpu_v1", "int8"),
+        ("tpu_v3", "bf16"),
+        ("tpu_v4", "bf16"),
+        ("gemmini16", "int8"),
+        ("edge_npu", "int8"),
+        ("trainium", "bf16"),
+    ],
+)
 @pytest.mark.parametrize("side", [512, 2048])
 def test_twice_the_rows_never_take_less_and_about_twice_as_long_at_most(
     machine: str, precision: str, side: int

@@ -151,8 +151,8 @@ def find_bound(result: RunResult) -> Bound:
     if name in ("weights", "inputs") and (results := _results_share(result)) > HALF:
         sentences[name] = (
             "bandwidth",
-            f"Bound by main memory: the array waits for {name} from {main_memory(result)}, and {percent(results, 1)} of "
-            "the bytes there are results. Keeping them on the chip, or in a narrower format, would help.",
+            f"Bound by main memory: the array waits for {name} from {main_memory(result)}, and {percent(results, 1)} "
+            "of the bytes there are results. Keeping them on the chip, or in a narrower format, would help.",
         )
     bound_kind, words = sentences[name]
     return Bound(name, bound_kind, share, words)
