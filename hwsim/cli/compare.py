@@ -15,7 +15,19 @@ from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pair
 from hwsim.cli.console import err, make_table, out, screen, styled, wrapped
 from hwsim.errors import HwsimError, InputError
 from hwsim.record import ALIKE, ALIKE_WORDS, NEVER_MARK, NEVER_WORDS, within_bars
-from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, throughput, write
+from hwsim.results.metrics import (
+    BOUND,
+    MEMORY_SHARE,
+    SPEED_UP,
+    TRAFFIC,
+    UNFIT,
+    far_traffic,
+    fits,
+    metrics_of,
+    shown,
+    throughput,
+    write,
+)
 from hwsim.units import counted, digits, format_title, percent, rate, ratio
 
 if TYPE_CHECKING:
@@ -115,10 +127,19 @@ def print_comparison(
     console.print(table)
     for note in [*notes, *_unlike(results, against)]:
         wrapped(console, "note  ", note, style="dim")
+    for result in results:
+        if not fits(row := metrics_of(result)):
+            share = write(MEMORY_SHARE, row[MEMORY_SHARE])
+            wrapped(console, "note  ", f"{UNFIT} {_title_of(result, rows)} does not fit: {share} of the memory of "
+                    f"{result.machine}; the time is that of a machine with more", style="bold red")  # fmt: skip
     if any(is_alike(*pair) for pair in zip(results, against, strict=True)):
         wrapped(console, "note  ", ALIKE_WORDS, style="dim")
     if not all(bar.is_known for result in results for bar in (result.time, result.energy_bar) if bar is not None):
         wrapped(console, "note  ", NEVER_WORDS, style="dim")
+
+
+def _title_of(result: RunResult, rows: Mapping[tuple[str, ...], RunResult]) -> str:
+    return " ".join(next(names for names, each in rows.items() if each is result))
 
 
 def is_alike(result: RunResult, baseline: RunResult) -> bool:
@@ -192,6 +213,9 @@ def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str], any_mod
     if any_model:
         speed = throughput(row)
         cells[BOUND, "throughput"] = write(speed, row.get(speed))
+    if not fits(row):
+        place = next(place for place in cells if place[1] == "memory")
+        cells[place] += f" {UNFIT}"
     why = explain(result)
     names = {"precision": _precision(result)} if "precision" not in heads else {}
     names["on"] = why.used.partition(",")[0]
