@@ -119,7 +119,7 @@ def print_comparison(
         kept = [heads[0], *kept]
     if len(cells) > 1 and (words := ", ".join(_say_once(*each) for each in same.items() if each[1] != "–")):
         console.print(f"all rows: {words}", style="dim")
-    named = [number for number, name in enumerate(kept) if name in (*heads, "precision", "on")]
+    named = [number for number, name in enumerate(kept) if name in (*heads, "precision", "size", "on")]
     table = make_table(*kept, left=[*named, *(number for number, name in enumerate(kept) if name == "bound by")])
     table.names = max(1, len([name for name in kept if name in heads]))
     for row in cells:
@@ -151,7 +151,7 @@ def _say_once(name: str, value: str) -> str:
     return f"{name} {value}" if name == "error" else value
 
 
-_SAID_ONCE = ("machine", "workload", "precision", "on", "error")
+_SAID_ONCE = ("machine", "workload", "precision", "size", "on", "error")
 """Columns that are left out where they say the same in every row: one line above the table says it."""
 
 
@@ -199,6 +199,21 @@ def _precision(result: RunResult) -> str:
     return format_title(result.resolved.workload["precision"])
 
 
+_FEW_SIZES = 4
+"""Of more sizes than these, those that are 1 are left out: batches and strides that change nothing."""
+
+
+def _size(result: RunResult, heads: Sequence[str]) -> str:
+    """What a run was given to do, as it would be typed; what is a column of its own is left out."""
+    sizes = result.resolved.workload.get("sizes", {})
+    if about := result.work.use.get("model"):
+        lengths = ("prompt", "generate") if "tokens_per_s" in about["metrics"] else ()
+        sizes = {name: about[name] for name in (*lengths, "batch")}
+    usual = (None, 0) if len(sizes) <= _FEW_SIZES else (None, 0, 1)
+    said = [f"{name}={value}" for name, value in sizes.items() if value not in usual and name not in heads]
+    return " ".join(said) or "–"
+
+
 def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str], any_model: bool) -> dict[str, str]:
     """What each column says of a run: its precision, the units that took part, its metrics with speed-up beside time
     and traffic among them, and what decides."""
@@ -218,6 +233,7 @@ def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str], any_mod
         cells[place] += f" {UNFIT}"
     why = explain(result)
     names = {"precision": _precision(result)} if "precision" not in heads else {}
+    names["size"] = _size(result, heads)
     names["on"] = why.used.partition(",")[0]
     cells[BOUND, "bound by"] = why.bound.short
     return names | {head: cells[column, head] for column, head in sorted(cells)}

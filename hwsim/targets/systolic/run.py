@@ -25,6 +25,13 @@ from hwsim.targets.systolic.tiling import ArrayPass, Counts, Move, cut_to
 from hwsim.units import data
 
 
+def _stand_in_words(chip: Chip, name: str) -> Iterator[str]:
+    """That the machine has no such format, and what it has."""
+    form = chip.unit.formats.get(name)
+    if form is not None and form.stands_for is not None:
+        yield f"{chip.machine.name} computes in {form.stands_for}: {name} stands in for them"
+
+
 def _away_words(chip: Chip, places: Allocation) -> Iterator[str]:
     """Which tensors would lie on the chip, if they had room beside those that do."""
     home = chip.home
@@ -320,7 +327,7 @@ class ArrayCrew:
             model=ARRAY,
             reached={chip.dram.name: {name: each.loads + each.stores for name, each in tensors.items()}},
             use={"array": use},
-            warnings=tuple(_away_words(chip, mapped.places)),
+            warnings=(*_stand_in_words(chip, self.kernel.fmt.name), *_away_words(chip, mapped.places)),
             walk_seconds=self.map_seconds,
             math_seconds=self.math_seconds,
         )
