@@ -280,6 +280,7 @@ def kind_of_file(path: Path) -> Kind:
     """What a file describes, from the fields that it has; raises SpecError where that cannot be told."""
     from hwsim.errors import Problem, SpecError
     from hwsim.spec.document import read_document
+    from hwsim.spec.fields import did_you_mean
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import WorkloadSpec
 
@@ -292,7 +293,16 @@ def kind_of_file(path: Path) -> Kind:
         return "workload" if name in names("workload") and name not in names("machine") else "machine"
     if as_machine == as_workload:
         message = "neither a machine (which has clocks, compute, memory) nor a workload (which has op, sizes)"
-        raise SpecError((Problem(shown(path), node.place.line, "", message),))
+        if as_machine:
+            message += "; it has fields of both"
+        else:
+            message += "; to begin with one that works: hwsim show course_cpu --resolved, hwsim show matmul --resolved"
+        problems = [Problem(shown(path), node.place.line, "", message)]
+        for name, value in node.fields.items():
+            if name not in machine_fields | workload_fields:
+                near = did_you_mean(name, sorted({*machine_fields, *workload_fields, "sizes", "schedule"}))
+                problems.append(Problem(shown(path), value.place.line, name, f"a field of neither{near}"))
+        raise SpecError(tuple(problems))
     return "machine" if as_machine > as_workload else "workload"
 
 

@@ -223,7 +223,7 @@ energy | also pJ; joules; action; cause | see static; control; operand supply; a
 power | see power limit
   Energy over time, in watts.
 power limit | also TDP; throttle; slowed by the power limit; power cap
-  Watts that a machine may draw; above them the clock is lowered until it does not.
+  Watts that a machine may draw; above them clock and voltage are lowered until it does not.
 energy × time | also edp; energy × delay
   Energy-delay product: a slower, thriftier run has to be better in it.
 static | also static power; leakage | see energy | lesson energy

@@ -15,7 +15,19 @@ from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pair
 from hwsim.cli.console import err, make_table, out, screen, styled, wrapped
 from hwsim.errors import HwsimError, InputError
 from hwsim.record import ALIKE, ALIKE_WORDS, NEVER_MARK, NEVER_WORDS, within_bars
-from hwsim.results.metrics import BOUND, SPEED_UP, TRAFFIC, far_traffic, metrics_of, shown, throughput, write
+from hwsim.results.metrics import (
+    BOUND,
+    MEMORY_SHARE,
+    SPEED_UP,
+    TRAFFIC,
+    UNFIT,
+    far_traffic,
+    fits,
+    metrics_of,
+    shown,
+    throughput,
+    write,
+)
 from hwsim.units import counted, digits, format_title, percent, rate, ratio
 
 if TYPE_CHECKING:
@@ -107,7 +119,7 @@ def print_comparison(
         kept = [heads[0], *kept]
     if len(cells) > 1 and (words := ", ".join(_say_once(*each) for each in same.items() if each[1] != "–")):
         console.print(f"all rows: {words}", style="dim")
-    named = [number for number, name in enumerate(kept) if name in (*heads, "precision", "on")]
+    named = [number for number, name in enumerate(kept) if name in (*heads, "precision", "size", "on")]
     table = make_table(*kept, left=[*named, *(number for number, name in enumerate(kept) if name == "bound by")])
     table.names = max(1, len([name for name in kept if name in heads]))
     for row in cells:
@@ -115,10 +127,19 @@ def print_comparison(
     console.print(table)
     for note in [*notes, *_unlike(results, against)]:
         wrapped(console, "note  ", note, style="dim")
+    for result in results:
+        if not fits(row := metrics_of(result)):
+            share = write(MEMORY_SHARE, row[MEMORY_SHARE])
+            wrapped(console, "note  ", f"{UNFIT} {_title_of(result, rows)} does not fit: {share} of the memory of "
+                    f"{result.machine}; the time is that of a machine with more", style="bold red")  # fmt: skip
     if any(is_alike(*pair) for pair in zip(results, against, strict=True)):
         wrapped(console, "note  ", ALIKE_WORDS, style="dim")
     if not all(bar.is_known for result in results for bar in (result.time, result.energy_bar) if bar is not None):
         wrapped(console, "note  ", NEVER_WORDS, style="dim")
+
+
+def _title_of(result: RunResult, rows: Mapping[tuple[str, ...], RunResult]) -> str:
+    return " ".join(next(names for names, each in rows.items() if each is result))
 
 
 def is_alike(result: RunResult, baseline: RunResult) -> bool:
@@ -130,7 +151,7 @@ def _say_once(name: str, value: str) -> str:
     return f"{name} {value}" if name == "error" else value
 
 
-_SAID_ONCE = ("machine", "workload", "precision", "on", "error")
+_SAID_ONCE = ("machine", "workload", "precision", "size", "on", "error")
 """Columns that are left out where they say the same in every row: one line above the table says it."""
 
 
@@ -178,6 +199,21 @@ def _precision(result: RunResult) -> str:
     return format_title(result.resolved.workload["precision"])
 
 
+_FEW_SIZES = 4
+"""Of more sizes than these, those that are 1 are left out: batches and strides that change nothing."""
+
+
+def _size(result: RunResult, heads: Sequence[str]) -> str:
+    """What a run was given to do, as it would be typed; what is a column of its own is left out."""
+    sizes = result.resolved.workload.get("sizes", {})
+    if about := result.work.use.get("model"):
+        lengths = ("prompt", "generate") if "tokens_per_s" in about["metrics"] else ()
+        sizes = {name: about[name] for name in (*lengths, "batch")}
+    usual = (None, 0) if len(sizes) <= _FEW_SIZES else (None, 0, 1)
+    said = [f"{name}={value}" for name, value in sizes.items() if value not in usual and name not in heads]
+    return " ".join(said) or "–"
+
+
 def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str], any_model: bool) -> dict[str, str]:
     """What each column says of a run: its precision, the units that took part, its metrics with speed-up beside time
     and traffic among them, and what decides."""
@@ -192,8 +228,12 @@ def _cells(result: RunResult, baseline: RunResult, heads: Sequence[str], any_mod
     if any_model:
         speed = throughput(row)
         cells[BOUND, "throughput"] = write(speed, row.get(speed))
+    if not fits(row):
+        place = next(place for place in cells if place[1] == "memory")
+        cells[place] += f" {UNFIT}"
     why = explain(result)
     names = {"precision": _precision(result)} if "precision" not in heads else {}
+    names["size"] = _size(result, heads)
     names["on"] = why.used.partition(",")[0]
     cells[BOUND, "bound by"] = why.bound.short
     return names | {head: cells[column, head] for column, head in sorted(cells)}

@@ -215,7 +215,7 @@ def _page(source: Path | None, number: int | None, title: str) -> Page:
         return replace(page, title=title) if title else page
     with ResultStore(source, write=False) as store:
         results = choose_sweep(store, number)
-        spans = spans_of(results.result(results.best("time"))) if results.done else ()
+        spans = spans_of(results.result(results.best("time"))) if results.fitting else ()
         return sweep_page(results, spans, title)
 
 

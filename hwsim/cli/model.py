@@ -203,6 +203,10 @@ def _print_memory(console: Console, result: RunResult, about: Mapping[str, Any])
     each = about["kv_bytes_per_token"]
     if each:
         listed = [f"{text} ({data(each)} a token)" if "kv cache" in text else text for text in listed]
+    if each and any(phase["name"] == "prefill" for phase in about["phases"]):
+        some = about["tokens_at_once"] < about["batch"] * about["prompt"]
+        pieces = f" ({about['tokens_at_once']:,} tokens at a time{', as engines read prompts' if some else ''})"
+        listed = [text + pieces if text.endswith("activations") else text for text in listed]
     text = f"{data(memory['total'])}: {', '.join(listed)}"
     wrapped(console, "memory   ", text, style="none")
     if fit["has"] is None:

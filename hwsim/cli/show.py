@@ -256,6 +256,7 @@ def _print_peaks(machine: MachineSpec) -> None:
     """The peak of each format with all units, and the arithmetic intensity from which on main memory keeps up."""
     from hwsim.cli.compare import probes
     from hwsim.results.plot.run import make_roofline
+    from hwsim.spec.fields import as_data
 
     found = make_roofline(machine, {}, probes(machine))
     if not found.ceilings:
@@ -268,7 +269,11 @@ def _print_peaks(machine: MachineSpec) -> None:
     together: dict[float, list[str]] = {}
     for name, peak in found.ceilings.items():
         together.setdefault(peak, []).append(name)
+    stands = {name: form["stands_for"] for unit in as_data(machine)["compute"]
+              for name, form in (unit.get("formats") or {}).items()
+              if isinstance(form, dict) and form.get("stands_for")}  # fmt: skip
     for peak, names in together.items():
+        names = [f"{name} (for {stands[name]})" if name in stands else name for name in names]
         ridge = (f"{digits(peak / found.roofs[far])} flop/byte",) if far else ()
         table.add_row(", ".join(names), rate(peak, "FLOP"), *ridge)
     console.print(table)

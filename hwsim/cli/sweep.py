@@ -31,7 +31,7 @@ from hwsim.cli.arguments import (
 from hwsim.cli.console import bars, err, make_table, screen, styled
 from hwsim.errors import InputError
 from hwsim.record import ALIKE, NEVER_COMPARED, interval_words
-from hwsim.results.metrics import THROUGHPUT, TRAFFIC, about, ends_of, shown, throughput, write
+from hwsim.results.metrics import MEMORY_SHARE, THROUGHPUT, TRAFFIC, UNFIT, about, ends_of, shown, throughput, write
 from hwsim.units import counted, digits, ratio
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
     names = columns(results)
     if len(results) <= _FEW:
         console.print(point_table(results, narrow(names), bound=True))
-    if results.done:
+    if words := unfit_words(results):
+        console.print(words, style="bold red", soft_wrap=True)
+    if results.fitting:
         console.print(best_table(results, names))
         if words := near_words(results):
             console.print(words, style="dim", soft_wrap=True)
@@ -210,7 +212,11 @@ def point_table(
     from hwsim.results.explanation import explain
     from hwsim.sweep.grid import typed
 
-    best = {name: results.best(name).position for name in names} if results.done else {}
+    best = {
+        name: results.best(name).position
+        for name in names
+        if any(row.metrics.get(name) is not None for row in results.fitting)
+    }
     axes = axes or results.axis_names
     heads = [*axes, *(about(name).title for name in names), *(["bound by"] if bound else [])]
     table = make_table(*heads, left=[*range(len(axes)), *([len(heads) - 1] if bound else [])])
@@ -224,7 +230,10 @@ def point_table(
             f"{_with_bar(name, row)} {ALIKE}" if row.position in results.near_best(name) else _with_bar(name, row)
             for name in names
         ]
-        marked = [styled((c, "bold cyan")) if best[n] == row.position else c for n, c in zip(names, cells, strict=True)]
+        looks = {name: "bold cyan" for name in names if best.get(name) == row.position}
+        if not row.fits:
+            looks[MEMORY_SHARE] = "bold red"
+        marked = [styled((c, looks[n])) if n in looks else c for n, c in zip(names, cells, strict=True)]
         table.add_row(*where, *marked, *([explain(results.result(row)).bound.short] if bound else []))
     return table
 
@@ -232,10 +241,24 @@ def point_table(
 def _with_bar(name: str, row: Row) -> str:
     """A number, and if it is the time its error bar; that of the energy stands in the JSON and in the plot."""
     value = row.metrics.get(name)
+    if name == MEMORY_SHARE and not row.fits:
+        return f"{write(name, value)} {UNFIT}"
     ends = ends_of(name, row.metrics) if name == "time_s" else None
     if ends is None or not isinstance(value, float) or not value:
         return write(name, value)
     return f"{write(name, value)} {interval_words(value, ends)}"
+
+
+def unfit_words(results: ResultSet) -> str:
+    """How many points need more memory than their machine has."""
+    shares = [row.metrics[MEMORY_SHARE] for row in results.done if not row.fits]
+    if not shares:
+        return ""
+    most = write(MEMORY_SHARE, max(shares))  # type: ignore[type-var]
+    return (
+        f"{UNFIT} {len(shares):,} of {len(results.done):,} points do not fit the memory of their machine (up to {most} "
+        "of it): times are those of a machine with more, and none is called the best"
+    )
 
 
 def near_words(results: ResultSet) -> str:
@@ -258,7 +281,9 @@ def best_table(results: ResultSet, names: list[str]) -> Table:
     """The best of each metric, where it is, and how much worse the worst is."""
     table = make_table("best", "value", "at", "the worst is", left=(0, 2))
     for name in names:
-        rows = [row for row in results.done if isinstance(row.metrics.get(name), int | float)]
+        rows = [row for row in results.fitting if isinstance(row.metrics.get(name), int | float)]
+        if not rows or name == MEMORY_SHARE:
+            continue
         best = results.best(name)
         worst = (min if about(name).higher_is_better else max)(rows, key=lambda row: float(row.metrics[name] or 0.0))
         table.add_row(

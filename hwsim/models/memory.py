@@ -66,13 +66,18 @@ def memory_use(
         kept_ones = KeptTensors(numbers, phase, kernels, dropout)
         return _training(graph, kept_ones, weights, recompute, optimizer)
     cached = round(numbers.kv_bytes(phase.batch * kept(graph, context, phase.source))) if graph.is_generative else 0
-    if kernels == SERVING:
-        phase = replace(phase, tokens=max(1, min(phase.tokens, CHUNK_TOKENS // phase.batch)))
+    phase = replace(phase, tokens=tokens_at_once(phase, kernels) // phase.batch)
     live = max(_live(block, node, phase) for block, node in graph.nodes() if phase.runs(block, node))
     scores = max((_scores(node, phase) for _, node in graph.nodes()), default=0) if kernels == EAGER else 0
     return MemoryUse(
         weights, cached, round(numbers.activation_bytes(live)), round(numbers.activation_bytes(2 * scores))
     )
+
+
+def tokens_at_once(phase: Pass, kernels: str) -> int:
+    """Tokens of all sequences whose activations lie in memory together: engines read long prompts in pieces."""
+    most = max(1, CHUNK_TOKENS // phase.batch) if kernels == SERVING else phase.tokens
+    return phase.batch * min(phase.tokens, most)
 
 
 def _training(

@@ -16,6 +16,7 @@ from hwsim import __version__
 from hwsim.engine import Attribution
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.models.count import active_parameters, kept_per_token, macs, parameters
+from hwsim.models.memory import tokens_at_once
 from hwsim.models.price import HOST, SPAWN, KernelPrice, OperationCost, PassCost, starts_of
 from hwsim.numerics.quantize import NumericError
 from hwsim.result import (
@@ -292,6 +293,7 @@ def _description(found: ModelRun, time_s: float, energy_j: float | None) -> dict
         "batch": use.batch,
         "allocator": use.allocator,
         "memory": found.memory.to_dict(),
+        "tokens_at_once": tokens_at_once(first, found.kernels),
         "fit": found.fit.to_dict(),
         "phases": [_phase(found, name) for name in dict.fromkeys(each.step.phase.name for each in found.phases)],
         "metrics": {},

@@ -27,7 +27,7 @@ import numpy as np
 
 from hwsim import __version__
 from hwsim.energy import Entry
-from hwsim.engine import FEMTOSECONDS, Outcome, StageOutcome, Throttle, in_cycles
+from hwsim.engine import FEMTOSECONDS, Outcome, StageOutcome, Throttle, at_voltage_of, in_cycles
 from hwsim.memory.counters import CacheCounters
 from hwsim.numerics.format import FORMATS, Array
 from hwsim.numerics.quantize import (
@@ -82,7 +82,7 @@ def assemble(
 
     `as_shipped`: the machine, before a power limit lowered its clock, is one that comes with hwsim, as it comes.
     """
-    target = find_target(machine)
+    machine, target = at_voltage_of(machine, outcome), find_target(machine)
     check = verify(kernel, workload, seed) if kernel.setting.math else None
     verified, error = (check.verified, check.error) if check is not None else (None, None)
     entries = _priced(machine, outcome)

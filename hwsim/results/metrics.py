@@ -133,6 +133,25 @@ class LevelMetric:
 MODEL = "model"
 
 
+MEMORY_SHARE = "memory_share"
+
+
+def memory_share(result: RunResult) -> float | None:
+    """What a model needs of its machine's memory; more than 1 does not fit. None for other runs and where the machine
+    does not say what it has."""
+    fit = result.work.use.get(MODEL, {}).get("fit", {})
+    return fit["needed"] / fit["has"] if fit.get("has") else None
+
+
+def fits(row: Mapping[str, Any]) -> bool:
+    """Whether a run, by its metrics, has room in its machine's memory: one that has not could not be run there."""
+    return (row.get(MEMORY_SHARE) or 0.0) <= 1
+
+
+UNFIT = "✕"
+"""Marks a run that does not fit its machine's memory."""
+
+
 def _of_model(
     name: str, title: str, unit: str, best: Literal["least", "most"] = "least", *shown: Place, column: int = LAST
 ) -> Metric:
@@ -151,6 +170,7 @@ MODEL_METRICS = {
         _of_model("sequences_per_s", "inputs per second", "input/s", "most"),
         _of_model("joules_per_token", "energy for each token", "J", "least", "sweep", "point", "best", column=15),
         _of_model("joules_per_sequence", "energy for each input", "J"),
+        Metric(MEMORY_SHARE, "of memory", "%", lambda r: memory_share(r), shown=("sweep", "point"), column=40),
     )
 }
 """Numbers that only whole models have."""
@@ -179,6 +199,8 @@ def metrics_of(result: RunResult) -> dict[str, Amount]:
         row |= {name + metric.ending: of(cache) for metric, of in CACHE_METRICS.items()}
     row |= {f"energy.{name}": amount for name, amount in energy_split(result).items()}
     row |= result.work.use.get(MODEL, {}).get("metrics", {})
+    if (share := memory_share(result)) is not None:
+        row[MEMORY_SHARE] = share
     return row
 
 
@@ -308,10 +330,11 @@ def energy_csv(result: RunResult) -> str:
 
 
 def throttle_words(throttle: Throttle) -> str:
+    lower = f" at {throttle.voltage:.0%} of the voltage" if throttle.voltage < 1 else ""
     return (
         f"at {format_frequency(throttle.full_clock_hz)} this run would draw {watts(throttle.wanted_w)}, more than the "
         f"machine's limit of {watts(throttle.limit_w)}: the clock was lowered to {throttle.share:.1%}, "
-        f"{format_frequency(throttle.clock_hz)}"
+        f"{format_frequency(throttle.clock_hz)}{lower}"
     )
 
 

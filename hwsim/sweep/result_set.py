@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -21,7 +21,19 @@ from hwsim.record import within_bars
 from hwsim.result import RunResult
 from hwsim.results.explanation import CAPACITY, CONFLICT, tile_limits
 from hwsim.results.html import Column, Page, PageRow, run_sections, run_words
-from hwsim.results.metrics import Amount, about, ends_of, full_name, html_table, metrics_of, shown, write
+from hwsim.results.metrics import (
+    MEMORY_SHARE,
+    UNFIT,
+    Amount,
+    about,
+    ends_of,
+    fits,
+    full_name,
+    html_table,
+    metrics_of,
+    shown,
+    write,
+)
 from hwsim.results.plot.style import plot_energy, plot_traffic
 from hwsim.results.plot.sweep import AxisMark, Curve, Dot, plot_bars, plot_heat, plot_lines, plot_pareto
 from hwsim.sweep.grid import MACHINE, WORKLOAD, Axis, Coordinates, SweepRequest, Value, as_number, typed
@@ -56,6 +68,11 @@ class Row:
             return self.coordinates[name]
         return self.metrics.get(full_name(name))
 
+    @property
+    def fits(self) -> bool:
+        """Whether it could be run: a model may need more memory than its machine has."""
+        return fits(self.metrics)
+
     def to_dict(self) -> dict[str, Any]:
         return {**self.coordinates, "status": self.status, "error": self.error, **self.metrics}
 
@@ -82,6 +99,11 @@ class ResultSet:
     def done(self) -> tuple[Row, ...]:
         """Rows that have a result."""
         return tuple(row for row in self.rows if row.status == "done")
+
+    @property
+    def fitting(self) -> tuple[Row, ...]:
+        """Rows that have a result and fit their machine's memory: one of these is the best."""
+        return tuple(row for row in self.done if row.fits)
 
     @property
     def failed(self) -> tuple[Row, ...]:
@@ -117,28 +139,32 @@ class ResultSet:
         return ResultSet(self.request, tuple(rows), self._load)
 
     def best(self, metric: str = "time") -> Row:
-        """The row with the least of a metric, or the most where more is better; the first of several equal ones."""
+        """The row with the least of a metric, or the most where more is better; the first of several equal ones. What
+        does not fit its machine's memory is never the best."""
         name = self.check_metric(metric)
-        rows = [row for row in self.done if row.metrics.get(name) is not None]
+        rows = [row for row in self.fitting if row.metrics.get(name) is not None]
         if not rows:
-            raise InputError(f"no point of this sweep has {name}")
+            missing = f"has {name}" if self.fitting else "fits its machine's memory"
+            raise InputError(f"no point of this sweep {missing}")
         return (max if about(name).higher_is_better else min)(rows, key=lambda row: _number(row.metrics[name]))
 
     def near_best(self, metric: str = "time") -> frozenset[int]:
         """Positions of the points that cannot be told from the best one by what is known of their errors."""
         name = full_name(metric)
         if name not in self._near:
-            best = self.best(name) if any(ends_of(name, row.metrics) for row in self.done) else None
+            best = self.best(name) if any(ends_of(name, row.metrics) for row in self.fitting) else None
             ends = None if best is None else ends_of(name, best.metrics)
             self._near[name] = frozenset(
-                row.position for row in self.done if row is not best and within_bars(ends_of(name, row.metrics), ends)
+                row.position
+                for row in self.fitting
+                if row is not best and within_bars(ends_of(name, row.metrics), ends)
             )
         return self._near[name]
 
     def pareto(self, *metrics: str) -> ResultSet:
         """The rows that no other beats in every metric at once; time and energy if none is named."""
         names = [self.check_metric(metric) for metric in metrics or ("time", "energy")]
-        rows = [row for row in self.done if all(row.metrics.get(name) is not None for name in names)]
+        rows = [row for row in self.fitting if all(row.metrics.get(name) is not None for name in names)]
         costs = {row.position: tuple(_cost(name, row.metrics[name]) for name in names) for row in rows}
         unbeaten = _front(set(costs.values()))
         front = [row for row in rows if costs[row.position] in unbeaten]
@@ -179,7 +205,7 @@ class ResultSet:
     def _lines(self) -> Iterator[str]:
         yield f"ResultSet: {counted(len(self), 'point')} ({self.request.size_words()}), {len(self.failed)} failed"
         for metric in shown("best"):
-            if any(row.metrics.get(metric.name) is not None for row in self.done):
+            if any(row.metrics.get(metric.name) is not None for row in self.fitting):
                 row = self.best(metric.name)
                 where = ", ".join(f"{axis}={row[axis]}" for axis in self.axis_names)
                 yield f"  {metric.best} {metric.title}: {write(metric.name, row.metrics[metric.name])} at {where}"
@@ -316,8 +342,9 @@ def _amounts(row: Row, metrics: Sequence[str]) -> dict[str, float | None]:
 
 
 def row_label(results: ResultSet, row: Row) -> str:
-    """A row in a few words: what was swept."""
-    return " ".join(_short(name, row[name]) for name in results.axis_names)
+    """A row in a few words: what was swept, and whether it fits."""
+    words = " ".join(_short(name, row[name]) for name in results.axis_names)
+    return words if row.fits else f"{words} ({UNFIT} does not fit)"
 
 
 def _short(name: str, value: Value) -> str:
@@ -379,6 +406,7 @@ def _lines(results: ResultSet, x: str | None, metrics: list[str], path: Path | N
                 tuple(numbers[row[axis.name]] or 0.0 for row in ordered),
                 {name: tuple(row.metrics.get(name) for row in ordered) for name in metrics},  # type: ignore[misc]
                 {name: tuple(ends_of(name, row.metrics) for row in ordered) for name in metrics},
+                tuple(not row.fits for row in ordered),
             )
         )
     marks = _marks(results, groups) if axis.name == "tile" else []
@@ -417,9 +445,11 @@ def _heat(results: ResultSet, x: str | None, metrics: list[str], path: Path | No
     down = next(axis for axis in swept if axis.name != across.name)
     metric = metrics[0] if metrics else "time_s"
     values: dict[tuple[Any, Any], float | None] = {}
+    room = {(row[across.name], row[down.name]) for row in results.fitting}
+    unfit = {(row[across.name], row[down.name]) for row in results.done} - room
     for row in results.rows:
         place = (row[across.name], row[down.name])
-        value = row.metrics.get(metric)
+        value = row.metrics.get(metric) if row.fits or place in unfit else None
         known = values.get(place)
         if isinstance(value, int | float):
             values[place] = float(value) if known is None else min(known, float(value))
@@ -427,7 +457,7 @@ def _heat(results: ResultSet, x: str | None, metrics: list[str], path: Path | No
             values.setdefault(place, None)
     hidden = [axis.name for axis in swept if axis not in (across, down)]
     words = f"{title}, best over {', '.join(hidden)}" if hidden else title
-    return plot_heat(values, across.values, down.values, metric, (across.name, down.name), path, words)
+    return plot_heat(values, across.values, down.values, metric, (across.name, down.name), path, words, unfit)
 
 
 def _pareto(results: ResultSet, metrics: list[str], path: Path | None, title: str) -> Figure:
@@ -446,9 +476,11 @@ def _pareto(results: ResultSet, metrics: list[str], path: Path | None, title: st
             continue
         third = float(values[2]) if len(values) > 2 and isinstance(values[2], int | float) else None
         label = row_label(results, row)
-        dots.append(Dot(float(values[0]), float(values[1]), third, label, str(row[group]), row.position in front))
+        dots.append(
+            Dot(float(values[0]), float(values[1]), third, label, str(row[group]), row.position in front, row.fits)
+        )
     few = len({dot.group for dot in dots}) <= 9
-    dots = dots if few else [Dot(d.x, d.y, d.third, d.label, "points", d.front) for d in dots]
+    dots = dots if few else [replace(d, group="points") for d in dots]
     return plot_pareto(dots, names, path, title, group if few else "")
 
 
@@ -457,11 +489,16 @@ def sweep_page(results: ResultSet, spans: Iterable[Span] = (), title: str = "") 
     if not results.done:
         raise InputError("no point of this sweep has a result, so there is nothing to report")
     request = results.request
-    best = results.best("time")
+    best = results.best("time") if results.fitting else results.done[0]
     columns = [Column(axis.name, axis.name, kind="axis", varies=axis.swept) for axis in request.all_axes]
     columns += [Column(name, about(name).title, about(name).unit) for name in results.metric_names]
     lines = [
-        PageRow({**row.coordinates, **row.metrics}, _numbers(row), row.position == best.position, row.error or "")
+        PageRow(
+            {**row.coordinates, **row.metrics},
+            _numbers(row),
+            row.fits and row.position == best.position,
+            row.error or _unfit_words(row),
+        )
         for row in results
     ]
     names = f"{', '.join(request.workloads)} on {', '.join(request.machines)}"
@@ -476,11 +513,24 @@ def sweep_page(results: ResultSet, spans: Iterable[Span] = (), title: str = "") 
     )
 
 
+def _unfit_words(row: Row) -> str:
+    return "" if row.fits else f"does not fit: {write(MEMORY_SHARE, row.metrics[MEMORY_SHARE])} of the machine's memory"
+
+
 def sweep_words(results: ResultSet) -> Iterator[str]:
     """What a sweep found, in sentences."""
+    unfit = [row for row in results.done if not row.fits]
+    if unfit:
+        most = write(MEMORY_SHARE, max(row.metrics[MEMORY_SHARE] for row in unfit))  # type: ignore[type-var]
+        yield (
+            f"{len(unfit)} of {len(results.done)} points do not fit the memory of their machine and need up to {most} "
+            "of it: their times are those of a machine with more, and none of them is called the best."
+        )
+    if not results.fitting:
+        return
     for metric in shown("best"):
         name = metric.name
-        rows = [row for row in results.done if isinstance(row.metrics.get(name), int | float)]
+        rows = [row for row in results.fitting if isinstance(row.metrics.get(name), int | float)]
         if not rows:
             continue
         best = results.best(name)

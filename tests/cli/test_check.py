@@ -126,3 +126,12 @@ def test_what_is_wrong_with_a_file_as_a_whole_has_the_line_of_its_field(variant:
     outcome = hwsim("check", "mine.yaml")
     assert outcome.code == 2
     assert message in outcome.err
+
+
+def test_a_file_of_one_unknown_field_hears_of_the_field_and_of_a_file_to_begin_with(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("format: 1\nopp: matmul\nfoo: 3\n")
+    done = hwsim("check", str(tmp_path / "mine.yaml"))
+    assert done.code == 2
+    assert "mine.yaml:2: opp: a field of neither; did you mean 'op'?" in done.err
+    assert "mine.yaml:3: foo: a field of neither" in done.err
+    assert "hwsim show course_cpu --resolved" in done.err

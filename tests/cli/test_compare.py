@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,14 @@ def test_a_timeline_and_the_sets_are_drawn_where_the_file_is_a_picture() -> None
     assert Path("t.json").read_text().startswith("{")
     assert hwsim("explain", "--plot", "sets.svg").code == 0
     assert Path("sets.svg").exists()
+
+
+def test_a_comparison_says_the_sizes_once_where_they_are_the_same() -> None:
+    same = hwsim("compare", "zen3,a100_40", "matmul", "n=64", "k=32", "--no-math").out
+    assert same.splitlines()[0].startswith("all rows: matmul")
+    assert "n=64 k=32" in same.splitlines()[0]
+    unlike = hwsim("compare", "zen3", "matmul,add", "--no-math").out
+    assert re.search(r"^matmul +n=256 ", unlike, re.MULTILINE)
+    assert re.search(r"^add +n=65536 ", unlike, re.MULTILINE)
+    swept = hwsim("compare", "zen3", "matmul", "n=32,64", "--no-math").out
+    assert not re.search(r"\bn=\d", swept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,16 @@ def test_sweeps_and_comparisons_of_models_say_tokens_per_second(tmp_path: Path) 
     assert "tokens per second" in swept and "lines filled" not in swept
     mixed = hwsim("compare", "a100_40", "gpt2,resnet18").out
     assert "token/s" in mixed and "input/s" in mixed
+
+
+def test_activations_grow_with_the_batch_until_prompts_are_read_in_pieces_and_the_screen_says_so() -> None:
+    sizes, words = [], []
+    for batch in (1, 4, 64):
+        text = " ".join(hwsim("model", "gpt2", "a100_40", f"batch={batch}", "prompt=1024", "--no-math").out.split())
+        found = re.search(r"([0-9.]+) MB activations \(([0-9,]+) tokens at a time(.*?)\)", text)
+        assert found is not None
+        sizes.append((float(found[1]), found[2]))
+        words.append(found[3])
+    assert [tokens for _, tokens in sizes] == ["1,024", "4,096", "8,192"]
+    assert sizes[0][0] * 3.9 < sizes[1][0] < sizes[2][0] < 2.1 * sizes[1][0]
+    assert words == ["", "", ", as engines read prompts"]

@@ -95,3 +95,12 @@ def test_an_engine_is_shown_in_words() -> None:
     assert "at most 8,192 tokens of 1,024 requests" in words
     assert "are read in pieces, and share a step with decoding" in words
     assert "step 600 us" in words and "on top of the devices' time" in words
+
+
+def test_a_format_that_stands_in_for_another_says_for_what() -> None:
+    """The first TPU has integers of 8 and 16 bits; bf16 is there so that fractions can run."""
+    assert "bf16 (for 16-bit integers)" in hwsim("show", "tpu_v1").out
+    assert "bf16 (for" not in hwsim("show", "tpu_v4").out
+    ran = hwsim("run", "tpu_v1", "matmul", "n=64", "precision=bf16", "--no-math").out
+    assert "tpu_v1 computes in 16-bit integers: bf16 stands in for them" in ran
+    assert "stands in" not in hwsim("run", "tpu_v1", "matmul", "n=64", "precision=int8", "--no-math").out

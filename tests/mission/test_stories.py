@@ -470,3 +470,24 @@ def test_a_ladder_with_steps_that_differ_has_no_excuse() -> None:
     steps = printed("ladder", "matmul", "tpu_v3", "n=256", "--no-math")
     assert "chooses its own loops" not in steps
     assert "What does each step bring on this machine?" in steps and "vectors, tiles and cores" not in steps
+
+
+@pytest.mark.parametrize("size", [64, 512])
+def test_a_sum_that_reads_every_line_once_is_told_what_would_help_it(size: int) -> None:
+    """No tile and no padding moves fewer bytes than all of them once; what the screen advises makes it faster."""
+    words = ("run", "zen4", "sum_rows", f"n={size}", "vector=true", "--no-math")
+    text = printed(*words)
+    assert f"each of {16 * size**2 // 256:,} lines comes once" in " ".join(text.split())
+    assert not re.search(r"crowd|of the \d+ sets|loop order|ld=|size=inf", text)
+    (advised,) = re.findall(r"next  hwsim run .*--set '(.*)'", text)
+    before, after = (
+        hwsim.run("zen4", "sum_rows", n=size, vector=True, math=False, set=changes).time_s
+        for changes in ({}, dict([advised.split("=")]))
+    )
+    assert after < 0.8 * before
+
+
+def test_a_sum_by_columns_is_still_told_of_its_crowded_sets() -> None:
+    text = printed("run", "zen4", "sum_rows", "n=512", "vector=true", "order=columns", "--no-math")
+    assert "of the 64 sets of l1" in text
+    assert "ld=528" in text

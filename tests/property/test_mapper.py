@@ -126,3 +126,48 @@ def test_the_bound_of_a_stream_is_its_bytes_over_the_bandwidth() -> None:
     n = 2**20
     (only,) = hwsim.run("tpu_v3", "add", n=n, precision="bf16", math=False).work["array"]["passes"]
     assert only["bound_s"] == pytest.approx(3 * 2 * n / 900e9, rel=1e-12)
+
+
+ROWS = (256, 512, 1024, 2048, 4096)
+LINEAR = 2.15
+"""Twice the rows may take so many times as long: twice, and what is cut less evenly."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision"),
+    [
+        ("tpu_v1", "int8"),
+        ("tpu_v3", "bf16"),
+        ("tpu_v4", "bf16"),
+        ("gemmini16", "int8"),
+        ("edge_npu", "int8"),
+        ("trainium", "bf16"),
+    ],
+)
+@pytest.mark.parametrize("side", [512, 2048])
+def test_twice_the_rows_never_take_less_and_about_twice_as_long_at_most(
+    machine: str, precision: str, side: int
+) -> None:
+    before = None
+    for rows in ROWS[: 3 if machine in ("gemmini16", "edge_npu") else None]:
+        found = hwsim.run(machine, "matmul", m=rows, n=side, k=side, precision=precision, math=False)
+        where = found.work.use["array"]["levels"]
+        if before is not None:
+            assert found.time_s > 0.98 * before[0], rows
+            if where == before[1]:  # results that no longer fit the chip come out at the speed of memory
+                assert found.time_s < LINEAR * before[0], rows
+        before = found.time_s, where
+
+
+@pytest.mark.parametrize("rows", [2560, 3072, 4096, 8192])
+def test_results_that_leave_a_chip_take_hardly_longer_than_their_memory_needs(rows: int) -> None:
+    found = hwsim.run("tpu_v1", "matmul", m=rows, n=2048, k=2048, precision="int8", math=False)
+    assert found.time_s < 1.15 * found.bounds.lower_s
+    assert any("C (" in words and "finds no room in unified_buffer" in words for words in found.warnings)
+    assert not hwsim.run("tpu_v1", "matmul", m=2048, n=2048, k=2048, precision="int8", math=False).warnings[:-1]
+
+
+def test_tiles_that_fit_once_and_not_twice_are_refused_with_two_buffers() -> None:
+    asked = {"mapping.tile_m": 4096, "mapping.tile_n": 256, "mapping.buffers": 2}
+    with pytest.raises(CapacityError, match="two of each"):
+        hwsim.run("tpu_v1", "matmul", m=4096, n=2048, k=2048, precision="int8", math=False, **asked)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwsim.result import RunResult, bytes_moved, machine_of
 from hwsim.results.explanation import bar_of, explain
-from hwsim.results.metrics import BYTES, Metric, energy_split, shown, write
+from hwsim.results.metrics import BYTES, UNFIT, Metric, energy_split, fits, metrics_of, shown, write
 from hwsim.results.plot.run import make_roofline, plot_roofline
 from hwsim.results.plot.style import (
     BAR,
@@ -68,6 +68,10 @@ class ComparedRun:
 
 def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title: str = "") -> Figure:
     """Groups from top to bottom; the first entry of all is what speed-ups are against."""
+    entries = [
+        entry if fits(metrics_of(entry.result)) else replace(entry, name=f"{entry.name} ({UNFIT} does not fit)".strip())
+        for entry in entries
+    ]
     names = list(dict.fromkeys(entry.name for entry in entries))
     looks = {
         name: (look.colour, _HATCHES[i % len(_HATCHES)]) for i, (name, look) in enumerate(series_looks(names).items())

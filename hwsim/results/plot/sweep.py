@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, log10
 from pathlib import Path
@@ -32,6 +32,8 @@ class Curve:
     values: Mapping[str, tuple[float | None, ...]]
     ends: Mapping[str, tuple[tuple[float, float] | None, ...]] = field(default_factory=dict)
     """Both ends of the error bar at each place, for metrics that have one."""
+    unfit: tuple[bool, ...] = ()
+    """Where a run does not fit its machine's memory."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, S
             [x for x, _ in pairs], [y for _, y in pairs], color=look.colour, linestyle=look.dash, marker=look.marker,
             markersize=5, linewidth=1.8, markeredgecolor="white", markeredgewidth=0.6, clip_on=False, zorder=3,
         )  # fmt: skip
+        _draw_unfit(axes, [*zip(line.numbers, line.values[metric], line.unfit, strict=False)])
         drawn.append((line.name, pairs))
         banded |= _draw_band(axes, line, metric, look.colour)
     values = [y for _, pairs in drawn for _, y in pairs]
@@ -130,9 +133,33 @@ def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, S
         )
     if _named_at_ends(lines):
         _name_ends(axes, drawn, looks, logarithmic)
-    _mark_best(axes, drawn, metric, looks)
+    able = {line.name: line for line in lines}
+    _mark_best(axes, [(name, _able(able[name], pairs)) for name, pairs in drawn], metric, looks)
 
 
+def _able(line: Curve, pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points of a line that could be run."""
+    crossed = {x for x, unfit in zip(line.numbers, line.unfit, strict=False) if unfit}
+    return [(x, y) for x, y in pairs if x not in crossed]
+
+
+UNFIT_WORDS = "does not fit the memory"
+
+
+def _draw_unfit(axes: Axes, points: Sequence[tuple[float, float | None, bool]]) -> None:
+    """A cross through each point that could not be run."""
+    crossed = [(x, y) for x, y, unfit in points if unfit and y is not None]
+    if crossed:
+        axes.scatter(
+            *zip(*crossed, strict=True), s=110, marker="x", color=CROSS, linewidths=1.8, clip_on=False, zorder=5
+        )
+        axes.annotate(
+            f"× {UNFIT_WORDS}", (1, 0), (-3, 13), "axes fraction", "offset points", ha="right",
+            color=CROSS, fontsize=7.5,
+        )  # fmt: skip
+
+
+CROSS = "#B00020"
 BAND_WORDS = "bands: 80 % of unseen measurements"
 
 
@@ -254,8 +281,10 @@ def plot_heat(
     names: tuple[str, str],
     path: Path | None = None,
     title: str = "",
+    unfit: Collection[tuple[Any, Any]] = (),
 ) -> Figure:
-    """`values` by (column, row); dark is good, the best has a frame, a point that failed a cross."""
+    """`values` by (column, row); dark is good, the best has a frame, a point that failed a cross, as has a value that
+    does not fit its machine's memory."""
     import numpy as np
     from matplotlib.patches import Rectangle
 
@@ -271,15 +300,17 @@ def plot_heat(
     with canvas(size, path) as figure:
         axes = figure.subplots()
         image = axes.imshow(field, cmap="cividis" if better else "cividis_r", vmin=0, vmax=1, aspect="auto")
-        best = (max if better else min)(found) if found else None
+        able = [value for place, value in values.items() if value is not None and place not in unfit]
+        best = (max if better else min)(able) if able else None
         for i, row in enumerate(rows):
             for j, column in enumerate(columns):
                 value = values.get((column, row))
                 if len(rows) * len(columns) <= _NUMBERS_UP_TO:
                     dark = value is not None and ((field[i, j] < 0.5) == better)
                     text = "×" if value is None else write(metric, value).replace(" ", "\u202f")
+                    text += "\u202f×" if value is not None and (column, row) in unfit else ""
                     axes.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if dark else "#222222")
-                if value is not None and value == best:
+                if value is not None and value == best and (column, row) not in unfit:
                     axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=2.2))
         axes.set_xticks(range(len(columns)), [str(column) for column in columns])
         axes.set_yticks(range(len(rows)), [str(row) for row in rows])
@@ -289,6 +320,8 @@ def plot_heat(
         for spine in axes.spines.values():
             spine.set_visible(False)
         axes.set_title(title or about(metric).title)
+        if unfit:
+            axes.set_xlabel(f"{names[0]}   (×: {UNFIT_WORDS})")
         if found and max(found) > min(found):
             bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02)
             places = (0.0, 0.5, 1.0)
@@ -331,6 +364,7 @@ class Dot:
     label: str
     group: str
     front: bool
+    fits: bool = True
 
 
 def plot_pareto(
@@ -355,6 +389,7 @@ def plot_pareto(
                     edgecolors="white", linewidths=0.7, zorder=4 if front else 2,
                     label=group if chosen and (front or not any(dot.front for dot, _ in own)) else None,
                 )  # fmt: skip
+        _draw_unfit(axes, [(dot.x, dot.y, not dot.fits) for dot in dots])
         for logarithmic, setter in zip(logs, (axes.set_xscale, axes.set_yscale), strict=True):
             if logarithmic:
                 setter("log")

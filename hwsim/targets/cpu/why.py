@@ -28,7 +28,8 @@ def advise(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice:
     """The first change that fits, from what costs most to what is merely interesting."""
     schedule = result.resolved.workload.get("schedule", {})
     cores, idle = result.work.cores, machine.compute[0].count - result.work.cores
-    padded = _padding(machine, result)
+    streams = _fewer_waits(machine, result, bound)
+    padded = None if streams is not None else _padding(machine, result)
     if bound.kind == "latency" and padded is not None:
         return padded
     if (
@@ -52,9 +53,24 @@ def advise(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice:
     if bound.kind == "bandwidth":
         source = bound.part.partition(ARROW)[0]
         return Advice((), (f"{source}.bandwidth=inf",), f"how fast it would be if {source} kept up")
+    if streams is not None:
+        return streams
     if machine.caches and not machine.caches[0].infinite:
         return Advice((), (f"{machine.caches[0].name}.size=inf",), "the same with a perfect cache: what misses cost")
     return _change({"n": str(2 * int(result.resolved.workload.get("sizes", {}).get("n", 128)))}, "twice the size")
+
+
+def _fewer_waits(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice | None:
+    """Half the latency, where it decides and each line comes once: neither tiles nor padding would help."""
+    source, arrow, target = bound.part.partition(ARROW)
+    if bound.kind != "latency" or not arrow or not _each_line_once(result, machine, target):
+        return None
+    latency = machine.level(source).latency
+    if latency is None:
+        return None
+    amount, unit = str(latency).split()
+    half = f"{source}.latency={float(amount) / 2:g} {unit}"
+    return Advice((), (half,), "with half the latency: what twice as many lines under way would bring")
 
 
 def _padding(machine: MachineSpec, result: RunResult) -> Advice | None:
@@ -342,6 +358,11 @@ def _transfer(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
         return "bandwidth", f"Bound by the bandwidth of {source}{rate}: it delivers all that it can. {remedy}"
     misses = result.caches[target].misses
     whose = f", most of them in {tensor}" if tensor is not None and len(result.tensors) > 1 else ""
+    if _each_line_once(result, machine, target):
+        return "latency", (
+            f"Bound by the latency of {source} ({level.latency}): each of {misses:,} lines comes once, so that no tile "
+            "moves fewer, and a core keeps too few of them under way to use the whole bandwidth."
+        )
     crowding = crowded_level(result, machine, target)
     if crowding is not None:
         return "latency", (
@@ -353,6 +374,22 @@ def _transfer(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
         f"Bound by the latency of {source} ({level.latency}): {misses:,} misses in {target}{whose}, and few of them "
         "overlap. Another loop order or tiles would make neighbours follow each other."
     )
+
+
+ONCE = 1.05
+"""Misses that are no more than this above the lines of all tensors bring hardly any line twice."""
+
+
+def _each_line_once(result: RunResult, machine: MachineSpec, target: str) -> bool:
+    """Whether this level and those before it miss about as many lines as the tensors have: then none is missed again,
+    and crowded sets and tiles have nothing to do with it."""
+    for cache in machine.caches:
+        lines = sum(-(-facts.bytes // cache.line) for facts in result.tensors.values())
+        if result.caches[cache.name].misses > ONCE * lines:
+            return False
+        if cache.name == target:
+            return True
+    return False
 
 
 def _streams(part: str, level: CacheSpec | DramSpec, result: RunResult, machine: MachineSpec) -> bool:

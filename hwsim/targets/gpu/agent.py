@@ -474,7 +474,7 @@ def play_kernel(
     """Play a kernel alone at full clock; where that would draw too much power, all of it takes longer."""
     played = [play_grid(device, grid) for grid in grids]
     seconds = sum(each.elapsed_fs for each in played) / FEMTOSECONDS
-    capped, power = under_cap(device, seconds, activity.joules(device))
+    capped, power = under_cap(device, seconds, activity)
     parts: defaultdict[str, float] = defaultdict(float)
     for each in played:
         for part, taken in each.path.items():

@@ -7,7 +7,7 @@ one is multiplied, so a wave's loop takes the longest of its products, its traff
 DRAM. What a block does before its first and after its last product does not overlap with its own loop.
 
 Power is idle power plus the energy of what was done, over time. Where that exceeds the limit, the time is stretched
-until it does not: energy per operation is taken not to depend on the clock.
+until it does not; below the limit that prices are fitted within, energy falls with the voltage (under_cap).
 
 A kernel's time is that of its blocks on SMs that share the L2 and DRAM (agent.py), its traffic that of a replay
 (replay.py). What closed forms say stands beside both, as a check.
@@ -18,9 +18,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from hwsim.catalog import load_machine, shipped_folder
+from hwsim.engine import voltage
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.datapath import SumRule, sums_in
 from hwsim.spec.machine import CacheSpec, DramSpec, Level, MachineSpec, RegistersSpec, ScratchpadSpec
@@ -212,11 +215,30 @@ class Device:
         static = self.machine.energy.static if self.machine.energy else {}
         return float(sum(entry.power for entry in static.values()))
 
+    @cached_property
+    def own_limit(self) -> float:
+        """The limit that prices and times are held to: that of the machine as it is shipped, or its own."""
+        shipped, limit = _shipped_limit(self.machine.name), self.sm.power_limit
+        if limit is None:
+            return float("inf")
+        return float(limit) if shipped is None else max(shipped, float(limit))
+
     def _rate(self, level: Level) -> float:
         if level.bandwidth is None:
             return _FAR
         per_cycle = level.bandwidth.bytes_per_cycle(self.clock_hz)
         return _FAR if per_cycle is None else float(per_cycle)
+
+
+@lru_cache(maxsize=64)
+def _shipped_limit(name: str) -> float | None:
+    """The power limit of a GPU that comes with hwsim, as it comes."""
+    file = shipped_folder("machine") / f"{name}.yaml"
+    if not file.is_file():
+        return None
+    units = [unit for unit in load_machine(file).spec.compute if isinstance(unit, GpuSpec)]
+    limit = units[0].power_limit if units else None
+    return None if limit is None else float(limit)
 
 
 def _only(machine: MachineSpec, kind: type[L], what: str) -> L:
@@ -427,11 +449,17 @@ class Activity:
 
     def joules(self, device: Device) -> float:
         """Energy beyond idle power."""
+        return self.core_joules(device) + self.dram_joules(device)
+
+    def dram_joules(self, device: Device) -> float:
+        return self.dram_bytes * device.picojoules(f"{device.dram.name}.read") * 1e-12
+
+    def core_joules(self, device: Device) -> float:
+        """Of what runs at the clock and the voltage of the SMs."""
         name = device.sm.name
         action = f"{name}.tensor.{self.precision}" if self.unit == "tensor" else f"{name}.fma.{self.precision}"
         picojoules = (
             self.fma * device.picojoules(action)
-            + self.dram_bytes * device.picojoules(f"{device.dram.name}.read")
             + self.special * device.picojoules(f"{name}.special")
             + self.lanes * device.picojoules(f"{name}.fma.fp32")
         )
@@ -447,16 +475,42 @@ class Power:
     """Whether the clock had to be lowered."""
     clock_hz: float
     """Mean clock over the kernel."""
+    core_energy: float = 1.0
+    """What the SMs spend on an action, as a share of what they spend within the machine's own limit."""
 
 
-def under_cap(device: Device, seconds: float, joules: float) -> tuple[float, Power]:
-    """The time that the kernel takes within the power limit, and what it then draws."""
-    limit = device.sm.power_limit
-    room = float(limit) - device.idle_watts if limit is not None else float("inf")
-    capped = max(seconds, joules / room) if room > 0 else seconds
-    watts = device.idle_watts + (joules / capped if capped else 0.0)
+def under_cap(device: Device, seconds: float, activity: Activity) -> tuple[float, Power]:
+    """The time that the kernel takes within the power limit, and what it then draws.
+
+    Prices and times within a machine's own limit are held to measurements, in which the voltage is part of the price.
+    Where somebody lowers that limit, clock and voltage fall from there on as on any machine (hwsim.engine.voltage).
+    """
+    core, far = activity.core_joules(device), activity.dram_joules(device)
+    limit, idle = device.sm.power_limit, device.idle_watts
+    own = device.own_limit
+    usual = max(seconds, (core + far) / (own - idle)) if own > idle else seconds
+    room = float("inf") if limit is None else float(limit) - idle
+    share, lower = 1.0, 1.0
+    if usual and (core + far) / usual > room:
+        share = _share_within(room * usual, core, far)
+        lower = float(voltage(Fraction(share))) ** 2
+    capped = usual / share
+    watts = idle + ((core * lower + far) / capped if capped else 0.0)
     clock = device.clock_hz * (seconds / capped if capped else 1.0)
-    return capped, Power(watts, capped > seconds, clock)
+    return capped, Power(watts, capped > seconds, clock, lower)
+
+
+_LEAST_CLOCK, _HALVINGS = 0.05, 40
+
+
+def _share_within(joules: float, core: float, far: float) -> float:
+    """The largest share of the clock at which a kernel would spend so much in the time of the full clock."""
+    low, high = _LEAST_CLOCK, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        fits = middle * (core * float(voltage(Fraction(middle))) ** 2 + far) <= joules
+        low, high = (middle, high) if fits else (low, middle)
+    return low
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------

@@ -281,6 +281,11 @@ class GpuCrew:
         self.watch.launch(floor.now - begin)
         floor.record(LAUNCH, launch.name, begin, floor.now)
 
+    def _mean_clock(self) -> int:
+        """Over the run: power lowers the clock of some launches, and none while the next one is started."""
+        lost = sum(taken * (1 - 1 / each.cost.slower) for taken, each in zip(self.taken, self.launches, strict=True))
+        return round(self.device.clock_hz * (1 - lost / max(1, self.elapsed_fs)))
+
     def outcome(self) -> Outcome:
         device, launches = self.device, self.launches
         assert isinstance(self.kernel, LoopKernel)
@@ -292,7 +297,8 @@ class GpuCrew:
         macs_per_cycle = device.count * device.fma_rate(self.kernel.fmt.name, unit)
         return Outcome(
             elapsed_fs=self.elapsed_fs,
-            clock_hz=device.clock_hz,
+            clock_hz=self._mean_clock(),
+            core_energy=_core_energy(device, launches),
             agents=(self.watch.result(),),
             parts=dict(+self.watch.parts),
             levels={device.l2.name: l2_counters(device, moved)},
@@ -326,6 +332,13 @@ def _stages(
         found.append(StageOutcome(name, times[-1] - begin, sum(each.flops for each in own), tensors))
         begin = times[-1]
     return tuple(found)
+
+
+def _core_energy(device: Device, launches: Sequence[Launch]) -> float:
+    """What actions of the SMs cost, all launches together, as a share of their price."""
+    full = [launch.cost.activity.core_joules(device) for launch in launches]
+    spent = sum(joules * launch.cost.power.core_energy for joules, launch in zip(full, launches, strict=True))
+    return spent / sum(full) if sum(full) else 1.0
 
 
 def _ledger(device: Device, launches: Sequence[Launch], dram: DramCounters) -> Ledger:
@@ -365,6 +378,7 @@ def _launch(launch: Launch, seconds: float) -> dict[str, object]:
         "watts": cost.power.watts,
         "clock_hz": cost.power.clock_hz,
         "power_limited": cost.power.limited,
+        "core_energy": cost.power.core_energy,
         "l2_bytes": cost.l2_bytes,
         "dram_bytes": cost.read_bytes + cost.write_bytes,
         "walked": cost.walked,

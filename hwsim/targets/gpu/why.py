@@ -180,7 +180,8 @@ def _room_words(result: RunResult) -> str:
     if launch["blocks"] < count * launch["resident"]:
         words += f" Its {launch['blocks']:,} blocks leave room on the {count} SMs: a larger problem would use it."
     if launch["power_limited"]:
-        words += f" It runs at {launch['clock_hz'] / 1e9:.2f} GHz and {launch['watts']:.0f} W."
+        words += f" It runs at {launch['clock_hz'] / 1e9:.2f} GHz and {launch['watts']:.0f} W"
+        words += f", where an action costs {launch['core_energy']:.0%}." if launch.get("core_energy", 1) < 1 else "."
     return words
 
 

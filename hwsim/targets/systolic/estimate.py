@@ -49,6 +49,8 @@ LONG_TILE = 1 << 30
 NEAR, MOST, TINY = 1.6, 12, 1e-30
 """Choices are looked at closely that are expected to be at most so much worse than the best, and at most so many for
 each number of buffers."""
+ALIKE = 1.02
+"""Of those that are no more than this above the least, the one with the fewest tiles is looked at whatever its rank."""
 
 
 def _along(name: str, values: Sequence[int]) -> Numbers:
@@ -261,7 +263,11 @@ class TilingEstimates:
             where = np.nonzero(ranking.fits & (first <= NEAR * max(least, TINY)))
             values = np.stack([about(first[where]), about(second[where]), steps[where], first[where]])
             order = np.lexsort(values[::-1])
-            for place in order[_undominated(np.stack([each[where][order] for each in ranking.held]))]:
+            kept = _undominated(np.stack([each[where][order] for each in ranking.held]))
+            alike = np.nonzero(values[3][order] <= ALIKE * max(least, TINY))[0]
+            if alike.size:  # an estimate is surer of few large tiles than of many small ones
+                kept = list(dict.fromkeys([*kept, int(alike[np.argmin(values[2][order][alike])])]))
+            for place in order[kept]:
                 choice = self._choice(ranking, tuple(int(axis[place]) for axis in where))
                 found.append((tuple(values[:, place]), choice))
         return [choice for _, choice in sorted(found, key=lambda pair: pair[0])]

@@ -104,7 +104,7 @@ class TilingSearch:
         for choice in table.best(goal, self._buffers(asked.buffers)):
             found.setdefault(choice.alike(), choice)
         if not found:
-            raise self._too_large(tried)
+            raise self._too_large(tried, self._buffers(asked.buffers)[0])
         if goal != "time":
             return list(found.values())
         for buffers in self._buffers(asked.buffers):  # what moves least is often near the best, whatever is estimated
@@ -304,17 +304,19 @@ class TilingSearch:
         """Whether a scratchpad holds nothing but this operand: then it is filled with as many pieces as fit."""
         return [each for each in ROLES if self.chip.pads[each] is self.chip.pads[role]] == [role]
 
-    def _too_large(self, tried: Mapping[str, Sequence[Cut]]) -> CapacityError:
+    def _too_large(self, tried: Mapping[str, Sequence[Cut]], buffers: int) -> CapacityError:
         smallest = {name: found[0] for name, found in tried.items()}
         for pad in self.chip.scratchpads:
             roles = [role for role in ROLES if self.chip.pads[role] is pad and self.moves(role)]
-            needed = sum(self.bytes_of(role, *(smallest[i] for i in RELEVANT[role][:2])) for role in roles)
+            copies = min(buffers, pad.buffers)
+            pieces = [self.bytes_of(role, *(smallest[i] for i in RELEVANT[role][:2])) for role in roles]
+            needed = copies * sum(pieces)
             if needed > self.room[pad.name]:
                 break
         else:
             raise AssertionError("something fits after all")
         bits = sum(self.sum_bits if role == "output" else self.storage[role].bits for role in roles)
-        side = isqrt(max(0, self.room[pad.name]) * 8 // bits)
+        side = isqrt(max(0, self.room[pad.name]) * 8 // (bits * copies))
         shape = " x ".join(f"{name} {smallest[name].size}" for name in "mnk")
         taken = self.room[pad.name] != pad.size
         has = f"which has {format_bytes(pad.size)}" + (
@@ -322,7 +324,7 @@ class TilingSearch:
         )
         return CapacityError(
             f"{self.view.loop.name}: a tile of {shape} needs {format_bytes(needed)} in {pad.name} "
-            f"({', '.join(roles)}), {has}; "
+            f"({', '.join(roles)}{', two of each' if copies > 1 else ''}), {has}; "
             + (f"the largest square tile that fits is {side}" if side else "not even one element fits")
         )
 
@@ -396,7 +398,8 @@ def _played(search: TilingSearch, choices: Sequence[Tiling]) -> _Walk:
         left -= 0 if choice.sure or steps > MOST_PLAYED else steps
         played.append((play_alone(search.chip, walk.as_pass, shortest * (1 + TIE)), walk))
         shortest = min(shortest, played[-1][0])
-    if not played or choices[0].estimate < LONG * shortest:  # too long to be played
+    tried = [walk.choice for _, walk in played]
+    if choices[0] not in tried and (not played or choices[0].estimate < LONG * shortest):  # too long to be played
         return _Walk(search, choices[0])
     return min((each for each in played if each[0] <= shortest * (1 + TIE)), key=_rank)[1]
 

@@ -387,6 +387,8 @@ class Allocation:
     """The passes that write a tensor."""
     local: dict[str, int] = field(default_factory=dict)
     """Tensors that only one pass uses, which never leave the chip."""
+    away: set[str] = field(default_factory=set)
+    """Tensors that would lie on the chip if they had room there."""
 
     def producer(self, tensor: str, number: int) -> int:
         """The last pass before this one that wrote a tensor; -1 for an input."""
@@ -444,6 +446,8 @@ def find_places(chip: Chip, kernel: Kernel, items: Sequence[Item], keep: bool) -
                 continue
         if layered and name not in weights and chip.home != chip.dram.name:
             _stay(places, name, next(pad for pad in chip.scratchpads if pad.name == chip.home))
+            if places.level[name] == chip.dram.name:
+                places.away.add(name)
     return places
 
 

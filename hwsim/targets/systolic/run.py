@@ -20,8 +20,29 @@ from hwsim.spec.workload import MappingSpec
 from hwsim.targets.systolic.agent import ARRAY, FILL, VECTOR, ArrayAgent, play_passes
 from hwsim.targets.systolic.estimate import Goal
 from hwsim.targets.systolic.lower import Mapped, map_kernel, program_of
-from hwsim.targets.systolic.model import Chip, build_chip
+from hwsim.targets.systolic.model import Allocation, Chip, build_chip
 from hwsim.targets.systolic.tiling import ArrayPass, Counts, Move, cut_to
+from hwsim.units import data
+
+
+def _stand_in_words(chip: Chip, name: str) -> Iterator[str]:
+    """That the machine has no such format, and what it has."""
+    form = chip.unit.formats.get(name)
+    if form is not None and form.stands_for is not None:
+        yield f"{chip.machine.name} computes in {form.stands_for}: {name} stands in for them"
+
+
+def _away_words(chip: Chip, places: Allocation) -> Iterator[str]:
+    """Which tensors would lie on the chip, if they had room beside those that do."""
+    home = chip.home
+    beside = [f"{name} ({data(places.nbytes[name])})" for name in sorted(places.level) if places.level[name] == home]
+    next_to = f" beside {', '.join(beside)}" if beside else ""
+    has = next((pad.size for pad in chip.scratchpads if pad.name == home), 0)
+    for name in sorted(places.away):
+        yield (
+            f"{name} ({data(places.nbytes[name])}) finds no room in {home} ({data(has)})"
+            f"{next_to}, and moves through {chip.dram.name}: run it in parts that fit"
+        )
 
 
 def count_dram(chip: Chip, far: list[Move]) -> DramCounters:
@@ -306,6 +327,7 @@ class ArrayCrew:
             model=ARRAY,
             reached={chip.dram.name: {name: each.loads + each.stores for name, each in tensors.items()}},
             use={"array": use},
+            warnings=(*_stand_in_words(chip, self.kernel.fmt.name), *_away_words(chip, mapped.places)),
             walk_seconds=self.map_seconds,
             math_seconds=self.math_seconds,
         )

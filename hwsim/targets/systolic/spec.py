@@ -21,6 +21,11 @@ class ArrayFormatSpec(Spec):
 
     rate: Rate = Field(description="Multiply-accumulates that a cell does in one cycle.", examples=[1])
     accumulate: str = Field(description="Number format that sums are kept in.", examples=["int32"])
+    stands_for: str | None = Field(
+        None,
+        description="What the machine computes in truth, where it has no such format and this one takes its place.",
+        examples=["16-bit integers"],
+    )
 
 
 class VectorUnitSpec(Spec):

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from hwsim.engine import Outcome
+from hwsim.memory.counters import DramCounters
 from hwsim.result import RunResult
 from hwsim.spec.machine import MachineSpec
 from hwsim.target import (
@@ -147,8 +148,25 @@ def find_bound(result: RunResult) -> Bound:
             "or keeping them on the chip, would help.",
         ),
     }
+    if name in ("weights", "inputs") and (results := _results_share(result)) > HALF:
+        sentences[name] = (
+            "bandwidth",
+            f"Bound by main memory: the array waits for {name} from {main_memory(result)}, and {percent(results, 1)} "
+            "of the bytes there are results. Keeping them on the chip, or in a narrower format, would help.",
+        )
     bound_kind, words = sentences[name]
     return Bound(name, bound_kind, share, words)
+
+
+HALF = 0.5
+
+
+def _results_share(result: RunResult) -> float:
+    """How much of what main memory moves goes there."""
+    moved = result.memory[dram_of(result)["name"]]
+    assert isinstance(moved, DramCounters)
+    whole = moved.bytes_read + moved.bytes_written
+    return moved.bytes_written / whole if whole else 0.0
 
 
 def advise(result: RunResult, bound: Bound) -> Advice:

@@ -8,7 +8,7 @@ import pytest
 
 import hwsim
 from hwsim.catalog import load_machine
-from hwsim.engine import _thousandths, lower_clocks
+from hwsim.engine import _thousandths, lower_clocks, voltage
 from hwsim.errors import SpecError
 
 LIMIT = {"energy.tdp.power": "20 W"}
@@ -35,7 +35,47 @@ def test_a_run_above_its_limit_is_slowed_until_it_is_not() -> None:
     assert slowed.verified
     assert slowed.energy_by_cause is not None
     assert free.energy_by_cause is not None
-    assert slowed.energy_by_cause["arithmetic"] == free.energy_by_cause["arithmetic"]
+    assert slowed.throttle["voltage"] == max(0.7, slowed.throttle["share"]) < 1
+    for cause in ("arithmetic", "memory"):  # every action as often, each at the square of the voltage but for DRAM's
+        for name, line in slowed.energy_by_cause[cause].items():
+            before = free.energy_by_cause[cause][name]
+            share = 1 if name.startswith("dram.") else slowed.throttle["voltage"] ** 2
+            assert (line.count, line.joules) == (before.count, pytest.approx(share * before.joules)), name
+
+
+@pytest.mark.parametrize(("share", "lowest"), [(1, 1), (0.9, 0.9), (0.7, 0.7), (0.5, 0.7), (0.05, 0.7)])
+def test_voltage_falls_with_the_clock_as_far_as_gates_allow(share: float, lowest: float) -> None:
+    """The alpha-power law with a = 1.3 and a threshold of 0.3, as fast at this voltage as is asked for, or faster."""
+    found = float(voltage(Fraction(share)))
+    assert found == pytest.approx(lowest)
+    speed = ((found - 0.3) ** 1.3 / found) / (0.7**1.3)
+    assert speed == pytest.approx(share, rel=0.02) or found == pytest.approx(0.7)
+
+
+def test_a_gpu_that_is_capped_lower_than_it_is_sold_spends_less_energy_until_it_waits_too_long() -> None:
+    """Clock and voltage fall: less energy first, then more, when the idle power of a longer run outweighs it."""
+    runs = [
+        hwsim.run("a100_40", "matmul", n=4096, precision="fp16", math=False, set={"sm.power_limit": f"{limit} W"})
+        for limit in (400, 500, 300, 250, 200, 120)
+    ]
+    stock, more, *lower = runs
+    assert (more.time_s, more.energy_j) == (stock.time_s, stock.energy_j)
+    times = [run.time_s for run in (stock, *lower)]
+    energies = [run.energy_j or 0.0 for run in (stock, *lower)]
+    assert times == sorted(times)
+    assert energies[0] > energies[1] > energies[2] > energies[3] < energies[4]
+    for run, limit in zip(lower, (300, 250, 200, 120), strict=True):
+        assert 0.98 * limit < (run.power_w or 0.0) <= 1.001 * limit
+        (launch,) = run.work.use["gpu"]["launches"]
+        assert run.cycles == pytest.approx(run.time_s * launch["clock_hz"], rel=0.01)  # those that really passed
+        assert run.cycles == pytest.approx(stock.cycles, rel=0.01)
+
+
+def test_an_array_under_a_limit_slows_by_about_what_its_voltage_cannot_save() -> None:
+    free = hwsim.run("tpu_v1", "matmul", n=1024, math=False)
+    capped = hwsim.run("tpu_v1", "matmul", n=1024, math=False, set={"energy.tdp.power": "35 W"})
+    assert free.time_s < capped.time_s < 2 * free.time_s
+    assert any("% of the voltage" in words for words in capped.warnings)
 
 
 def test_only_the_clocks_of_compute_units_are_lowered_and_clock_power_falls_with_them() -> None:
@@ -43,7 +83,7 @@ def test_only_the_clocks_of_compute_units_are_lowered_and_clock_power_falls_with
     slowed = lower_clocks(spec, Fraction(1, 2))
     assert [clock.frequency for clock in slowed.clocks] == [10**9, 1_600_000_000]
     assert slowed.energy is not None
-    assert slowed.energy.static["core"].clock == 1
+    assert slowed.energy.static["core"].clock == 2 * Fraction(1, 2) * Fraction(7, 10) ** 2
     assert slowed.energy.static["core"].power == 8
 
 
@@ -64,8 +104,8 @@ def test_a_limit_below_the_static_power_is_refused() -> None:
     [
         # 43.2 W at the full clock, of which 28 W are static: a fifth of a watt less may cost no more than a few percent
         ("tpu_v1", {"workload": "matmul", "n": 1024}, "43 W", 1.05),
-        # bound by DRAM: the clock falls far before power does, and the run still takes only a little longer
-        ("course_cpu", {"workload": "add", "n": 262144}, "17.4 W", 1.1),
+        # bound by DRAM: a lower voltage saves enough before the clock is so low that the core decides
+        ("course_cpu", {"workload": "add", "n": 262144}, "17.4 W", 1.0),
     ],
 )
 def test_a_limit_a_little_below_the_power_of_a_run_costs_a_little_time(
@@ -75,7 +115,8 @@ def test_a_limit_a_little_below_the_power_of_a_run_costs_a_little_time(
     capped = hwsim.run(machine, math=False, set={"energy.tdp.power": limit}, **workload)  # type: ignore[arg-type]
     assert free.power_w is not None
     assert free.power_w > float(limit.split(maxsplit=1)[0]) >= (capped.power_w or 0.0)
-    assert free.time_s < capped.time_s <= slower * free.time_s
+    assert free.time_s <= capped.time_s <= slower * free.time_s
+    assert capped.throttle is not None
 
 
 def test_the_clock_falls_to_a_twentieth_and_no_further() -> None:

@@ -11,16 +11,30 @@ from hwsim.targets.gpu.device import Activity, under_cap
 from tests.unit.hardware.gpu.made import device, model
 
 
+def spent(joules: float) -> Activity:
+    """So much work of the SMs, at 10.4 pJ for a multiply-add."""
+    return Activity(joules / 10.4e-12, "lanes", "fp32", 0.0)
+
+
 def test_below_the_limit_nothing_changes() -> None:
-    seconds, power = under_cap(device("a100_40"), 1.0, 100.0)
+    seconds, power = under_cap(device("a100_40"), 1.0, spent(100.0))
     assert (seconds, power.limited, power.clock_hz) == (1.0, False, 1.41e9)
-    assert power.watts == 166  # 66 W without work
+    assert power.watts == pytest.approx(166)  # 66 W without work
 
 
 def test_above_it_the_clock_is_lowered_until_the_power_is_the_limit() -> None:
-    seconds, power = under_cap(device("a100_40"), 1.0, 668.0)
-    assert seconds == 2.0  # 668 J at the 334 W that 400 W leave
-    assert (power.limited, power.watts, power.clock_hz) == (True, 400, 1.41e9 / 2)
+    seconds, power = under_cap(device("a100_40"), 1.0, spent(668.0))
+    assert seconds == pytest.approx(2.0)  # 668 J at the 334 W that 400 W leave
+    assert (power.limited, power.core_energy) == (True, 1)
+    assert (power.watts, power.clock_hz) == pytest.approx((400, 1.41e9 / 2))
+
+
+def test_below_the_limit_that_a_gpu_is_sold_with_voltage_falls_too() -> None:
+    """At 80 % of the clock and of the voltage, power beyond idle is 0.8 ** 3 of 334 W."""
+    seconds, power = under_cap(device("a100_40", f"sm.power_limit={66 + 334 * 0.8**3} W"), 1.0, spent(334.0))
+    assert seconds == pytest.approx(1 / 0.8)
+    assert power.core_energy == pytest.approx(0.64)
+    assert power.clock_hz == pytest.approx(0.8 * 1.41e9)
 
 
 def test_energy_is_multiply_adds_and_bytes_at_the_prices_of_the_file() -> None:
