@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,10 +33,8 @@ CHASED_L1, CHASED_L2 = Fraction(1, 4), 4
 """Dependent loads go through so much of the first cache, and of the second through so many times as much as the first
 holds: little enough to be there in spite of a second thread on the core, and to lie in pages that are known at once."""
 PAGES = (16, 32, 48, 64, 80, 96, 128, 192)
-BANKS = (1, 2, 4, 8, 16)
-"""Lines apart: from as many on as there are banks, all come from one."""
-CROWD = 64
-"""Lines that are loaded into one set, more than any has ways."""
+CROWD = 256
+"""Lines that are loaded into one set, many more than any has ways."""
 
 
 @dataclass
@@ -94,23 +91,19 @@ class Calibrator:
         for name, cache in self.caches.items():
             nbytes = self._inside(cache)
             yield f"{name}.latency", partial(self._chain, self._chased(name, cache), cache.line_bytes)
-            yield f"{name}.bandwidth", partial(self._stream, nbytes, near=name == "l1")
+            yield f"{name}.bandwidth", partial(self._stream, nbytes, streams=name == "l1")
         if "l1" in self.caches:
             first = self.caches["l1"]
             yield "l1.write_bandwidth", partial(probes.writing, self._inside(first))
             if first.ways:
                 yield "l1.set_refill", partial(probes.strided_loads, first.size_bytes // first.ways, CROWD)
-        if "l2" in self.caches:
-            far = self._inside(self.caches["l2"])
-            for apart in BANKS:
-                yield f"banks {apart}", partial(probes.strided_loads, apart * self.line, far // (apart * self.line))
         for nbytes in self._parts(self.caches["l3"]) if "l3" in self.caches else ():
             yield f"l3 {nbytes}", partial(self._chain, nbytes, self.line)
         for pages in PAGES:
             yield f"pages {pages}", partial(probes.page_chain, pages, self.line)
         yield "dram.latency", lambda: probes.chain(self._far, self.line)
         yield "dram.jumps", lambda: probes.FarJumps(self._far, self.line)
-        yield "dram.alone", lambda: probes.reading(self._far)
+        yield "dram.alone", lambda: probes.reading(self._far, streams=True)
         yield "dram.bandwidth", lambda: probes.AllCores(np.array_split(self._far, self.result.computer.cores))
 
     @cached_property
@@ -120,8 +113,8 @@ class Calibrator:
     def _chain(self, nbytes: int, line: int) -> Samples:
         return probes.chain(probes.memory(nbytes), line)
 
-    def _stream(self, nbytes: int, *, near: bool) -> Samples:
-        return probes.reading(probes.memory(nbytes), near=near)
+    def _stream(self, nbytes: int, *, streams: bool) -> Samples:
+        return probes.reading(probes.memory(nbytes), streams=streams)
 
     def _cycles(self, name: str) -> Reading:
         return self._readings[name].scaled(self.result.clock_hz)
@@ -137,8 +130,6 @@ class Calibrator:
             yield f"bandwidth of {name}", partial(self._bandwidth, name, cache)
         if "l1.set_refill" in self._readings:
             yield "crowded sets", self._refill
-        if "l2" in self.caches:
-            yield "banks of l2", self._banks
         yield "pages", self._pages
         yield "latency of dram", self._dram_latency
         yield "bandwidth of dram", self._dram_bandwidth
@@ -256,20 +247,6 @@ class Calibrator:
             return _noise(reading)
         self._set("l1", "set_refill", f"{reading.value:.3g} cycles", source(reading))
         return f"{reading.value:.1f} cycles between misses of one set, spread {reading.spread:.0%}"
-
-    def _banks(self) -> str:
-        """From how many lines apart on loads get no slower, while neighbours are much faster."""
-        found = {apart: self._cycles(f"banks {apart}") for apart in BANKS}
-        worst = max(reading.spread for reading in found.values())
-        for banks, further in pairwise(BANKS):
-            alone = found[banks]
-            if alone.value > 1.5 * found[1].value and found[further].value < 1.15 * alone.value and worst < NOISY:
-                told = f"{source(alone)}: loads {banks * self.line} bytes apart, {found[1].value:.2g} side by side"
-                self._set("l2", "banks", str(banks), told)
-                self._set("l2", "bank_interval", f"{alone.value:.3g} cycles", told)
-                return f"{banks}, each a line in {alone.value:.1f} cycles, spread {alone.spread:.0%}"
-        self.result.left_out.append("l2.banks: no distance was seen from which loads of L2 get slower")
-        return "none seen"
 
     def _pages(self) -> str:
         """How many pages are known at once: the largest number before dependent loads get slower by three cycles."""

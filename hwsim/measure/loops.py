@@ -1,8 +1,9 @@
 """A workload on the computer at hand: its loops compiled with Numba and timed, the fastest of some repeats.
 
 Caches are cold at the start of each repeat, as they are at the start of a simulated run: a buffer larger than they are
-is gone through before. Threads are timed by their own CPU time, so that other programs disturb less; of several, the
-one counts that needs most, and starting them and waiting for each other is left out.
+is read before, so that they hold nothing that would have to be written back. Threads are timed by their own CPU time,
+so that other programs disturb less; of several, the one counts that needs most, and starting them and waiting for each
+other is left out.
 
 Loops are written out as Python source, one function for each loop nest: the same order, tiles, unrolling and place of
 the sums that the simulator lowers. It takes an array for each tensor and the first and last position of each index. All
@@ -379,6 +380,6 @@ def _expression(values: list[str], body: Instructions) -> str:
             text, products = f"{text} * {value}", products - 1
         else:
             text, sums = f"({text} + {value})", max(0, sums - 1)
-    if body.special:
+    for _ in range(body.special):
         text = f"exp({text})"
     return text

@@ -3,8 +3,8 @@ bandwidth, lines in one set and in many pages for what misses cost. Compiled wit
 
 Every probe is sampled at several moments and timed by the CPU time of its thread. Other programs can only make it
 slower, and they come in bursts that last longer than a probe (a second thread of the same core halves its caches and
-ports), so the median of the fastest eighth of all samples counts; the spread is the distance to that from the first
-quarter of these.
+ports), so the median of the fastest eighth of all samples counts. The spread is how far that number moves: from the
+fastest samples to it, or between every other moment and those between them, whichever is more.
 A chain goes on where the sample before ended: gone through again and again, its first lines would lie in a cache.
 Memory is asked for in huge pages.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +24,9 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 REPEATS, MOMENT_S = 5, 0.005
@@ -43,8 +46,8 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 
 @dataclass(frozen=True)
 class Reading:
-    """A measured number: the median of the fastest eighth, how many samples there were, and how far the first quarter
-    of these was off, relative."""
+    """A measured number: the median of the fastest eighth, how many samples there were, and how far it moves, relative:
+    what another calibration may find instead."""
 
     value: float
     repeats: int
@@ -63,7 +66,7 @@ class Samples:
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, per: float) -> None:
         self._function, self._arguments, self._per = function, arguments, per
-        self._found: list[float] = []
+        self._moments: list[list[float]] = []
 
     def once(self) -> float:
         return max(1e-15, _timed(self._function, *self._arguments) - _asking()) / self._per
@@ -71,11 +74,11 @@ class Samples:
     def sample(self) -> Reading:
         """All samples until now, with some more; the first of these does not count, since caches hold other things."""
         self.once()
-        began, count = time.thread_time(), 0
-        while count < REPEATS or time.thread_time() - began < MOMENT_S:
-            self._found.append(self.once())
-            count += 1
-        return _reading(self._found)
+        began, found = time.thread_time(), [self.once() for _ in range(REPEATS)]
+        while time.thread_time() - began < MOMENT_S:
+            found.append(self.once())
+        self._moments.append(found)
+        return reading_of(self._moments)
 
 
 def _timed(function: Callable[..., Any], *arguments: Any) -> float:
@@ -90,11 +93,21 @@ def _asking() -> float:
     return min(_timed(_two_cycles, 0) for _ in range(1000))
 
 
-def _reading(found: list[float]) -> Reading:
-    fastest = sorted(found)[: -(-len(found) // FASTEST)]
-    middle = median(fastest)
+def reading_of(moments: Sequence[Sequence[float]]) -> Reading:
+    """What the samples of several moments say together, and by how much some of them say something else."""
+    fastest = _fastest(moments)
+    value = median(fastest)
     # Now and then a clock that leaves out what others took leaves out too much: not the very first one.
-    return Reading(middle, len(found), middle / fastest[len(fastest) // 4] - 1)
+    off = value / fastest[min(1, len(fastest) - 1)] - 1
+    if len(moments) > 1:
+        halves = [median(_fastest(moments[first::2])) for first in (0, 1)]
+        off = max(off, max(halves) / min(halves) - 1)
+    return Reading(value, sum(map(len, moments)), off)
+
+
+def _fastest(moments: Sequence[Sequence[float]]) -> list[float]:
+    found = sorted(sample for moment in moments for sample in moment)
+    return found[: -(-len(found) // FASTEST)]
 
 
 # Chains and ports -----------------------------------------------------------------------------------------------------
@@ -159,11 +172,21 @@ def _exponentials(values, found):  # type: ignore[no-untyped-def]
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
+@intrinsic
+def _load(typing_context, address):  # type: ignore[no-untyped-def]
+    """What lies at an address: a load that adds nothing to it, as the latencies of data sheets mean it."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), typ=ir.IntType(64))
+
+    return types.uint64(types.uint64), generate
+
+
 @numba.njit(nogil=True)
-def _chase(next_place, count, place):  # type: ignore[no-untyped-def]
+def _chase(count, address):  # type: ignore[no-untyped-def]
     for _ in range(count):
-        place = next_place[place]
-    return place
+        address = _load(address)
+    return address
 
 
 @numba.njit(nogil=True, fastmath=True)
@@ -235,11 +258,12 @@ class Chase(Samples):
 
     def __init__(self, places: NDArray[np.uint64], room: NDArray[np.uint64], steps: int) -> None:
         super().__init__(self._go, per=steps)
-        self._ring, self._steps, self._place = room, steps, places[0]
-        self._ring[places] = np.roll(places, -1)
+        addresses = np.uint64(room.ctypes.data) + places * np.uint64(room.itemsize)
+        room[places] = np.roll(addresses, -1)
+        self._room, self._steps, self._address = room, steps, addresses[0]
 
     def _go(self) -> None:
-        self._place = np.uint64(_chase(self._ring, self._steps, self._place))
+        self._address = np.uint64(_chase(self._steps, self._address))
 
 
 class FarJumps(Samples):
@@ -261,13 +285,13 @@ class AllCores(Samples):
     """Bytes that all cores read at the same time from memory: what each got while it ran, together."""
 
     def __init__(self, shares: list[NDArray[Any]]) -> None:
-        super().__init__(_sum, per=1)
+        super().__init__(_four_sums, per=1)
         self._shares = shares
 
     def once(self) -> float:
         def rate(share: NDArray[Any]) -> float:
             began = time.thread_time()
-            _sum(share, 1)
+            _four_sums(share, 1)
             return share.nbytes / (time.thread_time() - began)
 
         with ThreadPoolExecutor(len(self._shares)) as pool:
@@ -277,7 +301,7 @@ class AllCores(Samples):
 # What is asked --------------------------------------------------------------------------------------------------------
 
 COUNT = 500_000
-STEPS = 5_000
+STEPS = 20_000
 """Dependent loads in one sample: short ones, some of which nobody disturbs."""
 
 
@@ -335,10 +359,10 @@ def strided_loads(stride: int, lines: int) -> Samples:
     return Samples(_strided, memory(stride * lines), lines, np.uint64(stride // 8), rounds, per=rounds * lines)
 
 
-def reading(values: NDArray[Any], *, near: bool = False) -> Samples:
-    """Seconds of a byte of one core that sums: one stream or, of the nearest cache, several."""
+def reading(values: NDArray[Any], *, streams: bool = False) -> Samples:
+    """Seconds of a byte of one core that sums: one stream, or several where one does not draw all there is."""
     rounds = max(1, MOVED_BYTES // values.nbytes)
-    return Samples(_four_sums if near else _sum, values, rounds, per=rounds * values.nbytes)
+    return Samples(_four_sums if streams else _sum, values, rounds, per=rounds * values.nbytes)
 
 
 def writing(nbytes: int) -> Samples:

@@ -122,14 +122,7 @@ class CacheSpec(Level):
         "first cache, if not given, what the next cache takes longer; of others none.",
     )
     set_hindrance: Annotated[float, Most(16, "no sets hinder each other as much")] = Field(
-        1.5, ge=1, description="How many times as long fills of several sets at the same time take as those of one."
-    )
-    banks: Banks | None = Field(
-        None,
-        description="Banks that give lines in turn, chosen by the low bits of a line's number; no limit if not given.",
-    )
-    bank_interval: LatencyField | None = Field(
-        None, description="Time between two lines of the same bank; none if not given.", examples=["4.6 cycles"]
+        1, ge=1, description="How many times as long fills of several sets at the same time take as those of one."
     )
     dual_port: bool = Field(
         True, description="Whether it is read and written in the same cycle; if not, writing takes time from reading."

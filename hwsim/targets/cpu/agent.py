@@ -36,8 +36,8 @@ from hwsim.memory.hierarchy import Hierarchy, Traffic, build_hierarchy
 from hwsim.program.kernel import Kernel, OutputBlock, Stage, Step
 from hwsim.program.loops import MOST_STEPS
 from hwsim.spec.machine import CacheSpec, DramSpec, Level, MachineSpec, RegistersSpec, StorageSpec
-from hwsim.targets.cpu.model import ZERO, Chunk, CpuCore, StepCost, StepTimes, Transfer, core_spec
-from hwsim.targets.cpu.tally import CoreTally, Stopwatch
+from hwsim.targets.cpu.model import CpuCore, core_spec
+from hwsim.targets.cpu.tally import ZERO, Chunk, CoreTally, StepCost, StepTimes, Stopwatch, Transfer
 from hwsim.trace.nest import Instructions, Nest, Work
 from hwsim.units import Bandwidth, Latency, format_bytes
 

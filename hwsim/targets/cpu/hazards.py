@@ -1,17 +1,13 @@
-"""What a core waits for besides bandwidth and latency: crowded sets, pages, and sums that come back from memory.
+"""What a core waits for because its caches miss: streams and jumps, crowded sets, short runs, and pages.
 
 Crowded sets. A set takes one fill at a time, so misses that fall into the same set wait for each other, however many a
 cache can have outstanding. Within one window of an out-of-order core, loads of the same line share one miss; so what
 counts is the distinct lines that the window touches, set by set. A column of a matrix whose rows are 4 KiB apart puts
-all its lines into one set of a 32 KiB cache; padded by one line, it puts each into another. The next cache has banks,
-which take turns: lines 512 bytes apart all come from one of eight.
+all its lines into one set of a 32 KiB cache; padded by one line, it puts each into another.
 
 Pages. A translation that the TLB does not hold is looked up behind it. Which pages stay is estimated from footprints.
 
 Streams. Whether an access waits at all: a prefetcher follows neighbouring lines and short equal steps.
-
-Sums in memory. A loop that loads, adds and stores the same elements again in its next iteration waits until each store
-has been forwarded to the load: this is why short rows of C are slow.
 """
 
 from __future__ import annotations
@@ -19,16 +15,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from math import prod
+from math import lcm, prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwsim.memory.footprint import estimate_page_misses
 from hwsim.spec.machine import CacheSpec
-from hwsim.trace.nest import Access, Nest
+from hwsim.targets.cpu.tally import ZERO, Chunk, CostPart, Cycles
+from hwsim.trace.nest import Access, Nest, Work
 
+if TYPE_CHECKING:
+    from hwsim.memory.hierarchy import Traffic
+    from hwsim.targets.cpu.model import CpuCore
+
+MOST_KNOWN = 4096
+"""Shapes of nests about which something is remembered."""
+PARTS = 1 << 20
+"""Times that are estimated count in parts of a cycle."""
 MOST_EXECUTIONS = 4096
 """Executions of one access that are looked at; no window holds as many."""
 
@@ -120,8 +127,6 @@ class Fills:
     """Those that the window finds missing."""
     every: float
     """All, as if nothing were there."""
-    bank: float
-    """Lines that come from the busiest bank of the next cache."""
 
 
 def crowded(
@@ -131,12 +136,11 @@ def crowded(
     followed: tuple[bool, ...],
     share: Fraction,
     cache: CacheSpec,
-    banks: int,
     beyond: tuple[int, ...] | None = None,
 ) -> Fills:
-    """What a window brings into a cache, and from which banks.
+    """What a window brings into a cache.
 
-    A line that is written counts twice in its set, since one like it has to leave first; and once more if it is loaded
+    A line that is written counts twice in its set, since one like it has to leave first; and twice that if it is loaded
     before and the loads of the window are more than the set has ways, so that it has left when it is stored. One that
     only stores write counts twice as far as it comes from beyond the next cache, and not where a prefetcher follows.
 
@@ -145,7 +149,6 @@ def crowded(
     """
     sets = cache.set_count
     loads = np.zeros((2, 2, sets))
-    drawn = np.zeros(banks)
     written = {access.tensor for access in nest.accesses if access.write}
     loaded = {access.tensor for access in nest.accesses if not access.write}
     for access, window, missed, past, ahead in zip(
@@ -161,12 +164,10 @@ def crowded(
             if often == 2 and access.write:
                 often = 1.0 if ahead else 1 + min(1.0, past / missed)
             elif often == 2 and counts[1].max() > cache.way_count:
-                often = 3.0
+                often = 4.0
             loads[:, int(ahead)] += [often * count for count in counts]
-            if brings:
-                drawn += weight * np.bincount(window.sets % banks, minlength=banks)
     fresh, every = (_serial(jumps, streams, cache.set_hindrance) for jumps, streams in loads)
-    return Fills(fresh, every, float(drawn.max()))
+    return Fills(fresh, every)
 
 
 def _serial(jumps: NDArray[np.float64], streams: NDArray[np.float64], hindrance: float) -> float:
@@ -186,20 +187,13 @@ PAGE_BYTES = 4096
 """No prefetcher steps over the border of a page."""
 
 
-def is_stream(nest: Nest, access: Access, line_bytes: int) -> bool:
+def _follows(nest: Nest, access: Access, line_bytes: int, apart: int) -> bool:
     """Whether a prefetcher can follow an access: the innermost loop that leads to another line decides.
 
     A run of neighbouring elements that is too short for a prefetcher counts as one piece; then the next loop decides.
-    An unrolled loop has several accesses to the same tensor that move alike: its step is the distance between them.
+    An unrolled loop has several accesses to the same tensor that move alike: its step is how far `apart` they are.
     Nobody can follow a loop whose places are looked up in a table.
     """
-    page = PAGE_BYTES * access.per_byte
-    alike = (abs(other.base - access.base) for other in nest.accesses if _moves_alike(access, other))
-    return _follows(nest, access, line_bytes, min(alike, default=page))
-
-
-def _follows(nest: Nest, access: Access, line_bytes: int, apart: int) -> bool:
-    """The same, where the next access that moves alike is known to be so far `apart`."""
     line, page = line_bytes * access.per_byte, PAGE_BYTES * access.per_byte
     looked_up = access.table.strides if access.table is not None else (0,) * access.depth
     loops = zip(nest.trips[: access.depth], access.strides, looked_up, strict=True)
@@ -213,10 +207,6 @@ def _follows(nest: Nest, access: Access, line_bytes: int, apart: int) -> bool:
         if trip * abs(stride) >= STREAM_LINES * line:
             return True
     return True
-
-
-def _moves_alike(access: Access, other: Access) -> bool:
-    return other.tensor == access.tensor and other.strides == access.strides and other.base != access.base
 
 
 def followed(nest: Nest, line_bytes: int) -> tuple[bool, ...]:
@@ -291,44 +281,236 @@ def burst(nest: Nest, jumps: tuple[Access, ...], accesses: Fraction) -> Fraction
     return found
 
 
-# Sums in memory -------------------------------------------------------------------------------------------------------
+# What all of it takes -------------------------------------------------------------------------------------------------
+
+SHORT_RUN = "short run"
+"""Lines from far away in runs that end before a prefetcher has found out about them."""
 
 
 @dataclass(frozen=True)
-class Reload:
-    """A sum that goes through memory: so many times, each of `links` additions with `inside` iterations between."""
+class Misses:
+    """Misses of one level: how many, and how many of them are outstanding at once."""
 
-    sums: int
-    links: int
-    inside: int
+    counts: tuple[tuple[int, Fraction], ...]
+
+    def cycles(self, latency: Cycles, *, first: bool) -> Cycles:
+        """Latency of the next level over the misses that are outstanding at once.
+
+        Nothing overlaps with the first miss of a step, so a step that begins with misses takes the latency at least.
+        """
+        total = sum((count * latency / parallel for count, parallel in self.counts), ZERO)
+        return max(total, latency) if total and first else total
+
+    @property
+    def ahead(self) -> Fraction:
+        """The share of them that can be under way before the first instruction that needs one is reached.
+
+        These are as many as are outstanding at once: what the MSHRs hold of a stream that a prefetcher follows, and as
+        far as the window reaches of jumps.
+        """
+        if not self.counts:
+            return ZERO
+        held = max(min(Fraction(count), parallel) for count, parallel in self.counts)
+        return held / sum(count for count, _ in self.counts)
 
 
-def find_reload(nest: Nest) -> Reload | None:
-    """The innermost loop whose every iteration loads what the one before has stored; None without such a loop."""
-    found = []
-    stored = {(a.tensor, a.base, a.strides) for a in nest.accesses if a.write and a.depth == nest.depth}
-    for access in nest.accesses:
-        if access.write or access.table is not None or (access.tensor, access.base, access.strides) not in stored:
-            continue
-        for loop in reversed(range(nest.depth)):
-            if access.strides[loop] == 0 and nest.trips[loop] > 1:
-                found.append(Reload(prod(nest.trips[:loop]), nest.trips[loop], prod(nest.trips[loop + 1 :])))
-                break
-    return min(found, key=lambda reload: reload.inside, default=None)
+@dataclass(frozen=True)
+class Late:
+    """What the misses of a cache take at the level behind it."""
+
+    cycles: Cycles
+    """Latency over what is outstanding at once."""
+    fresh: Cycles
+    every: Cycles
+    """Fills of the busiest set that follow each other: of lines that are not there yet, and of all."""
+    ahead: Fraction
+    """The share that can be under way before it is needed."""
 
 
-def aliases(nest: Nest, reach: int) -> bool:
-    """Whether a load of the innermost loop always lies a multiple of `reach` bytes from what the loop stores.
+def _short_lines(inner: CacheSpec, nests: Sequence[Nest], missed: Sequence[tuple[int, ...]]) -> int:
+    """Lines that a cache misses in streams shorter than a page."""
+    lines = 0
+    for nest, row in zip(nests, missed, strict=True):
+        for access, misses, stream in zip(nest.accesses, row, followed(nest, inner.line), strict=False):
+            if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
+                lines += misses
+    return lines
 
-    A core that compares only the low bits of addresses takes it for a load of what was stored, and lets it wait.
-    """
-    whole = reach * nest.per_byte
-    stored = [access for access in nest.accesses if access.write and access.depth == nest.depth]
-    return any(
-        access.tensor != store.tensor
-        and (access.base - store.base) % whole == 0
-        and all((here - there) % whole == 0 for here, there in zip(access.strides, store.strides, strict=True))
-        for store in stored
-        for access in nest.accesses
-        if not access.write and access.depth == nest.depth and access.table is None
-    )
+
+class MissCosts:
+    """What the misses of a core's caches take beside the bytes that they move."""
+
+    def __init__(self, core: CpuCore) -> None:
+        self.core = core
+        self._windows: dict[object, tuple[WindowLines, ...]] = {}
+        self._pages: dict[object, float] = {}
+
+    def lie(self, nest: Nest, moved: Traffic) -> tuple[object, ...]:
+        """What tells nests apart: the same loops, moved to other places, are the same if all accesses to a tensor have
+        moved alike, and those that miss begin in the same sets. As long as one of them lives."""
+        firsts: dict[str, int] = {}
+        places = [access.base - firsts.setdefault(access.tensor, access.base) for access in nest.accesses]
+        names, way = self._crowding
+        rows = [moved.misses[name] for name in names]
+        sets = [
+            access.base % (way * nest.per_byte)
+            for number, access in enumerate(nest.accesses)
+            if any(row[number] for row in rows)
+        ]
+        return id(nest.packed), *places, *sets
+
+    @cached_property
+    def _crowding(self) -> tuple[tuple[str, ...], int]:
+        """The caches in which lines can crowd, and the bytes after which the sets of all of them begin anew."""
+        found = [cache for n, cache in enumerate(self.core.caches) if self._set_refill(n) and can_crowd(cache)]
+        return tuple(cache.name for cache in found), lcm(*(cache.set_count * cache.line for cache in found))
+
+    def late(self, number: int, work: Work, chunk: Chunk, alike: Sequence[object]) -> Late:
+        """What the misses of the cache before a level take; equal ones are asked for again and again."""
+        inner = self.core.caches[number - 1]
+        rows = [each.misses[inner.name] for each in chunk.traffic]
+        first = not chunk.begin
+        key = number, work, first, chunk.executions, *alike, *rows
+
+        def find() -> Late:
+            misses = self._misses(inner, work, chunk)
+            cycles = misses.cycles(self.core.latency_cycles(self.core.levels[number]), first=first)
+            return Late(cycles, *self._refill(number - 1, work, chunk), misses.ahead)
+
+        return self.core.once(key, chunk, find)
+
+    def page_cycles(self, chunk: Chunk) -> Cycles:
+        """Translations that the TLB does not hold, looked up one after the other."""
+        tlb = self.core.unit.tlb
+        if tlb is None:
+            return ZERO
+        missed = 0.0
+        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+            key = nest.trips, tuple(access.strides for access in nest.accesses)
+            if key not in self._pages:
+                if len(self._pages) >= MOST_KNOWN:
+                    self._pages.clear()
+                self._pages[key] = estimate_page_misses(nest, tlb.entries, tlb.page)
+            missed += self._pages[key] * moved.accesses / max(1, nest.length)
+        return Fraction(round(missed * tlb.miss * PARTS), PARTS)
+
+    def short_runs(self, chunk: Chunk, alike: Sequence[object], hidden: Cycles) -> CostPart:
+        """How long the core waits for lines that come from behind the second cache in runs shorter than a page.
+
+        The window hides what the second cache takes, and a prefetcher what comes in a long stream; it finds out about a
+        short one when most of it has passed. Instructions and such lines add up; operations that wait for each other
+        hide them.
+        """
+        cycles = ZERO
+        if self.core.unit.overlap == "full":
+            for inner, level in zip(self.core.caches[1:], self.core.levels[2:], strict=False):
+                rows = [each.misses[inner.name] for each in chunk.traffic]
+                lines = self.core.once(
+                    (inner.name, *alike, *rows), chunk, partial(_short_lines, inner, chunk.nests, rows)
+                )
+                cycles = max(cycles, self.core.over(lines * inner.line, self.core.read_rate(level)))
+        return CostPart(SHORT_RUN, max(ZERO, cycles - hidden))
+
+    def _refill(self, number: int, work: Work, chunk: Chunk) -> tuple[Cycles, Cycles]:
+        """How long the busiest set of a cache is being filled: its fills follow each other. With the lines that are
+        there, and as if none were.
+
+        Loads wait in a queue, those of one line together. When it is full, the core waits until the lines have come,
+        and then goes on: fills and instructions add up, unless even without the lines that are there, fills take less.
+        """
+        cache, refill = self.core.caches[number], self._set_refill(number)
+        if not refill or not can_crowd(cache):
+            return ZERO, ZERO
+        fresh = every = ZERO
+        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+            missed = moved.misses[cache.name]
+            if not any(missed):
+                continue
+            share = Fraction(moved.accesses, nest.length)
+            ahead = followed(nest, cache.line)
+            iterations = self._waiting(work, chunk, nest, missed, ahead, share)
+            windows = self._windows_of(nest, tuple(map(bool, missed[: len(nest.accesses)])), iterations, cache)
+            often = prod(nest.trips) * share / iterations
+            beyond = missed if cache is self.core.caches[-1] else moved.misses[self.core.caches[number + 1].name]
+            fills = crowded(nest, windows, missed, ahead, share, cache, beyond)
+            fresh += Fraction(round(fills.fresh * PARTS), PARTS) * often
+            every += Fraction(round(fills.every * PARTS), PARTS) * often
+        return fresh * refill, every * refill
+
+    def _waiting(
+        self, work: Work, chunk: Chunk, nest: Nest, missed: Sequence[int], ahead: Sequence[bool], share: Fraction
+    ) -> int:
+        """Iterations of the innermost loop whose loads wait together: what is in flight, and as many misses as wait."""
+        iterations = self.core.in_flight(work) / self.core.per_iteration(work, chunk)
+        rows = zip(nest.accesses, missed, ahead, strict=False)
+        jumps = sum(count for access, count, stream in rows if not stream and not access.write)
+        if self.core.unit.waiting_loads and jumps:
+            iterations = min(iterations, self.core.unit.waiting_loads * prod(nest.trips) * share / jumps)
+        return max(1, int(iterations))
+
+    def _set_refill(self, number: int) -> Cycles:
+        cache = self.core.caches[number]
+        if cache.set_refill is not None:
+            return cache.set_refill.seconds(self.core.clock_of(cache)) * self.core.clock_hz
+        if number or len(self.core.caches) == 1:  # what main memory sends waits in the MSHRs, not in front of its set
+            return ZERO
+        return max(ZERO, self.core.latency_cycles(self.core.levels[1]) - self.core.latency_cycles(cache))
+
+    def _windows_of(
+        self, nest: Nest, missed: tuple[bool, ...], iterations: int, cache: CacheSpec
+    ) -> tuple[WindowLines, ...]:
+        """The lines that each access touches in one window; of nests that lie alike in the sets, asked once."""
+        way = cache.set_count * cache.line * nest.per_byte
+        places = tuple((access.base % way, access.strides, id(access.table)) for access in nest.accesses)
+        key = cache.name, iterations, nest.trips, places, missed
+        known = self._windows.get(key)
+        if known is None:
+            if len(self._windows) >= MOST_KNOWN:
+                self._windows.clear()
+            known = self._windows[key] = window_lines(nest, missed, iterations, cache)
+        return known
+
+    def _misses(self, inner: CacheSpec, work: Work, chunk: Chunk) -> Misses:
+        """The misses of a level that are waited for, in streams and in jumps, and how many are outstanding at once.
+
+        A store that goes on to the next level without bringing its line in is sent off and not waited for.
+        """
+        spread = Fraction(max(work.instructions.total, 1), max(1, chunk.executions))
+        window = self.core.in_flight(work)
+        found = []
+        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
+            waited = [
+                (access, misses, stream)
+                for access, misses, stream in zip(
+                    nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False
+                )
+                if misses and (inner.write_allocate or not access.write)
+            ]
+            streamed = sum(misses for _, misses, stream in waited if stream)
+            jumping = sum(misses for _, misses, stream in waited if not stream)
+            if streamed:
+                found.append((streamed, self._followed(inner)))
+            if jumping:
+                looked_up = any(access.table is not None for access in nest.accesses)
+                jumps = tuple(access for access, _, stream in waited if not stream)
+                reach = max(Fraction(jumping, max(1, moved.accesses)), burst(nest, jumps, window / spread))
+                found.append((jumping, self._parallel(inner, window / spread * reach, looked_up)))
+        return Misses(tuple(found))
+
+    def _followed(self, inner: CacheSpec) -> Fraction:
+        """How many misses of a stream overlap: what the caches on the way allow, but for the first, which prefetchers
+        pass by."""
+        nearer = self.core.caches[1 : self.core.caches.index(inner) + 1] or (inner,)
+        return Fraction(min(self.core.mshrs(level) for level in nearer))
+
+    def _parallel(self, inner: CacheSpec, reach: Fraction, looked_up: bool) -> Fraction:
+        """How many jumps overlap: what the caches allow, and as many as the window reaches.
+
+        Where the machine says how many of equal steps overlap, a prefetcher follows these as far as that.
+        """
+        nearer = self.core.caches[: self.core.caches.index(inner) + 1]
+        outstanding = Fraction(min(self.core.mshrs(level) for level in nearer))
+        if inner.strided_misses is not None and self.core.unit.window > 1:
+            strided = min(outstanding, Fraction(inner.strided_misses))
+            return max(Fraction(1), min(strided, reach)) if looked_up else strided
+        return max(Fraction(1), min(outstanding, reach))

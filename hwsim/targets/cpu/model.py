@@ -3,7 +3,8 @@
 Compute is bound by the units (operations over ports), by issue, by the load and store ports, and by chains of
 dependent operations, of which the window of an out-of-order core hides the beginning. Memory is bound, at every level,
 by bytes over bandwidth and by the latency of the next level over the number of misses that can be outstanding at once;
-crowded sets, unknown pages and sums that come back from memory (`hazards.py`) take their time beside these.
+crowded sets and unknown pages take their time beside these (`hazards.py`). Sums in memory, short rows of C for
+instance, wait at each addition until the store before it has been forwarded to the load.
 Which parts run at the same time is the machine's `overlap`; the engine adds them up.
 """
 
@@ -12,207 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
-from math import ceil, lcm, prod, sqrt
+from functools import cached_property
+from math import ceil, prod, sqrt
 from typing import Any, TypeVar
 
 from hwsim.errors import InputError
-from hwsim.memory.footprint import estimate_page_misses
 from hwsim.memory.hierarchy import Traffic
 from hwsim.numerics.format import Format
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec, RegistersSpec
-from hwsim.targets.cpu.hazards import (
-    PAGE_BYTES,
-    WindowLines,
-    aliases,
-    burst,
-    can_crowd,
-    crowded,
-    find_reload,
-    followed,
-    run_bytes,
-    window_lines,
-)
+from hwsim.targets.cpu.hazards import MOST_KNOWN, PARTS, MissCosts
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, MatrixSpec, RegisterFile, Spills, lanes_of
+from hwsim.targets.cpu.tally import ZERO, Chunk, CostPart, Cycles, StepCost, Transfer, total
 from hwsim.trace.nest import Chain, Instructions, Nest, Work
 from hwsim.units import Bandwidth
 
-Cycles = Fraction
-ToFs = Callable[[Cycles], int]
 Found = TypeVar("Found")
 
-ZERO = Fraction(0)
-
-PARTS = 1 << 20
-"""Times that are estimated count in parts of a cycle."""
-MOST_KNOWN = 4096
-"""Shapes of nests about which hazards are remembered."""
 FEWEST_MSHRS = 16
 """Misses that any cache is taken to have outstanding, if nothing is said."""
 TRANSLATION = "address translation"
-
-
-@dataclass(frozen=True)
-class CostPart:
-    """Something that takes time by itself: a unit at work, or a resource that is waited for."""
-
-    name: str
-    cycles: Cycles
-    busy: bool = False
-    """Whether the core does useful work meanwhile."""
-
-    def fs(self, to_fs: ToFs) -> int:
-        """The same in femtoseconds, which a core asks for again and again: always with the same clock."""
-        known: int | None = self.__dict__.get("_fs")
-        if known is None:
-            known = self.__dict__["_fs"] = to_fs(self.cycles)
-        return known
-
-    def scaled(self, share: Fraction) -> CostPart:
-        """A share of it."""
-        return CostPart(self.name, self.cycles * share, self.busy)
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """What a step moves over the link from a level to the one nearer the core."""
-
-    link: str
-    level: str
-    cycles: Cycles
-    """How long it takes when nobody else uses the link."""
-    shared_bytes: Fraction | int
-    """Bytes that go over a link which other cores use as well, or what takes it as long; 0 for a private one."""
-    lead_cycles: Cycles = Fraction(0)
-    """How much earlier than the instructions that need it it can begin: while as much arrives as is in flight at
-    once."""
-
-    def scaled(self, share: Fraction) -> Transfer:
-        """A share of it."""
-        return replace(self, cycles=self.cycles * share, shared_bytes=self.shared_bytes * share)
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A piece of a step, some accesses that follow each other, and what they moved."""
-
-    nests: tuple[Nest, ...]
-    traffic: tuple[Traffic, ...]
-    """Of each nest, of which a chunk may hold a part: as many accesses as the traffic says."""
-    begin: Fraction
-    end: Fraction
-    """Which part of the step's accesses it is; arithmetic is spread evenly over them."""
-    executions: int
-    """Accesses of the whole step."""
-
-    @cached_property
-    def share(self) -> Fraction:
-        return self.end - self.begin
-
-    @staticmethod
-    def whole(nests: Sequence[Nest], traffic: Sequence[Traffic]) -> Chunk:
-        """A step in one piece."""
-        return Chunk(tuple(nests), tuple(traffic), ZERO, Fraction(1), sum(nest.length for nest in nests))
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """The parts of a step in femtoseconds, by name."""
-
-    parts: tuple[tuple[str, int], ...]
-    """All but transfers."""
-    busiest: tuple[str, int] | None
-    """The unit that works longest."""
-    waits: tuple[tuple[str, int], ...]
-    """What else limits the units, the shortest first."""
-    chain: tuple[tuple[str, int], ...]
-    delays: tuple[tuple[str, int], ...]
-    work_fs: int
-    chain_fs: int
-    transfers: tuple[tuple[Transfer, int, int], ...]
-    """Each with its duration and how much earlier it can begin."""
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """The parts of a step, or of a piece of it."""
-
-    compute: tuple[CostPart, ...]
-    """Units, ports, issue and the link to the first level, all at the same time."""
-    chain: tuple[CostPart, ...]
-    """Operations that wait for each other, one after the other; as a whole at the same time as `compute`."""
-    delays: tuple[CostPart, ...]
-    """What nothing overlaps with."""
-    transfers: tuple[Transfer, ...]
-
-    @cached_property
-    def work_cycles(self) -> Cycles:
-        """How long units, ports and issue are at work, delays counted in."""
-        return max((part.cycles for part in self.compute), default=ZERO) + _total(self.delays)
-
-    @cached_property
-    def chain_cycles(self) -> Cycles:
-        """How long it takes at least because operations wait for each other."""
-        return _total(self.chain) + _total(self.delays)
-
-    def times(self, to_fs: ToFs) -> StepTimes:
-        """The same in femtoseconds; kept as well."""
-        known: StepTimes | None = self.__dict__.get("_times")
-        if known is None:
-            known = self.__dict__["_times"] = self._in_fs(to_fs)
-        return known
-
-    def _in_fs(self, to_fs: ToFs) -> StepTimes:
-        def named(parts: Sequence[CostPart]) -> tuple[tuple[str, int], ...]:
-            return tuple((part.name, part.fs(to_fs)) for part in parts)
-
-        def length(part: CostPart) -> tuple[int, Cycles]:
-            return part.fs(to_fs), part.cycles
-
-        busiest = max((part for part in self.compute if part.busy), key=length, default=None)
-        waits = sorted((part for part in self.compute if not part.busy), key=length)
-        chain, delays = named(self.chain), named(self.delays)
-        return StepTimes(
-            parts=(*named(self.compute), *chain, *delays),
-            busiest=None if busiest is None else (busiest.name, busiest.fs(to_fs)),
-            waits=named(waits),
-            chain=chain,
-            delays=delays,
-            work_fs=to_fs(self.work_cycles),
-            chain_fs=to_fs(self.chain_cycles),
-            transfers=tuple((each, to_fs(each.cycles), to_fs(each.lead_cycles)) for each in self.transfers),
-        )
-
-
-SHORT_RUN = "short run"
-"""Lines from far away in runs that end before a prefetcher has found out about them."""
-
-
-@dataclass(frozen=True)
-class Misses:
-    """Misses of one level: how many, and how many of them are outstanding at once."""
-
-    counts: tuple[tuple[int, Fraction], ...]
-
-    def cycles(self, latency: Cycles, *, first: bool) -> Cycles:
-        """Latency of the next level over the misses that are outstanding at once.
-
-        Nothing overlaps with the first miss of a step, so a step that begins with misses takes the latency at least.
-        """
-        total = sum((count * latency / parallel for count, parallel in self.counts), ZERO)
-        return max(total, latency) if total and first else total
-
-    @property
-    def ahead(self) -> Fraction:
-        """The share of them that can be under way before the first instruction that needs one is reached.
-
-        These are as many as are outstanding at once: what the MSHRs hold of a stream that a prefetcher follows, and as
-        far as the window reaches of jumps.
-        """
-        if not self.counts:
-            return ZERO
-        held = max(min(Fraction(count), parallel) for count, parallel in self.counts)
-        return held / sum(count for count, _ in self.counts)
 
 
 def _in_matrices(issued: Instructions, matrix: MatrixSpec) -> Instructions:
@@ -242,32 +61,26 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Late:
-    """What the misses of a cache take at the level behind it."""
+class Reload:
+    """A sum that goes through memory: so many times, each of `links` additions with `inside` iterations between."""
 
-    cycles: Cycles
-    """Latency over what is outstanding at once."""
-    fresh: Cycles
-    every: Cycles
-    """Fills of the busiest set that follow each other: of lines that are not there yet, and of all."""
-    banks: Cycles
-    """Lines that follow each other out of the busiest bank of the level."""
-    ahead: Fraction
-    """The share that can be under way before it is needed."""
+    sums: int
+    links: int
+    inside: int
 
 
-def _short_lines(inner: CacheSpec, nests: Sequence[Nest], missed: Sequence[tuple[int, ...]]) -> int:
-    """Lines that a cache misses in streams shorter than a page."""
-    lines = 0
-    for nest, row in zip(nests, missed, strict=True):
-        for access, misses, stream in zip(nest.accesses, row, followed(nest, inner.line), strict=False):
-            if misses and stream and not access.write and run_bytes(nest, access) < PAGE_BYTES:
-                lines += misses
-    return lines
-
-
-def _total(parts: Sequence[CostPart]) -> Cycles:
-    return sum((part.cycles for part in parts), ZERO)
+def find_reload(nest: Nest) -> Reload | None:
+    """The innermost loop whose every iteration loads what the one before has stored; None without such a loop."""
+    found = []
+    stored = {(a.tensor, a.base, a.strides) for a in nest.accesses if a.write and a.depth == nest.depth}
+    for access in nest.accesses:
+        if access.write or access.table is not None or (access.tensor, access.base, access.strides) not in stored:
+            continue
+        for loop in reversed(range(nest.depth)):
+            if access.strides[loop] == 0 and nest.trips[loop] > 1:
+                found.append(Reload(prod(nest.trips[:loop]), nest.trips[loop], prod(nest.trips[loop + 1 :])))
+                break
+    return min(found, key=lambda reload: reload.inside, default=None)
 
 
 def core_spec(machine: MachineSpec) -> CpuSpec:
@@ -291,7 +104,7 @@ class CpuCore:
         self._file = RegisterFile(self.registers) if self.registers else None
         self.spilled = self._spills(1, vector=unit.simd is not None).values
         self._machine = machine
-        self._levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
+        self.levels: tuple[CacheSpec | DramSpec, ...] = (*self.caches, self.dram)
         self._near = self.caches[0] if self.caches and self.caches[0].shared_by == 1 else None
         self._one_at_a_time = {self.dram.name, *(cache.name for cache in self.caches if not cache.dual_port)}
         self._issued: dict[Work, Instructions] = {}
@@ -299,9 +112,8 @@ class CpuCore:
         self._shares: dict[tuple[Work, int, int], Shared] = {}
         self._rates: dict[tuple[str, int], Fraction | None] = {}
         self._latencies: dict[str, Cycles] = {}
-        self._windows: dict[object, tuple[WindowLines, ...]] = {}
-        self._pages: dict[object, float] = {}
         self._reads: dict[str, Fraction | None] = {}
+        self.misses = MissCosts(self)
         self._known: dict[object, tuple[tuple[Nest, ...], Any]] = {}
         """Costs and parts of them, by work and by what a chunk counted; with its nests, so that no other ones get their
         identity."""
@@ -312,7 +124,8 @@ class CpuCore:
         Many pieces are equal in all that it depends on, but for where they are.
         """
         alike = [
-            (*self._lie(nest, moved), moved.accesses) for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
+            (*self.misses.lie(nest, moved), moved.accesses)
+            for nest, moved in zip(chunk.nests, chunk.traffic, strict=True)
         ]
         key = (
             work,
@@ -322,9 +135,9 @@ class CpuCore:
             *alike,
             *((moved.dram, *moved.levels.values(), *moved.misses.values()) for moved in chunk.traffic),
         )
-        return self._once(key, chunk, lambda: self._cost(work, chunk, alike))
+        return self.once(key, chunk, lambda: self._cost(work, chunk, alike))
 
-    def _once(self, key: object, chunk: Chunk, find: Callable[[], Found]) -> Found:
+    def once(self, key: object, chunk: Chunk, find: Callable[[], Found]) -> Found:
         """What was found before, or is now."""
         known = self._known.get(key)
         if known is None:
@@ -333,26 +146,6 @@ class CpuCore:
             known = self._known[key] = chunk.nests, find()
         found: Found = known[1]
         return found
-
-    def _lie(self, nest: Nest, moved: Traffic) -> tuple[object, ...]:
-        """What tells nests apart: the same loops, moved to other places, are the same if all accesses to a tensor have
-        moved alike, and those that miss begin in the same sets. As long as one of them lives."""
-        firsts: dict[str, int] = {}
-        places = [access.base - firsts.setdefault(access.tensor, access.base) for access in nest.accesses]
-        names, way = self._crowding
-        rows = [moved.misses[name] for name in names]
-        sets = [
-            access.base % (way * nest.per_byte)
-            for number, access in enumerate(nest.accesses)
-            if any(row[number] for row in rows)
-        ]
-        return id(nest.packed), *places, *sets
-
-    @cached_property
-    def _crowding(self) -> tuple[tuple[str, ...], int]:
-        """The caches in which lines can crowd, and the bytes after which the sets of all of them begin anew."""
-        found = [cache for n, cache in enumerate(self.caches) if self._set_refill(n) and can_crowd(cache)]
-        return tuple(cache.name for cache in found), lcm(*(cache.set_count * cache.line for cache in found))
 
     def _cost(self, work: Work, chunk: Chunk, alike: Sequence[object]) -> StepCost:
         dependent = work.chain is not None and work.chain.op == "load"
@@ -363,7 +156,7 @@ class CpuCore:
         return StepCost(
             compute=compute,
             chain=chain,
-            delays=(shared.loop_start, self._short_runs(chunk, alike, max(ZERO, _total(chain) - busy))),
+            delays=(shared.loop_start, self.misses.short_runs(chunk, alike, max(ZERO, total(chain) - busy))),
             transfers=self._transfers(work, chunk, alike, None if dependent else busy),
         )
 
@@ -374,15 +167,18 @@ class CpuCore:
         if known is not None:
             return known
         if share == 1:
-            start = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
-            loop_start = CostPart("loop start", Fraction(start * work.loop_starts))
-            known = Shared(self._units(work), self._chain(work), loop_start)
+            known = Shared(self._units(work), self._chain(work), CostPart("loop start", self._loop_start(work)))
         else:
             known = self._shared(work, Fraction(1)).scaled(share)
         if len(self._shares) >= MOST_KNOWN:
             self._shares.clear()
         self._shares[key] = known
         return known
+
+    def _loop_start(self, work: Work) -> Cycles:
+        """What the starts of innermost loops take."""
+        each = self.unit.vector_loop_start if work.lanes > 1 else self.unit.loop_start
+        return Fraction(each * work.loop_starts)
 
     def peak_flops_per_cycle(self, fmt: Format) -> Fraction:
         """Additions and multiplications that all ports together can start in a cycle."""
@@ -435,7 +231,7 @@ class CpuCore:
         """Load-to-use time of a level in cycles of this core, whatever clock the level runs at."""
         known = self._latencies.get(level.name)
         if known is None:
-            known = level.latency.seconds(self._clock_of(level)) * self.clock_hz if level.latency else ZERO
+            known = level.latency.seconds(self.clock_of(level)) * self.clock_hz if level.latency else ZERO
             self._latencies[level.name] = known
         return known
 
@@ -443,7 +239,7 @@ class CpuCore:
         """Misses of a cache that may be outstanding at once; if not said, what the next level's bandwidth needs."""
         if cache.mshrs is not None:
             return cache.mshrs
-        further = self._levels[self.caches.index(cache) + 1]
+        further = self.levels[self.caches.index(cache) + 1]
         rate = self.read_rate(further)
         return (
             FEWEST_MSHRS if rate is None else max(FEWEST_MSHRS, ceil(rate * self.latency_cycles(further) / cache.line))
@@ -453,9 +249,9 @@ class CpuCore:
     def reach_cycles(self) -> Cycles:
         """How far the core runs ahead of itself at most: until all that can be in flight has arrived."""
         times = [ZERO]
-        for inner, outer in zip(self._levels, self._levels[1:], strict=False):
+        for inner, outer in zip(self.levels, self.levels[1:], strict=False):
             assert isinstance(inner, CacheSpec)
-            times += [self.latency_cycles(outer), self._over(self.mshrs(inner) * inner.line, self.read_rate(outer))]
+            times += [self.latency_cycles(outer), self.over(self.mshrs(inner) * inner.line, self.read_rate(outer))]
         return max(times)
 
     # Compute ----------------------------------------------------------------------------------------------------------
@@ -497,16 +293,17 @@ class CpuCore:
         first = self._operand_latency(work, chain) * (sums if self.unit.window == 1 else 1)
         return sums * self._waited(work, length, per_link, self._op_latency(chain, work.fmt)) + first
 
-    def _waited(self, work: Work, links: int, per_link: Fraction, latency: int) -> Cycles:
+    def _waited(self, work: Work, links: int, per_link: Fraction, latency: int, begun: Fraction | int = 0) -> Cycles:
         """How long links take that wait for each other, of which the window lets some overlap with other chains.
 
         A chain much shorter than the window is hidden, and of a long one what the window holds. Where both are about as
-        long, the window ends inside a chain now and then: measured scalar sums follow the root of the squares.
+        long, the window ends inside a chain now and then: measured scalar sums follow the root of the squares. While
+        inner loops begin, the core fetches nothing: the window reaches less far, by as many instructions as `begun`.
         """
         window = self.in_flight(work)
         hidden = ZERO
         if window > 1:
-            shorter = 1 / sqrt(float(links) ** -2 + float(window / per_link) ** -2)
+            shorter = 1 / sqrt(float(links) ** -2 + float(window / (per_link + begun)) ** -2)
             hidden = min(Fraction(links), Fraction(round(shorter * PARTS), PARTS))
         return (links - hidden) * latency + hidden * per_link / self.unit.issue_width
 
@@ -522,25 +319,24 @@ class CpuCore:
         return known
 
     def _reloads(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
-        """Sums that go through memory: each addition waits for the store before it to be forwarded.
-
-        So does the multiplication before it, where its operand seems to lie where the sum was stored.
-        """
+        """Sums that go through memory: each addition waits for the store before it to be forwarded."""
         if work.chain is not None or not (work.instructions.fma or work.instructions.add):
             return ()
         latency = self.unit.latency
         summed = latency.fma if work.instructions.fma and self.unit.ports.fma else latency.add
-        spread = self._per_iteration(work, chunk)
+        spread = self.per_iteration(work, chunk)
         cycles = ZERO
         for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
             reload = find_reload(nest) if nest.length else None
             if reload is not None:
-                late = latency.mul if self.unit.alias and aliases(nest, self.unit.alias) else 0
-                waited = self._waited(work, reload.links, spread * reload.inside, latency.forward + late + summed)
+                begun = self._loop_start(work) * self.unit.issue_width * spread / self.issued(work).total
+                waited = self._waited(
+                    work, reload.links, spread * reload.inside, latency.forward + summed, begun * reload.inside
+                )
                 cycles += reload.sums * waited * Fraction(moved.accesses, nest.length)
         return (CostPart("store forwarding", cycles),) if cycles else ()
 
-    def _per_iteration(self, work: Work, chunk: Chunk) -> Fraction:
+    def per_iteration(self, work: Work, chunk: Chunk) -> Fraction:
         """Instructions of one iteration of the innermost loop, on average."""
         accesses = sum(nest.length for nest in chunk.nests)
         iterations = sum(prod(nest.trips) for nest in chunk.nests)
@@ -562,10 +358,10 @@ class CpuCore:
     def _load_chain(self, work: Work, chunk: Chunk) -> tuple[CostPart, ...]:
         """Loads whose addresses come from the load before: each waits for the level that has its line."""
         assert work.chain is not None
-        nearest = self._levels[0]
+        nearest = self.levels[0]
         loads = work.chain.length * work.sums * chunk.share
         parts = [CostPart(f"latency of {nearest.name}", loads * self.latency_cycles(nearest))]
-        for inner, outer in zip(self._levels, self._levels[1:], strict=False):
+        for inner, outer in zip(self.levels, self.levels[1:], strict=False):
             misses = sum(sum(each.misses[inner.name]) for each in chunk.traffic)
             further = self._arrival(outer, chunk.traffic) - self.latency_cycles(inner)
             parts.append(CostPart(f"latency of {outer.name}", misses * further))
@@ -578,7 +374,7 @@ class CpuCore:
         hits, misses, conflicts = (
             sum(getattr(each.dram, name) for each in traffic) for name in ("row_hits", "row_misses", "row_conflicts")
         )
-        return level.mean_latency(hits, misses, conflicts, self._clock_of(level)) * self.clock_hz
+        return level.mean_latency(hits, misses, conflicts, self.clock_of(level)) * self.clock_hz
 
     def _op_latency(self, chain: Chain, fmt: str) -> int:
         adds = chain.op == "add" or (chain.op == "fma" and not self.unit.ports.fma)
@@ -596,7 +392,7 @@ class CpuCore:
         `busy` is how long units and ports are at work; None where loads wait for each other instead."""
         moved = []
         traffic = chunk.traffic
-        for number, level in enumerate(self._levels):
+        for number, level in enumerate(self.levels):
             if level is self._near:
                 continue
             main = level is self.dram
@@ -605,11 +401,11 @@ class CpuCore:
             cycles = max(rows, self.bandwidth_cycles(level, read, written))
             ahead = ZERO
             if number > 0 and busy is not None:
-                late = self._late(number, work, chunk, alike)
+                late = self.misses.late(number, work, chunk, alike)
                 refill = late.fresh
                 if refill and self.unit.overlap == "full":
                     refill = min(busy + refill, late.every)
-                cycles = max(cycles, late.cycles, late.banks, refill)
+                cycles = max(cycles, late.cycles, refill)
                 ahead = late.ahead
             shared = ZERO
             if main or level.shared_by != 1:
@@ -618,127 +414,16 @@ class CpuCore:
                 )
             if cycles or shared:
                 moved.append(Transfer(self._link(number), level.name, cycles, shared, cycles * ahead))
-        pages = self._page_cycles(chunk)
+        pages = self.misses.page_cycles(chunk)
         if pages:
             moved.append(Transfer(TRANSLATION, "tlb", pages, 0))
         return tuple(moved)
 
-    def _late(self, number: int, work: Work, chunk: Chunk, alike: Sequence[object]) -> Late:
-        """What the misses of the cache before a level take; equal ones are asked for again and again."""
-        inner = self.caches[number - 1]
-        rows = [each.misses[inner.name] for each in chunk.traffic]
-        first = not chunk.begin
-        key = number, work, first, chunk.executions, *alike, *rows
-
-        def find() -> Late:
-            misses = self._misses(inner, work, chunk)
-            cycles = misses.cycles(self.latency_cycles(self._levels[number]), first=first)
-            return Late(cycles, *self._refill_cycles(number - 1, work, chunk), misses.ahead)
-
-        return self._once(key, chunk, find)
-
-    def _page_cycles(self, chunk: Chunk) -> Cycles:
-        """Translations that the TLB does not hold, looked up one after the other."""
-        tlb = self.unit.tlb
-        if tlb is None:
-            return ZERO
-        missed = 0.0
-        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
-            key = nest.trips, tuple(access.strides for access in nest.accesses)
-            if key not in self._pages:
-                if len(self._pages) >= MOST_KNOWN:
-                    self._pages.clear()
-                self._pages[key] = estimate_page_misses(nest, tlb.entries, tlb.page)
-            missed += self._pages[key] * moved.accesses / max(1, nest.length)
-        return Fraction(round(missed * tlb.miss * PARTS), PARTS)
-
-    def _short_runs(self, chunk: Chunk, alike: Sequence[object], hidden: Cycles) -> CostPart:
-        """How long the core waits for lines that come from behind the second cache in runs shorter than a page.
-
-        The window hides what the second cache takes, and a prefetcher what comes in a long stream; it finds out about a
-        short one when most of it has passed. Instructions and such lines add up; operations that wait for each other
-        hide them.
-        """
-        cycles = ZERO
-        if self.unit.overlap == "full":
-            for inner, level in zip(self.caches[1:], self._levels[2:], strict=False):
-                rows = [each.misses[inner.name] for each in chunk.traffic]
-                lines = self._once((inner.name, *alike, *rows), chunk, partial(_short_lines, inner, chunk.nests, rows))
-                cycles = max(cycles, self._over(lines * inner.line, self.read_rate(level)))
-        return CostPart(SHORT_RUN, max(ZERO, cycles - hidden))
-
-    def _refill_cycles(self, number: int, work: Work, chunk: Chunk) -> tuple[Cycles, Cycles, Cycles]:
-        """How long the busiest set of a cache is being filled: its fills follow each other. With the lines that are
-        there, and as if none were; and how long the busiest bank of the next level gives its lines.
-
-        Loads wait in a queue, those of one line together. When it is full, the core waits until the lines have come,
-        and then goes on: fills and instructions add up, unless even without the lines that are there, fills take less.
-        """
-        cache, refill = self.caches[number], self._set_refill(number)
-        if not refill or not can_crowd(cache):
-            return ZERO, ZERO, ZERO
-        banks, interval = self._banks(self._levels[number + 1])
-        fresh = every = bank = ZERO
-        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
-            missed = moved.misses[cache.name]
-            if not any(missed):
-                continue
-            share = Fraction(moved.accesses, nest.length)
-            ahead = followed(nest, cache.line)
-            iterations = self._waiting(work, chunk, nest, missed, ahead, share)
-            windows = self._windows_of(nest, tuple(map(bool, missed[: len(nest.accesses)])), iterations, cache)
-            often = prod(nest.trips) * share / iterations
-            beyond = missed if cache is self.caches[-1] else moved.misses[self.caches[number + 1].name]
-            fills = crowded(nest, windows, missed, ahead, share, cache, banks, beyond)
-            fresh += Fraction(round(fills.fresh * PARTS), PARTS) * often
-            every += Fraction(round(fills.every * PARTS), PARTS) * often
-            bank += Fraction(round(fills.bank * PARTS), PARTS) * often
-        return fresh * refill, every * refill, bank * interval
-
-    def _banks(self, level: CacheSpec | DramSpec) -> tuple[int, Cycles]:
-        """Banks of a level that lines come from in turn, and the cycles between two lines of one."""
-        if not isinstance(level, CacheSpec) or level.banks is None or level.bank_interval is None:
-            return 1, ZERO
-        return level.banks, level.bank_interval.seconds(self._clock_of(level)) * self.clock_hz
-
-    def _waiting(
-        self, work: Work, chunk: Chunk, nest: Nest, missed: Sequence[int], ahead: Sequence[bool], share: Fraction
-    ) -> int:
-        """Iterations of the innermost loop whose loads wait together: what is in flight, and as many misses as wait."""
-        iterations = self.in_flight(work) / self._per_iteration(work, chunk)
-        rows = zip(nest.accesses, missed, ahead, strict=False)
-        jumps = sum(count for access, count, stream in rows if not stream and not access.write)
-        if self.unit.waiting_loads and jumps:
-            iterations = min(iterations, self.unit.waiting_loads * prod(nest.trips) * share / jumps)
-        return max(1, int(iterations))
-
-    def _set_refill(self, number: int) -> Cycles:
-        cache = self.caches[number]
-        if cache.set_refill is not None:
-            return cache.set_refill.seconds(self._clock_of(cache)) * self.clock_hz
-        if number or len(self.caches) == 1:  # what main memory sends waits in the MSHRs, not in front of its set
-            return ZERO
-        return max(ZERO, self.latency_cycles(self._levels[1]) - self.latency_cycles(cache))
-
-    def _windows_of(
-        self, nest: Nest, missed: tuple[bool, ...], iterations: int, cache: CacheSpec
-    ) -> tuple[WindowLines, ...]:
-        """The lines that each access touches in one window; of nests that lie alike in the sets, asked once."""
-        way = cache.set_count * cache.line * nest.per_byte
-        places = tuple((access.base % way, access.strides, id(access.table)) for access in nest.accesses)
-        key = cache.name, iterations, nest.trips, places, missed
-        known = self._windows.get(key)
-        if known is None:
-            if len(self._windows) >= MOST_KNOWN:
-                self._windows.clear()
-            known = self._windows[key] = window_lines(nest, missed, iterations, cache)
-        return known
-
     def _link(self, number: int) -> str:
         """The name of the link from a level to the one nearer the core."""
         if number > 0:
-            return f"{self._levels[number].name}→{self._levels[number - 1].name}"
-        return f"{self._levels[0].name}→{self.registers.name if self.registers else self.unit.name}"
+            return f"{self.levels[number].name}→{self.levels[number - 1].name}"
+        return f"{self.levels[0].name}→{self.registers.name if self.registers else self.unit.name}"
 
     def _bytes(self, level: CacheSpec | DramSpec, traffic: Sequence[Traffic]) -> tuple[int, int]:
         counters = [each.dram if level is self.dram else each.levels[level.name] for each in traffic]
@@ -746,14 +431,14 @@ class CpuCore:
 
     def bandwidth_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
         """A cache with two ports reads and writes at the same time; DRAM has one bus for both."""
-        reading = self._over(read, self.read_rate(level))
-        writing = self._over(written, self.write_rate(level))
+        reading = self.over(read, self.read_rate(level))
+        writing = self.over(written, self.write_rate(level))
         return reading + writing if level.name in self._one_at_a_time else max(reading, writing)
 
     def instance_cycles(self, level: CacheSpec | DramSpec, read: int, written: int) -> Cycles:
         """The same for the level itself, whatever a single core can draw from it."""
-        reading = self._over(read, self._rate(level, level.bandwidth))
-        writing = self._over(written, self._rate(level, level.write_bandwidth or level.bandwidth))
+        reading = self.over(read, self._rate(level, level.bandwidth))
+        writing = self.over(written, self._rate(level, level.write_bandwidth or level.bandwidth))
         return reading + writing if level.name in self._one_at_a_time else max(reading, writing)
 
     def read_rate(self, level: CacheSpec | DramSpec) -> Fraction | None:
@@ -772,12 +457,12 @@ class CpuCore:
         """Bytes per core cycle of a bandwidth of a level."""
         key = level.name, id(bandwidth)
         if key not in self._rates:
-            hz = self._clock_of(level)
+            hz = self.clock_of(level)
             rate = bandwidth.bytes_per_cycle(hz) if bandwidth else None
             self._rates[key] = None if rate is None else rate * hz / self.clock_hz
         return self._rates[key]
 
-    def _over(self, nbytes: int, rate: Fraction | None) -> Cycles:
+    def over(self, nbytes: int, rate: Fraction | None) -> Cycles:
         return nbytes / rate if rate and nbytes else ZERO
 
     def _row_cycles(self, traffic: Sequence[Traffic]) -> Cycles:
@@ -800,50 +485,5 @@ class CpuCore:
         available = 1 - timing.trfc.seconds(hz) / timing.trefi.seconds(hz)
         return row_cycle * self.clock_hz / (dram.channels * dram.ranks * dram.banks * available)
 
-    def _misses(self, inner: CacheSpec, work: Work, chunk: Chunk) -> Misses:
-        """The misses of a level that are waited for, in streams and in jumps, and how many are outstanding at once.
-
-        A store that goes on to the next level without bringing its line in is sent off and not waited for.
-        """
-        spread = Fraction(max(work.instructions.total, 1), max(1, chunk.executions))
-        window = self.in_flight(work)
-        found = []
-        for nest, moved in zip(chunk.nests, chunk.traffic, strict=True):
-            waited = [
-                (access, misses, stream)
-                for access, misses, stream in zip(
-                    nest.accesses, moved.misses[inner.name], followed(nest, inner.line), strict=False
-                )
-                if misses and (inner.write_allocate or not access.write)
-            ]
-            streamed = sum(misses for _, misses, stream in waited if stream)
-            jumping = sum(misses for _, misses, stream in waited if not stream)
-            if streamed:
-                found.append((streamed, self._followed(inner)))
-            if jumping:
-                looked_up = any(access.table is not None for access in nest.accesses)
-                jumps = tuple(access for access, _, stream in waited if not stream)
-                reach = max(Fraction(jumping, max(1, moved.accesses)), burst(nest, jumps, window / spread))
-                found.append((jumping, self._parallel(inner, window / spread * reach, looked_up)))
-        return Misses(tuple(found))
-
-    def _followed(self, inner: CacheSpec) -> Fraction:
-        """How many misses of a stream overlap: what the caches on the way allow, but for the first, which prefetchers
-        pass by."""
-        nearer = self.caches[1 : self.caches.index(inner) + 1] or (inner,)
-        return Fraction(min(self.mshrs(level) for level in nearer))
-
-    def _parallel(self, inner: CacheSpec, reach: Fraction, looked_up: bool) -> Fraction:
-        """How many jumps overlap: what the caches allow, and as many as the window reaches.
-
-        Where the machine says how many of equal steps overlap, a prefetcher follows these as far as that.
-        """
-        nearer = self.caches[: self.caches.index(inner) + 1]
-        outstanding = Fraction(min(self.mshrs(level) for level in nearer))
-        if inner.strided_misses is not None and self.unit.window > 1:
-            strided = min(outstanding, Fraction(inner.strided_misses))
-            return max(Fraction(1), min(strided, reach)) if looked_up else strided
-        return max(Fraction(1), min(outstanding, reach))
-
-    def _clock_of(self, level: CacheSpec | DramSpec) -> int:
+    def clock_of(self, level: CacheSpec | DramSpec) -> int:
         return self._machine.clock_hz(level.clock)

@@ -130,12 +130,6 @@ class CpuSpec(UnitSpec):
         examples=[48],
     )
     tlb: TlbSpec | None = Field(None, description="First translation buffer; all pages are known if not given.")
-    alias: Bytes | None = Field(
-        None,
-        description="Loads that lie a multiple of this from a store under way wait for it as if it were to the same "
-        "place; none do if not given.",
-        examples=["4 KiB"],
-    )
     simd: SimdSpec | None = Field(None, description="Vector unit; none if not given.")
     formats: dict[Name, CoreRate | CoreFormatSpec] = Field(
         {"fp64": 1, "fp32": 1, "fp16": 1, "bf16": 1, "int32": 1, "int8": 1},

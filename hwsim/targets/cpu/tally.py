@@ -1,19 +1,170 @@
-"""What the cores of a run did: counts for the result and the energy ledger, and where their time went."""
+"""What the steps of a run cost, part by part, and what its cores did: counts for the result and the energy ledger, and
+where their time went."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from hwsim.energy import ARITHMETIC, CONTROL, OPERANDS, Ledger
 from hwsim.engine import AgentTime, TensorTraffic
 from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.hierarchy import Traffic
 from hwsim.spec.machine import CacheSpec
-from hwsim.targets.cpu.model import CpuCore, StepCost, StepTimes
 from hwsim.trace.nest import Instructions, Nest, Size, Work
+
+if TYPE_CHECKING:
+    from hwsim.targets.cpu.model import CpuCore
+
+Cycles = Fraction
+ToFs = Callable[[Cycles], int]
+
+ZERO = Fraction(0)
+
+# What a step costs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CostPart:
+    """Something that takes time by itself: a unit at work, or a resource that is waited for."""
+
+    name: str
+    cycles: Cycles
+    busy: bool = False
+    """Whether the core does useful work meanwhile."""
+
+    def fs(self, to_fs: ToFs) -> int:
+        """The same in femtoseconds, which a core asks for again and again: always with the same clock."""
+        known: int | None = self.__dict__.get("_fs")
+        if known is None:
+            known = self.__dict__["_fs"] = to_fs(self.cycles)
+        return known
+
+    def scaled(self, share: Fraction) -> CostPart:
+        """A share of it."""
+        return CostPart(self.name, self.cycles * share, self.busy)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a step moves over the link from a level to the one nearer the core."""
+
+    link: str
+    level: str
+    cycles: Cycles
+    """How long it takes when nobody else uses the link."""
+    shared_bytes: Fraction | int
+    """Bytes that go over a link which other cores use as well, or what takes it as long; 0 for a private one."""
+    lead_cycles: Cycles = Fraction(0)
+    """How much earlier than the instructions that need it it can begin: while as much arrives as is in flight at
+    once."""
+
+    def scaled(self, share: Fraction) -> Transfer:
+        """A share of it."""
+        return replace(self, cycles=self.cycles * share, shared_bytes=self.shared_bytes * share)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a step, some accesses that follow each other, and what they moved."""
+
+    nests: tuple[Nest, ...]
+    traffic: tuple[Traffic, ...]
+    """Of each nest, of which a chunk may hold a part: as many accesses as the traffic says."""
+    begin: Fraction
+    end: Fraction
+    """Which part of the step's accesses it is; arithmetic is spread evenly over them."""
+    executions: int
+    """Accesses of the whole step."""
+
+    @cached_property
+    def share(self) -> Fraction:
+        return self.end - self.begin
+
+    @staticmethod
+    def whole(nests: Sequence[Nest], traffic: Sequence[Traffic]) -> Chunk:
+        """A step in one piece."""
+        return Chunk(tuple(nests), tuple(traffic), ZERO, Fraction(1), sum(nest.length for nest in nests))
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The parts of a step in femtoseconds, by name."""
+
+    parts: tuple[tuple[str, int], ...]
+    """All but transfers."""
+    busiest: tuple[str, int] | None
+    """The unit that works longest."""
+    waits: tuple[tuple[str, int], ...]
+    """What else limits the units, the shortest first."""
+    chain: tuple[tuple[str, int], ...]
+    delays: tuple[tuple[str, int], ...]
+    work_fs: int
+    chain_fs: int
+    transfers: tuple[tuple[Transfer, int, int], ...]
+    """Each with its duration and how much earlier it can begin."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The parts of a step, or of a piece of it."""
+
+    compute: tuple[CostPart, ...]
+    """Units, ports, issue and the link to the first level, all at the same time."""
+    chain: tuple[CostPart, ...]
+    """Operations that wait for each other, one after the other; as a whole at the same time as `compute`."""
+    delays: tuple[CostPart, ...]
+    """What nothing overlaps with."""
+    transfers: tuple[Transfer, ...]
+
+    @cached_property
+    def work_cycles(self) -> Cycles:
+        """How long units, ports and issue are at work, delays counted in."""
+        return max((part.cycles for part in self.compute), default=ZERO) + total(self.delays)
+
+    @cached_property
+    def chain_cycles(self) -> Cycles:
+        """How long it takes at least because operations wait for each other."""
+        return total(self.chain) + total(self.delays)
+
+    def times(self, to_fs: ToFs) -> StepTimes:
+        """The same in femtoseconds; kept as well."""
+        known: StepTimes | None = self.__dict__.get("_times")
+        if known is None:
+            known = self.__dict__["_times"] = self._in_fs(to_fs)
+        return known
+
+    def _in_fs(self, to_fs: ToFs) -> StepTimes:
+        def named(parts: Sequence[CostPart]) -> tuple[tuple[str, int], ...]:
+            return tuple((part.name, part.fs(to_fs)) for part in parts)
+
+        def length(part: CostPart) -> tuple[int, Cycles]:
+            return part.fs(to_fs), part.cycles
+
+        busiest = max((part for part in self.compute if part.busy), key=length, default=None)
+        waits = sorted((part for part in self.compute if not part.busy), key=length)
+        chain, delays = named(self.chain), named(self.delays)
+        return StepTimes(
+            parts=(*named(self.compute), *chain, *delays),
+            busiest=None if busiest is None else (busiest.name, busiest.fs(to_fs)),
+            waits=named(waits),
+            chain=chain,
+            delays=delays,
+            work_fs=to_fs(self.work_cycles),
+            chain_fs=to_fs(self.chain_cycles),
+            transfers=tuple((each, to_fs(each.cycles), to_fs(each.lead_cycles)) for each in self.transfers),
+        )
+
+
+def total(parts: Sequence[CostPart]) -> Cycles:
+    return sum((part.cycles for part in parts), ZERO)
+
+
+# What was done --------------------------------------------------------------------------------------------------------
 
 
 class CoreTally:
@@ -173,7 +324,7 @@ def _operations(work: Work, *, fused: bool) -> Counter[str]:
 
 # Time -----------------------------------------------------------------------------------------------------------------
 
-Convert = Callable[[Fraction], int]
+# Where time went ------------------------------------------------------------------------------------------------------
 
 
 class Stopwatch:
@@ -202,7 +353,7 @@ class Stopwatch:
         durations: Mapping[str, int],
         elapsed_fs: int,
         overlap: str,
-        to_fs: Convert,
+        to_fs: ToFs,
         visible: Mapping[str, int] | None = None,
     ) -> None:
         """A step, or a piece of one: what it took as a whole, what each of its transfers took, and how much of that

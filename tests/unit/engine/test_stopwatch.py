@@ -6,8 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from hwsim.targets.cpu.model import CostPart, StepCost
-from hwsim.targets.cpu.tally import Stopwatch
+from hwsim.targets.cpu.tally import CostPart, StepCost, Stopwatch
 
 
 def cost(*compute: CostPart, chain: tuple[CostPart, ...] = (), delays: tuple[CostPart, ...] = ()) -> StepCost:

@@ -17,7 +17,7 @@ from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.operation import Operator
 from hwsim.program.tiling import flops_of
 from hwsim.spec.base import ParallelSchedule
-from hwsim.targets.cpu.hazards import is_stream
+from hwsim.targets.cpu.hazards import followed
 from tests.unit.kernels.helpers import counts, touches
 from tests.unit.kernels.operators import answers, applied, made, ran, staged
 
@@ -207,7 +207,12 @@ def test_a_prefetcher_follows_a_row_that_was_looked_up_but_not_the_rows() -> Non
     def streams(width: int) -> bool:
         kernel = made(applied("embedding", (8,), (9, width)), "fp32")
         (step,) = (step for block in kernel.blocks() for step in block.steps())
-        return all(is_stream(nest, a, 64) for nest in step.nests for a in nest.accesses if a.tensor == "W")
+        return all(
+            ahead
+            for nest in step.nests
+            for a, ahead in zip(nest.accesses, followed(nest, 64), strict=True)
+            if a.tensor == "W"
+        )
 
     assert streams(64)
     assert not streams(16)

@@ -12,7 +12,7 @@ from hwsim.numerics.format import FORMATS
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.machine import CacheSpec
 from hwsim.spec.workload import WorkloadSpec
-from hwsim.targets.cpu.hazards import is_stream
+from hwsim.targets.cpu.hazards import followed
 from hwsim.trace.nest import Access, Nest, make_access, slice_outer
 from hwsim.trace.view import AddressSpace, TensorView
 
@@ -139,7 +139,7 @@ def test_warping_a_packed_nest_changes_no_count(bits: int | Fraction) -> None:
 
 def test_a_packed_stream_is_a_stream() -> None:
     nest = Nest((4096,), (make_access(0, (Fraction(1, 2),), Fraction(1, 2)),))
-    assert is_stream(nest, nest.accesses[0], 64)
+    assert followed(nest, 64)[0]
 
 
 @pytest.mark.parametrize(("precision", "lines"), [("int4", 2), ("fp6_e3m2", 3), ("mxfp4", 2.125), ("uint4", 2)])
