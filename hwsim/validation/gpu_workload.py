@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -190,6 +191,9 @@ TURNS_WITH_ALL = ("sglang", LAYER_TIMED)
 """Frameworks whose graph rows take turns with activations and results as well as with weights."""
 GRAPH_COPIES = 6
 """Products of the graph rows take turns: an operand is found again if so many products fit what the L2 keeps."""
+ALL_FOUND, NONE_FOUND = 0.5, 1.2
+"""Of the L2's size: up to how much touched in between all is found again, and from how much on nothing; sets fill
+unevenly, and not what was used longest ago leaves first (fitted on products on L40S and RTX PRO 6000)."""
 FLASH_KERNELS = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3"}
 SERVING_KERNELS = {
     "vllm_flash_attn": "flash2_paged", "vllm_flash_attn_fa2": "flash2_paged", "vllm_flash_attn_fa3": "flash3_paged",
@@ -234,6 +238,8 @@ class KernelPiece:
     """What its blocks take in addition where they do something one after the other."""
     repeat: float = 1.0
     """How often it runs."""
+    others: tuple[KernelPiece, ...] = ()
+    """The same in other conditions: each `repeat` is a share of the runs."""
     instead: KernelPiece | None = None
     """Another way to the same, where the library tried all and kept the quickest."""
 
@@ -255,7 +261,8 @@ def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
     outcome = play(crew)
     starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
     seconds = piece.repeat * max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds) + piece.turns_seconds
-    found = PlayedKernel(seconds, sum(each.cost.launches for each in crew.launches))
+    launches = sum(each.cost.launches for each in crew.launches)
+    found = PlayedKernel(seconds + sum(play_piece(target, each).seconds for each in piece.others), launches)
     if piece.instead is None:
         return found
     return min(found, play_piece(target, piece.instead), key=lambda each: each.seconds)
@@ -282,10 +289,9 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     touched = {"A": again * (a + b + c), "B": copies * b + (again - 1) * (a + c)}
     if again == 1:
         touched["C"] = c
-    warm = frozenset(name for name, moved in touched.items() if moved < device.kept_bytes)
     batches = {"batch": batch} if batch > 1 else {}
     made = _work("matmul_batched" if batches else "matmul", row.precision, {"m": m, "n": n, "k": k, **batches})
-    product = KernelPiece(made, Conditions(warm, {"C": output}))
+    product = _partly_warm(made, {"C": output}, {name: moved / device.kept_bytes for name, moved in touched.items()})
     if not row.record["impl"].startswith(QUANTIZES):
         return [product]
     shared = row.record["impl"].startswith(ONE_SCALE)
@@ -294,6 +300,20 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     run = OperatorRun("quantize", "bf16", ParallelSchedule())
     rounded = OperatorKernel(quantize.apply([(m, k)], {"to": row.precision}), run, Setting(math=False))
     return [KernelPiece(rounded, found, turns_seconds=turns), product]
+
+
+def _partly_warm(work: WorkloadSpec, sizes: Mapping[str, float], filled: Mapping[str, float]) -> KernelPiece:
+    """A product that finds operands and room for its results in the L2, or not: by how often the L2's size was touched
+    since their last use. What is found in part counts as found in that share of the runs."""
+    found = {
+        name: min(1.0, max(0.0, (NONE_FOUND - times) / (NONE_FOUND - ALL_FOUND))) for name, times in filled.items()
+    }
+    shares = sorted({share for share in found.values() if 0 < share < 1} | {1.0})
+    pieces = [
+        KernelPiece(work, Conditions(frozenset(name for name in found if found[name] >= share), sizes), repeat=width)
+        for share, width in zip(shares, (b - a for a, b in pairwise([0.0, *shares])), strict=True)
+    ]
+    return replace(pieces[0], others=tuple(pieces[1:]))
 
 
 def _ladder(device: Device, row: MeasuredKernel) -> list[KernelPiece]:

@@ -61,6 +61,11 @@ class TileSpec(Spec):
         None, description="Most rows of a product that the library takes it for; any number if not given."
     )
     split: bool = Field(True, description="Whether its sum over k may be split.")
+    store_rate: Rate | None = Field(
+        None,
+        description="Bytes of results per cycle that one SM brings from this kernel's sums to the L2; as the library's "
+        "other kernels if not given.",
+    )
     batched: bool = Field(True, description="Whether the library takes it for batches of products too.")
     tuned: tuple[tuple[KernelTile, KernelTile, KernelTile], ...] = Field(
         (),
@@ -156,6 +161,11 @@ class LibrarySpec(Spec):
         None,
         description="Bytes of results per cycle that one SM brings from its sums to the L2; as many as it loads from "
         "there if not given.",
+    )
+    double_sums: tuple[FormatName, ...] = Field(
+        (),
+        description="Formats in whose products an SM keeps the sums of two tiles of its tensor cores: results of one "
+        "leave while the next is multiplied.",
     )
     tile_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that loads of tiles reach.")
     l2_bandwidth: Share = Field(1.0, description="Share of the L2's bandwidth that loads of tiles reach.")
