@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -86,6 +87,10 @@ ROW_SECONDS_OF_OTHERS = 5e-9
 """Products whose activations share one scale: a block for each row finds its largest number and then raises that of all
 rows, at one address, one after the other (vLLM, csrc/quantization/w8a8/fp8/common.cu; the time of one is fitted on
 such products of few columns on B200, GB200, L40S and RTX PRO 6000)."""
+
+LONE_ROW_US, LONE_ROW_MACHINES = 13.0, ("b200", "b300", "gb200")
+"""Such a product of one row alone takes the framework so much more than one of two rows there, whatever its size:
+kernels that are not known (fitted on 16 such products)."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +195,9 @@ TURNS_WITH_ALL = ("sglang", LAYER_TIMED)
 """Frameworks whose graph rows take turns with activations and results as well as with weights."""
 GRAPH_COPIES = 6
 """Products of the graph rows take turns: an operand is found again if so many products fit what the L2 keeps."""
+ALL_FOUND, NONE_FOUND = 0.5, 1.2
+"""Of the L2's size: up to how much touched in between all is found again, and from how much on nothing; sets fill
+unevenly, and not what was used longest ago leaves first (fitted on products on L40S and RTX PRO 6000)."""
 FLASH_KERNELS = {"FlashAttention-1": "flash1", "FlashAttention-2": "flash2", "FlashAttention-3": "flash3"}
 SERVING_KERNELS = {
     "vllm_flash_attn": "flash2_paged", "vllm_flash_attn_fa2": "flash2_paged", "vllm_flash_attn_fa3": "flash3_paged",
@@ -234,6 +242,8 @@ class KernelPiece:
     """What its blocks take in addition where they do something one after the other."""
     repeat: float = 1.0
     """How often it runs."""
+    others: tuple[KernelPiece, ...] = ()
+    """The same in other conditions: each `repeat` is a share of the runs."""
     instead: KernelPiece | None = None
     """Another way to the same, where the library tried all and kept the quickest."""
 
@@ -248,17 +258,27 @@ class PlayedKernel:
 
 def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
     """The same call as in a run, without math; what starting kernels takes is left out."""
+    return whole_piece(piece, lambda each: _played_alone(target, each))
+
+
+def whole_piece(piece: KernelPiece, alone: Callable[[KernelPiece], PlayedKernel]) -> PlayedKernel:
+    """A piece with all that belongs to it, from what the workload of each takes alone."""
+    kernels = alone(piece)
+    seconds = piece.repeat * max(kernels.seconds, piece.least_seconds) + piece.turns_seconds
+    found = PlayedKernel(seconds + sum(whole_piece(each, alone).seconds for each in piece.others), kernels.launches)
+    if piece.instead is None:
+        return found
+    return min(found, whole_piece(piece.instead, alone), key=lambda each: each.seconds)
+
+
+def _played_alone(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
     if isinstance(piece.work, Kernel):
         crew = target.crew(piece.work, None, conditions=piece.conditions)
     else:
         crew = target.crew(target.prepare(piece.work, math=False), piece.work, conditions=piece.conditions)
     outcome = play(crew)
     starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
-    seconds = piece.repeat * max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds) + piece.turns_seconds
-    found = PlayedKernel(seconds, sum(each.cost.launches for each in crew.launches))
-    if piece.instead is None:
-        return found
-    return min(found, play_piece(target, piece.instead), key=lambda each: each.seconds)
+    return PlayedKernel((outcome.elapsed_fs - starting) * 1e-15, sum(each.cost.launches for each in crew.launches))
 
 
 def pieces_of(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
@@ -282,18 +302,33 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
     touched = {"A": again * (a + b + c), "B": copies * b + (again - 1) * (a + c)}
     if again == 1:
         touched["C"] = c
-    warm = frozenset(name for name, moved in touched.items() if moved < device.kept_bytes)
     batches = {"batch": batch} if batch > 1 else {}
     made = _work("matmul_batched" if batches else "matmul", row.precision, {"m": m, "n": n, "k": k, **batches})
-    product = KernelPiece(made, Conditions(warm, {"C": output}))
+    product = _partly_warm(made, {"C": output}, {name: moved / device.kept_bytes for name, moved in touched.items()})
     if not row.record["impl"].startswith(QUANTIZES):
         return [product]
     shared = row.record["impl"].startswith(ONE_SCALE)
     turns = m * ROW_SECONDS.get(row.machine, ROW_SECONDS_OF_OTHERS) if shared else 0.0
+    if shared and m == 1 and row.machine in LONE_ROW_MACHINES:
+        turns += LONE_ROW_US * 1e-6
     found = Conditions(frozenset("X") if touched["A"] + 2 * m * k < device.kept_bytes else frozenset())
     run = OperatorRun("quantize", "bf16", ParallelSchedule())
     rounded = OperatorKernel(quantize.apply([(m, k)], {"to": row.precision}), run, Setting(math=False))
     return [KernelPiece(rounded, found, turns_seconds=turns), product]
+
+
+def _partly_warm(work: WorkloadSpec, sizes: Mapping[str, float], filled: Mapping[str, float]) -> KernelPiece:
+    """A product that finds operands and room for its results in the L2, or not: by how often the L2's size was touched
+    since their last use. What is found in part counts as found in that share of the runs."""
+    found = {
+        name: min(1.0, max(0.0, (NONE_FOUND - times) / (NONE_FOUND - ALL_FOUND))) for name, times in filled.items()
+    }
+    shares = sorted({share for share in found.values() if 0 < share < 1} | {1.0})
+    pieces = [
+        KernelPiece(work, Conditions(frozenset(name for name in found if found[name] >= share), sizes), repeat=width)
+        for share, width in zip(shares, (b - a for a, b in pairwise([0.0, *shares])), strict=True)
+    ]
+    return replace(pieces[0], others=tuple(pieces[1:]))
 
 
 def _ladder(device: Device, row: MeasuredKernel) -> list[KernelPiece]:

@@ -163,9 +163,9 @@ def _wave(
         late_bytes=late,
         write_bytes=written,
         reach=min(device.sm_rate, resident * block.flight_bytes / device.flight_latency),
-        write_reach=device.store_rate,
+        write_reach=device.stores(block),
         kept_results=block.kept_results,
-        writes_beside=block.writes_beside and not last and resident > 1,
+        writes_beside=block.leaves_beside(resident, last=last),
     )
 
 
@@ -358,6 +358,8 @@ class GridPlay:
             L2: self._cycles(near / reach),
             DRAM: self._cycles(far / reach),
         }
+        if portion.writes_beside:
+            took[WRITE] = self._cycles(share.write_bytes / (share.pieces * portion.write_reach))
         began = floor.now
         waits = [floor.delay(max(took.values()))]
         for name, link, moved in ((L2, self._l2, near), (DRAM, self._dram, far)):

@@ -134,6 +134,10 @@ class Device:
         """Bytes per cycle of results that leave one SM."""
         return min(self.sm_rate, float(self.sm.library.store_rate or self.sm_rate))
 
+    def stores(self, block: BlockCost) -> float:
+        """The same for a kernel of its own rate."""
+        return self.store_rate if block.store_rate is None else min(self.sm_rate, block.store_rate)
+
     @cached_property
     def l1(self) -> CacheSpec:
         """The cache of one SM, in front of the L2."""
@@ -363,12 +367,21 @@ class BlockCost:
     writes_beside: bool = False
     """Whether its results leave while other blocks of its SM multiply: straight from registers, not through the shared
     memory that the next block waits for."""
+    double_sums: bool = False
+    """Whether there is room for the sums of a second block, so that its results leave while that one multiplies even
+    if no other shares the SM."""
+    store_rate: float | None = None
+    """Bytes of results per cycle that its kernel brings from the sums of an SM, if not as many as others there."""
     kept_results: bool = False
     """Whether the L2 takes its results and has room for them: DRAM gets them when others have run."""
 
     @property
     def math_cycles(self) -> float:
         return self.steps * self.step_math
+
+    def leaves_beside(self, resident: int, *, last: bool) -> bool:
+        """Whether its results leave while others multiply, of which there are none after the last blocks."""
+        return not last and (self.double_sums or (self.writes_beside and resident > 1))
 
 
 @dataclass(frozen=True)
@@ -388,14 +401,11 @@ class Wave:
         return self.repeat * self.cycles
 
 
-def wave(device: Device, block: BlockCost, blocks: int, resident: int, repeat: int = 1, start: float = 1.0) -> Wave:
-    """So many blocks at once; `start` is the share of their start that nothing hides.
-
-    Where some of it is hidden, results of one block may leave under the products of others.
-    """
+def wave(device: Device, block: BlockCost, blocks: int, resident: int, repeat: int = 1, *, last: bool = True) -> Wave:
+    """So many blocks at once. Those that others follow hide all starts on their SM but one, and perhaps results."""
     busy = min(blocks, device.count)
     reach = busy * min(device.sm_rate, resident * block.flight_bytes / device.flight_latency)
-    beside = block.writes_beside and start < 1
+    beside = block.leaves_beside(resident, last=last)
     far = block.dram_bytes + (block.write_bytes if beside and not block.kept_results else 0.0)
     loop = {
         MATH: resident * block.math_cycles,
@@ -403,12 +413,12 @@ def wave(device: Device, block: BlockCost, blocks: int, resident: int, repeat: i
         L2: blocks * block.l2_bytes / min(device.l2_rate, reach),
         DRAM: blocks * far / min(device.tile_rate, reach),
     }
-    outside = {
-        WRITE: 0.0
-        if beside
-        else blocks * block.write_bytes / min(_write_rate(device, block), busy * device.store_rate),
-        START: block.start_cycles * start,
-    }
+    stored = blocks * block.write_bytes / (busy * device.stores(block))
+    if beside:
+        loop[WRITE] = stored
+    outside = {START: block.start_cycles if last else block.start_cycles / resident}
+    if not beside:
+        outside[WRITE] = max(stored, blocks * block.write_bytes / _write_rate(device, block))
     return Wave(blocks, resident, repeat, max(loop.values()) + sum(outside.values()), loop | outside)
 
 
@@ -428,7 +438,7 @@ def waves_of(device: Device, block: BlockCost, count: int, resident: int) -> tup
     tail = wave(device, block, left, -(-left // device.count))
     if not whole:
         return (tail,)
-    return wave(device, block, slots, resident, whole, 1 / resident), tail
+    return wave(device, block, slots, resident, whole, last=False), tail
 
 
 # Power ----------------------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ library picks one; its tiles are then replayed through the L2, and its blocks pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import ceil, log, sqrt
+from functools import cached_property
+from math import ceil, inf, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ class GemmKernel:
     waves: tuple[Wave, ...]
     reduction_cycles: float
 
-    @property
+    @cached_property
     def cycles(self) -> float:
         return sum(wave.total_cycles for wave in self.waves) + self.reduction_cycles
 
@@ -118,7 +119,7 @@ def gemm(
     size = element_bytes(precision)
     data = data or GemmBytes(size, size, size if size >= 2 else 2)
     device = _one_channel(device, shape.n * data.b)
-    kernel = best_kernel(device, list(kernels(device, shape, precision, unit, data, tile, split)))
+    kernel = best_kernel(device, _candidates(device, ways(device, shape, precision, unit, data, tile, split)))
     return _cost(device, shape, precision, unit, data, kernel)
 
 
@@ -137,14 +138,28 @@ def _one_channel(device: Device, row_bytes: float) -> Device:
 
 def best_kernel(device: Device, options: list[GemmKernel]) -> GemmKernel:
     """The quickest; among those that are as good as equal, the largest tile, which moves the fewest bytes."""
-    follow_up = device.launch_seconds("following") * device.clock_hz
-    cycles = [kernel.cycles + (kernel.split > 1) * follow_up for kernel in options]
+    cycles = [_with_launches(device, kernel) for kernel in options]
     limit = min(cycles) * (1 + EQUAL)
     good = [kernel for kernel, needed in zip(options, cycles, strict=True) if needed <= limit]
     return max(good, key=lambda kernel: (kernel.tile.m * kernel.tile.n, -kernel.split, -kernel.cycles))
 
 
-def kernels(
+def _with_launches(device: Device, kernel: GemmKernel) -> float:
+    return kernel.cycles + (kernel.split > 1) * device.launch_seconds("following") * device.clock_hz
+
+
+def _candidates(device: Device, found: Iterable[GemmWay]) -> list[GemmKernel]:
+    """The kernels among which the quickest is: those whose products alone take longer than all of it are left out."""
+    kept: list[GemmKernel] = []
+    best = inf
+    for way in found:
+        if way.least_cycles(device) <= best * (1 + EQUAL):
+            kept.append(way.kernel(device))
+            best = min(best, _with_launches(device, kept[-1]))
+    return kept
+
+
+def ways(
     device: Device,
     shape: GemmShape,
     precision: str,
@@ -152,7 +167,7 @@ def kernels(
     data: GemmBytes,
     tile: TileSpec | tuple[TileSpec, ...] | None = None,
     split: int | None = None,
-) -> Iterator[GemmKernel]:
+) -> Iterator[GemmWay]:
     """Every way in which the library could compute the product; with one tile alone, or with some of these."""
     library = device.sm.library
     if isinstance(tile, TileSpec):
@@ -161,16 +176,26 @@ def kernels(
     given = (tile,) if isinstance(tile, TileSpec) else tile
     for each in given or tiles_for(fitting_tiles(device, precision, unit, data, shape.batch), shape):
         held = occupancy(device, tile_footprint(each, data), _tile_name(each))
+        step_math = _step_math(device, precision, unit, data, each, shape)
+        latency = _step_latency(device, each)
         for parts in (split,) if split else library.split_k:
             if data.convert and not split and parts > CONVERTED_PARTS:
                 continue
             if split or parts == 1 or _worth_splitting(device, shape, each, parts, held.blocks):
-                yield _kernel(device, shape, precision, unit, data, each, parts, held)
+                yield GemmWay(shape, precision, unit, data, each, parts, held, step_math, latency)
+
+
+def _step_latency(device: Device, tile: TileSpec) -> float:
+    """The tile's own, or that of kernels like it."""
+    library = device.sm.library
+    byte = library.byte_latency if tile in library.byte_tiles else None
+    return next(float(each) for each in (tile.step_latency, byte, library.step_latency) if each is not None)
 
 
 def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes, batch: int = 1) -> tuple[TileSpec, ...]:
     """The library's kernels for a format that an SM can hold; for a batch those that it has for batches, if any."""
-    fitting = tuple(tile for tile in library_tiles(device, precision, unit) if fits(device, tile_footprint(tile, data)))
+    listed = library_tiles(device, precision, unit, turns=data.convert > 0)
+    fitting = tuple(tile for tile in listed if fits(device, tile_footprint(tile, data)))
     if batch > 1:
         fitting = tuple(tile for tile in fitting if tile.batched) or fitting
     if not fitting:
@@ -192,14 +217,16 @@ def tiles_for(tiles: tuple[TileSpec, ...], shape: GemmShape) -> tuple[TileSpec, 
     return taken or tiles
 
 
-def library_tiles(device: Device, precision: str, unit: str) -> tuple[TileSpec, ...]:
-    """The library's kernels for a format, whether or not they fit.
+def library_tiles(device: Device, precision: str, unit: str, *, turns: bool = False) -> tuple[TileSpec, ...]:
+    """The library's kernels for a format, or those that turn narrower weights into it, whether or not they fit.
 
     The depth of a tensor-core step is given for 16 bits; wider operands take steps of as many bytes.
     """
     library, bits = device.sm.library, round(8 * element_bytes(precision))
     if unit != "tensor":
         return library.lane_tiles
+    if turns and library.narrow_tiles:
+        return library.narrow_tiles
     if bits == 8 and library.byte_tiles:
         return library.byte_tiles
     if bits <= 16:
@@ -223,40 +250,68 @@ def _worth_splitting(device: Device, shape: GemmShape, tile: TileSpec, parts: in
     return steps >= LEAST_STEPS * parts and blocks * (parts - 1) < 2 * device.count * resident
 
 
-def _kernel(
-    device: Device,
-    shape: GemmShape,
-    precision: str,
-    unit: str,
-    data: GemmBytes,
-    tile: TileSpec,
-    parts: int,
-    held: SmOccupancy,
-) -> GemmKernel:
-    library = device.sm.library
-    rows, columns = ceil(shape.m / tile.m), ceil(shape.n / tile.n)
-    count = shape.batch * rows * columns * parts
-    steps = ceil(ceil(shape.k / parts) / tile.k)
-    a_step, b_step = tile.k * min(tile.m, shape.m) * data.a, tile.k * min(tile.n, shape.n) * data.b
-    shared = max(a_step if columns > 1 else 0.0, b_step if rows > 1 else 0.0) * (1 - 1 / library.multicast)
-    output = shape.batch * shape.m * shape.n
-    latency = library.byte_latency if tile in library.byte_tiles else None
-    block = BlockCost(
-        steps=steps,
-        step_math=_step_math(device, precision, unit, data, tile, shape),
-        step_latency=library.step_latency if latency is None else latency,
-        l2_bytes=steps * (a_step + b_step - shared),
-        dram_bytes=_dram_read_bytes(device, shape, data, tile, held.blocks, parts) / count,
-        write_bytes=output * (parts * SUM_BYTES if parts > 1 else data.out + data.late) / count,
-        start_cycles=library.block_start + device.drain(unit),
-        flight_bytes=tile.stages * tile.k * (tile.m * data.a + tile.n * data.b),
-        kept_results=data.kept_out,
-        writes_beside=unit == "lanes",
-    )
-    reduction = 0.0
-    if parts > 1:
-        reduction = library.block_start + output * (parts * SUM_BYTES + data.out + data.late) / device.l2_rate
-    return GemmKernel(tile, parts, count, held, block, waves_of(device, block, count, held.blocks), reduction)
+@dataclass(frozen=True)
+class GemmWay:
+    """A product in tiles of one size with its sum in so many parts, before anything about it is worked out."""
+
+    shape: GemmShape
+    precision: str
+    unit: str
+    data: GemmBytes
+    tile: TileSpec
+    parts: int
+    held: SmOccupancy
+    step_math: float
+    step_latency: float
+
+    @property
+    def rows(self) -> int:
+        return ceil(self.shape.m / self.tile.m)
+
+    @property
+    def columns(self) -> int:
+        return ceil(self.shape.n / self.tile.n)
+
+    @property
+    def blocks(self) -> int:
+        return self.shape.batch * self.rows * self.columns * self.parts
+
+    @property
+    def steps(self) -> int:
+        return ceil(ceil(self.shape.k / self.parts) / self.tile.k)
+
+    def least_cycles(self, device: Device) -> float:
+        """What it takes at least: its products, or one block after the other on each slot."""
+        turns = ceil(self.blocks / (device.count * self.held.blocks))
+        alone = turns * (self.step_math + self.step_latency)
+        return self.steps * max(ceil(self.blocks / device.count) * self.step_math, alone)
+
+    def kernel(self, device: Device) -> GemmKernel:
+        """What a block costs, and in which waves the blocks run."""
+        library, shape, data, tile, parts = device.sm.library, self.shape, self.data, self.tile, self.parts
+        count, steps = self.blocks, self.steps
+        a_step, b_step = tile.k * min(tile.m, shape.m) * data.a, tile.k * min(tile.n, shape.n) * data.b
+        common = max(a_step if self.columns > 1 else 0.0, b_step if self.rows > 1 else 0.0)
+        output = shape.batch * shape.m * shape.n
+        resident = self.held.blocks
+        block = BlockCost(
+            steps=steps,
+            step_math=self.step_math,
+            step_latency=self.step_latency,
+            l2_bytes=steps * (a_step + b_step - common * (1 - 1 / library.multicast)),
+            dram_bytes=_dram_read_bytes(device, shape, data, tile, resident, parts) / count,
+            write_bytes=output * (parts * SUM_BYTES if parts > 1 else data.out + data.late) / count,
+            start_cycles=library.block_start + device.drain(self.unit),
+            flight_bytes=tile.stages * tile.k * (tile.m * data.a + tile.n * data.b),
+            kept_results=data.kept_out,
+            writes_beside=self.unit == "lanes",
+            double_sums=self.unit == "tensor" and self.precision in library.double_sums,
+            store_rate=None if tile.store_rate is None else float(tile.store_rate),
+        )
+        reduction = 0.0
+        if parts > 1:
+            reduction = library.block_start + output * (parts * SUM_BYTES + data.out + data.late) / device.l2_rate
+        return GemmKernel(tile, parts, count, self.held, block, waves_of(device, block, count, resident), reduction)
 
 
 def _step_math(device: Device, precision: str, unit: str, data: GemmBytes, tile: TileSpec, shape: GemmShape) -> float:
@@ -502,6 +557,36 @@ class ProductPanels:
             base = each * grid.panels
             yield from range(base if a else base + grid.rows, base + (grid.panels if b else grid.rows))
 
+    def stay(self, steps: int, at_once: int, block_written: float, capacity: float, *, all_of_them: bool) -> bool:
+        """Whether every panel is found again until its last use, whatever else is touched and written meanwhile: in
+        the turns that its part of a product takes, or, where some are warm from the start, in all of them.
+
+        A part that two turns share is used in both step by step: what lies in between are as many steps as one has.
+        """
+        grid = self.grid
+        each, parts = grid.rows * grid.columns, grid.batch * grid.parts
+        if at_once % each == 0 and not all_of_them:
+            return True
+        turns, overlap = ceil(grid.blocks / at_once), 1.0
+        if not all_of_them and each <= at_once:
+            turns, overlap = min(turns, 1), 1 + 1 / steps
+        elif not all_of_them:
+            turns = min(turns, ceil(each / at_once) + 1)
+        if not all_of_them:
+            parts = min(parts, ceil(turns * at_once / each) + 1)
+        written = min(turns * at_once, grid.blocks) * block_written
+        return parts * sum(self.sizes) * overlap + written <= capacity
+
+    def first_touched(self, turns: int, at_once: int, warm: tuple[bool, bool]) -> tuple[float, ...]:
+        """Bytes of the panels that each turn is the first to touch, but for those that are warm."""
+        grid = self.grid
+        row, column = np.arange(grid.rows), np.arange(grid.columns)
+        inside = np.concatenate([row // grid.high * grid.high * (grid.columns - 1) + row, column * grid.high])
+        missed = np.array(self.sizes) * ~np.repeat(warm, [grid.rows, grid.columns])
+        parts = np.arange(grid.batch * grid.parts) * (grid.rows * grid.columns)
+        when = (parts[:, None] + inside) // at_once
+        return tuple(np.bincount(when.ravel(), np.tile(missed, parts.size), turns).tolist())
+
 
 def replay_product(
     panels: ProductPanels,
@@ -515,10 +600,12 @@ def replay_product(
 ) -> Missed:
     """The operands of a matrix product; `at_once` blocks run at a time and write so many bytes each at their end."""
     grid = panels.grid
+    turns = ceil(grid.blocks / at_once)
+    if not halo and panels.stay(steps, at_once, block_written, capacity, all_of_them=any(warm)):
+        return Missed(panels.first_touched(turns, at_once, warm))
 
     def turn(number: int) -> Turn:
         first, last = number * at_once, min((number + 1) * at_once, grid.blocks)
         return Turn(grid.touched(first, last, halo), (last - first) * block_written)
 
-    turns = ceil(grid.blocks / at_once)
     return replay_turns(turns, turn, panels.size, steps, capacity, panels.warm(*warm))

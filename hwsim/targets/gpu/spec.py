@@ -61,6 +61,14 @@ class TileSpec(Spec):
         None, description="Most rows of a product that the library takes it for; any number if not given."
     )
     split: bool = Field(True, description="Whether its sum over k may be split.")
+    step_latency: Cycles | None = Field(
+        None, ge=0, description="Cycles of one of its steps beyond its products; as the library's if not given."
+    )
+    store_rate: Rate | None = Field(
+        None,
+        description="Bytes of results per cycle that one SM brings from this kernel's sums to the L2; as the library's "
+        "other kernels if not given.",
+    )
     batched: bool = Field(True, description="Whether the library takes it for batches of products too.")
     tuned: tuple[tuple[KernelTile, KernelTile, KernelTile], ...] = Field(
         (),
@@ -116,6 +124,11 @@ class LibrarySpec(Spec):
     byte_tiles: tuple[TileSpec, ...] = Field(
         (), description="Matrix kernels on tensor cores for operands of 8 bits; `tensor_tiles` if none are given."
     )
+    narrow_tiles: tuple[TileSpec, ...] = Field(
+        (),
+        description="Matrix kernels on tensor cores that turn weights of fewer bits into the format of the "
+        "activations; `tensor_tiles` if none are given.",
+    )
     lane_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on the ordinary lanes.")
     attention: tuple[AttentionKernelSpec, ...] = Field((), description="Fused attention kernels, smallest head first.")
     epilogues: Held | None = Field(
@@ -156,6 +169,11 @@ class LibrarySpec(Spec):
         None,
         description="Bytes of results per cycle that one SM brings from its sums to the L2; as many as it loads from "
         "there if not given.",
+    )
+    double_sums: tuple[FormatName, ...] = Field(
+        (),
+        description="Formats in whose products an SM keeps the sums of two tiles of its tensor cores: results of one "
+        "leave while the next is multiplied.",
     )
     tile_bandwidth: Share = Field(1.0, description="Share of the DRAM bandwidth that loads of tiles reach.")
     l2_bandwidth: Share = Field(1.0, description="Share of the L2's bandwidth that loads of tiles reach.")

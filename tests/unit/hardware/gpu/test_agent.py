@@ -10,7 +10,7 @@ from hwsim.program.contraction import GemmShape
 from hwsim.targets.gpu.agent import TAIL, BlockGrid, GridPlay, Portion, folded, play_grid, queue_grid, wave_grid
 from hwsim.targets.gpu.attention import EqualBlocks, makespan
 from hwsim.targets.gpu.device import BlockCost, waves_of
-from hwsim.targets.gpu.gemm import GemmBytes, kernels
+from hwsim.targets.gpu.gemm import GemmBytes, ways
 from hwsim.targets.gpu.run import GpuWatch
 from tests.unit.hardware.gpu.made import device, model
 
@@ -138,6 +138,6 @@ def test_parts_of_a_product_are_added_up_after_all_they_need_has_been_read() -> 
     """Two parts of 64 x 64 sums of four bytes, a result of two bytes, and two more late ones of a bias."""
     for late in (0.0, 2.0):
         data = GemmBytes(2, 2, 2, late=late)
-        (found, *_) = kernels(GPU, GemmShape(64, 64, 4096), "fp16", "tensor", data, None, 2)
+        found = next(ways(GPU, GemmShape(64, 64, 4096), "fp16", "tensor", data, None, 2)).kernel(GPU)
         expected = GPU.sm.library.block_start + 64 * 64 * (2 * 4 + 2 + late) / GPU.l2_rate
         assert found.reduction_cycles == pytest.approx(expected)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hwsim.engine import FEMTOSECONDS
+from hwsim.targets.gpu.agent import play_grid, wave_grid
 from hwsim.targets.gpu.device import BlockCost, wave, waves_of
 from tests.unit.hardware.gpu.made import device
 
@@ -57,3 +61,22 @@ def test_the_start_of_a_later_wave_runs_under_the_blocks_beside_it() -> None:
     late = block(start_cycles=500.0)
     whole, tail = waves_of(GPU, late, 4 * 108, resident=2)
     assert (whole.repeat, whole.cycles, tail.cycles) == (1, 2250, 2500)
+
+
+def test_results_leave_while_the_next_block_multiplies_where_sums_have_two_places() -> None:
+    """Whole waves take the longer of products and results, the last one both; 20 bytes a cycle and SM may leave."""
+    storing = block(write_bytes=10_000.0, store_rate=20.0, kept_results=True)
+    after = waves_of(GPU, storing, 3 * 108, resident=1)
+    beside = waves_of(GPU, replace(storing, double_sums=True), 3 * 108, resident=1)
+    assert [each.cycles for each in after] == [1500, 1500]
+    assert [each.cycles for each in beside] == [1000, 1500]
+    slow = replace(storing, double_sums=True, store_rate=5.0)
+    assert [each.cycles for each in waves_of(GPU, slow, 3 * 108, resident=1)] == [2000, 3000]
+    assert sum(each.total_cycles for each in waves_of(GPU, slow, 3 * 108, resident=1)) == 7000
+
+
+@pytest.mark.parametrize(("double", "cycles"), [(False, 4500), (True, 3500)])
+def test_results_that_leave_beside_products_are_played_as_the_formula_has_it(double: bool, cycles: float) -> None:
+    storing = block(write_bytes=10_000.0, store_rate=20.0, kept_results=True, double_sums=double)
+    played = play_grid(GPU, wave_grid(GPU, storing, 3 * 108, 1))
+    assert played.elapsed_fs * GPU.clock_hz / FEMTOSECONDS == pytest.approx(cycles, rel=1e-3)

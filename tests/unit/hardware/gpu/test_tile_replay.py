@@ -66,6 +66,29 @@ def test_where_all_fits_each_operand_is_read_once() -> None:
     assert (len(found.turns), found.walked) == (16, 1.0)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    *[st.integers(1, 70)] * 2, *[st.integers(1, 4)] * 2, st.integers(1, 30), st.sampled_from([0.0, 40.0]),
+    st.integers(100, 9_000), st.tuples(st.booleans(), st.booleans()),
+)  # fmt: skip
+def test_what_stays_until_its_last_use_is_counted_as_a_full_replay_counts_it(
+    m: int, n: int, parts: int, batch: int, at_once: int, written: float, room: float, warm: tuple[bool, bool]
+) -> None:
+    """Tiles of 8 x 16, sums of depth 12 in parts, three steps each."""
+    grid = ProductGrid.of(m, n, batch, (8, 16), parts, at_once)
+    panels = ProductPanels.of(grid, (m, n, 12), (8, 16), 1, 2)
+
+    def turn(number: int) -> Turn:
+        first, last = number * at_once, min((number + 1) * at_once, grid.blocks)
+        return Turn(grid.touched(first, last), (last - first) * written)
+
+    turns = -(-grid.blocks // at_once)
+    full = replay_turns(turns, turn, panels.size, 3, room, panels.warm(*warm))
+    found = replay_product(panels, 3, at_once, written, room, warm=warm)
+    assert found.turns == pytest.approx(full.turns)
+    assert found.walked == full.walked
+
+
 def test_an_l2_that_holds_one_tile_misses_in_every_turn() -> None:
     """Turns of 2 x 2 blocks, which touch two panels of A and two of B: 8 x 8 tiles are 16 turns."""
     found = replay_product(product(1024, 128, 4), 32, 4, 0.0, 128 * 32 * 2)
