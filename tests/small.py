@@ -21,6 +21,15 @@ SMALL_BY_NAME: dict[str, dict[str, object]] = {
     "resnet_block_plain": {"n": 2, "c": 5},
 }
 
+FEWER: dict[str, dict[str, object]] = {
+    "attention_multihead": {"n": 52, "heads": 2, "batch": 2},
+    "attention_gqa": {"n": 52, "heads": 4},
+    "attention_backward": {"n": 52},
+    "attention_backward_fused": {"n": 52},
+    "transformer_block": {"n": 52, "heads": 2},
+}
+"""Sizes of the largest ones: still with edges in both directions, and several heads."""
+
 
 def small(workload: str) -> dict[str, object]:
     """The parameters that make a workload small."""

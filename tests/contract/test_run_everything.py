@@ -18,7 +18,7 @@ from hwsim.numerics.format import FORMATS, find_format
 from hwsim.result import RunResult
 from hwsim.spec.variant import with_parameters
 from hwsim.targets.cpu.model import core_spec
-from tests.small import small, small_on
+from tests.small import FEWER, small, small_on
 
 MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml"))
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
@@ -28,14 +28,6 @@ THOROUGH = ("course_cpu", "cortex_a78", "zen3")
 """Cores that every workload runs on: a textbook's, a phone's and a server's. Each of the others takes every fourth
 workload, and others than the core before it; `make golden` has them all."""
 SHARE = 4
-FEWER: dict[str, dict[str, object]] = {
-    "attention_multihead": {"n": 52, "heads": 2, "batch": 2},
-    "attention_gqa": {"n": 52, "heads": 4},
-    "attention_backward": {"n": 52},
-    "attention_backward_fused": {"n": 52},
-    "transformer_block": {"n": 52, "heads": 2},
-}
-"""Sizes of the largest ones: still with edges in both directions, and several heads."""
 RUNGS = [name for name in MACHINES if name.startswith("ladder_")]
 """Machines of one node from a scalar core to fixed function: made to compare the energy of a few workloads."""
 OTHERS = [
@@ -259,7 +251,8 @@ def test_every_workload_runs_in_every_other_format_if_it_may_convert(precision: 
 def test_any_workload_runs_with_scales(precision: str, scale: str, workload: str) -> None:
     """With scales, integers too have roots and exponentials, and nothing leaves its range."""
     spec = load_workload(workload).spec
-    result = hwsim.run("zen3", with_parameters(spec, small(workload)), precision=precision, scale=scale, convert=True)
+    sizes = {**small(workload), **FEWER.get(workload, {})}
+    result = hwsim.run("zen3", with_parameters(spec, sizes), precision=precision, scale=scale, convert=True)
     assert result.verified is True
     assert result.numeric is not None
     assert result.numeric.rms_rel < 0.5

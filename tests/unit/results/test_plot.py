@@ -24,7 +24,7 @@ from hwsim.results.plot.compare import ComparedRun, plot_compare, plot_ladder, p
 from hwsim.results.plot.diagram import _thickness, as_svg, as_text, draw_machine, fit_words, level_words
 from hwsim.results.plot.run import make_roofline
 from hwsim.results.plot.style import LOOKS, look_of, plot_energy_stack, series_looks, spread
-from hwsim.results.plot.sweep import Curve, _label_axis
+from hwsim.results.plot.sweep import Curve, _label_axis, plot_lines
 from hwsim.results.plot.timeline import plot_collective, plot_knee
 from hwsim.sweep.result_set import ResultSet
 from tests.unit.results.made import small
@@ -272,3 +272,19 @@ def test_the_name_of_a_roof_lies_along_it() -> None:
     (left, bottom), (right, top) = axes.transData.transform([(1, 1e9), (2, 2e9)])
     (name,) = {round(text.get_rotation(), 6) for text in axes.texts if text.get_rotation()}
     assert name == pytest.approx(math.degrees(math.atan2(top - bottom, right - left)), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "legends"), [(6, "a name of 14 l", 0), (7, "short", 1), (2, "a name of 15 le", 1)]
+)
+def test_six_lines_with_short_names_have_these_at_their_ends_and_others_a_legend(
+    count: int, name: str, legends: int
+) -> None:
+    """At 4.7 inches to a panel, more or longer names would take its room."""
+    names = [name[: len(name) - 1] + str(number) for number in range(count)]
+    places = (8, 16, 32)
+    lines = [Curve(each, places, (8.0, 16.0, 32.0), {"time_s": (1e-6, 2e-6, 3e-6 + i)}) for i, each in enumerate(names)]
+    figure = plot_lines(lines, ["time_s"], "tile")
+    assert len(figure.legends) == legends
+    at_ends = {text.get_text() for text in figure.axes[0].texts}
+    assert set(names) <= at_ends if not legends else not set(names) & at_ends

@@ -45,3 +45,11 @@ def test_special_functions_end_softmax_and_attention_later() -> None:
     assert slow.attention(shape, "fp16").seconds > plain.attention(shape, "fp16").seconds
     assert slow.softmax(512, 512, "fp16").seconds > plain.softmax(512, 512, "fp16").seconds
     assert slow.layernorm(512, 512, "fp16").seconds == plain.layernorm(512, 512, "fp16").seconds
+
+
+def test_a_warp_issues_a_tensor_core_instruction_for_each_16_by_8_results_and_16_terms() -> None:
+    """PTX, mma.m16n8k16: a warp tile of 64 x 64 is 4 x 8 of them for each 16 of k, beside 16 others."""
+    asked = ThreadSchedule.model_validate({"kernel": "tensor"})
+    program = make_program(MatmulProblem(256, 256, 256, "fp16", 16), asked)
+    assert program.other == (64 // 16) * (64 // 8) * (32 // 16) + 16
+    assert program.fma == 64 * 64 * 32 // 32
