@@ -197,6 +197,8 @@ class ComparedPart:
     seconds: float
     power: str = ""
     """The family of measured power, where that was measured apart from time."""
+    unmeasured: str = ""
+    """A part of the machine whose energy its measured rows leave out."""
 
 
 @dataclass(frozen=True)

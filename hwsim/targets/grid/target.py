@@ -306,9 +306,10 @@ class GridTarget(Target):
         return GridCrew(self.machine, kernel, None if work is None else work.choices)
 
     def compared(self, kernel: Kernel, outcome: Outcome) -> tuple[ComparedPart, ...]:
-        """Layers of convolution were measured."""
+        """Layers of convolution were measured; of energy, that of the chip."""
+        dram = PeGrid(self.machine).dram.name
         return tuple(
-            ComparedPart("grid_layers", "layers of convolution", each.elapsed_fs / FEMTOSECONDS)
+            ComparedPart("grid_layers", "layers of convolution", each.elapsed_fs / FEMTOSECONDS, unmeasured=dram)
             for each in outcome.stages
         )
 

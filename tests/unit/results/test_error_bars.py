@@ -11,7 +11,17 @@ import pytest
 
 import hwsim
 from hwsim.record import NEVER_COMPARED, interval_words, within_bars
-from hwsim.results.bar_table import LEVELS, TIME, BarGroup, BarTable, decade_of, estimate, interval_of, shipped_table
+from hwsim.results.bar_table import (
+    LEVELS,
+    TIME,
+    VOTE_ROWS,
+    BarGroup,
+    BarTable,
+    decade_of,
+    estimate,
+    interval_of,
+    shipped_table,
+)
 from hwsim.target import ComparedPart, Target
 from tests.cli.command_line import hwsim as command
 from tests.contract.test_targets import MACHINES
@@ -47,6 +57,40 @@ def test_a_machine_that_was_not_measured_gets_the_spread_between_machines() -> N
     assert table.interval(TIME, "a", "m", 2e-4, without="n") is not None
     assert table.interval(TIME, "a", "m", 2e-4, without="m") is None, "one machine cannot tell how much two differ"
     assert table.interval(TIME, "b", "m", 2e-4) is None
+
+
+def test_a_machine_of_few_rows_tells_little_about_how_much_machines_differ() -> None:
+    """Equal machines, one of four rows: their mean is as that of 1.2, and one more varies by the root of 1 + 1/1.2."""
+    table = BarTable([normal("a", "m", 0.0, 0.1), normal("a", "n", 0.0, 0.1, rows=4)])
+    found = table.interval(TIME, "a", "other", 2e-4)
+    vote = 4 / (4 + VOTE_ROWS)
+    worth = (1 + vote) ** 2 / (1 + vote**2)
+    assert found is not None and worth == pytest.approx(1.18, abs=0.01)
+    assert found.high - found.low == pytest.approx(2 * 0.1 * NORMAL_80 * sqrt(1 + 1 / worth), rel=0.02)
+
+
+@pytest.mark.parametrize("rows", [(100, 100, 100), (150, 4, 4), (150, 150, 4), (40, 40, 120, 120, 35, 9)])
+def test_bars_hold_for_machines_that_are_yet_to_come(rows: tuple[int, ...]) -> None:
+    """Families drawn as the measured ones are: middles of machines lie a quarter of half a bar apart, and the widths of
+    their spreads differ by a factor of 1.4. Further machines are drawn from the same, and 80 % of their rows wanted."""
+    generator = np.random.default_rng(7)
+    shares = []
+    for _ in range(120):
+        groups = [
+            BarGroup(TIME, "a", str(name), -4, count, tuple(np.quantile(spread(generator, count), LEVELS)))
+            for name, count in enumerate(rows)
+        ]
+        found = BarTable(groups).interval(TIME, "a", "other", 2e-4)
+        assert found is not None
+        new = np.concatenate([spread(generator, 20) for _ in range(60)])
+        shares.append(np.mean((found.low <= new) & (new <= found.high)))
+    assert 0.77 < np.mean(shares) < 0.83
+
+
+def spread(generator: np.random.Generator, rows: int) -> np.ndarray:
+    """Rows of one machine, half of whose bar is about 0.1."""
+    middle, width = 0.025 * generator.normal(), 0.1 * np.exp(0.35 * generator.normal())
+    return middle + width * generator.laplace(size=rows) / 1.609
 
 
 def test_few_rows_make_wider_bars_than_many() -> None:
@@ -163,6 +207,13 @@ def test_every_class_says_which_counts_are_exact(machine: str) -> None:
     assert result.bars.exact.startswith("operations")
     assert result.bars.exact in repr(result)
     assert Target.exact == "operations"
+
+
+def test_energy_that_was_measured_in_part_says_so_and_time_does_not() -> None:
+    """Eyeriss was measured without its main memory, whose energy a run has."""
+    result = hwsim.run("eyeriss", "conv2d", math=False)
+    assert "measured without dram" in result.energy_bar.source
+    assert "measured without" not in result.time.source
 
 
 def test_a_size_class_is_a_decade_of_seconds() -> None:
