@@ -103,8 +103,14 @@ def test_the_module_gives_the_exit_code_of_the_command_line() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("sgemm", "matmul"), ("gemv", "matvec"), ("flash_attention", "attention_fused"), ("conv", "conv2d"), ("saxpy", "triad")],
-)  # fmt: skip
+    [
+        ("sgemm", "matmul"),
+        ("gemv", "matvec"),
+        ("flash_attention", "attention_fused"),
+        ("conv", "conv2d"),
+        ("saxpy", "triad"),
+    ],
+)
 def test_what_libraries_call_a_kernel_is_answered_with_its_name_here(typed: str, meant: str) -> None:
     done = hwsim("run", "zen3", typed)
     assert done.code == 2
