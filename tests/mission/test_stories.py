@@ -133,12 +133,12 @@ def speed_up(text: str, row: str) -> float:
 
 @pytest.mark.parametrize("machine", ["course_cpu", "zen3", "zen4"])
 @pytest.mark.parametrize(
-    ("size", "tile", "low", "high"), [(512, 16, 1.25, 12), (1024, 8, 1.25, 12), (1024, 16, 0.75, 2.2)]
+    ("size", "tile", "low", "high"), [(512, 16, 1.25, 12), (1024, 8, 1.25, 12), (1024, 16, 1.25, 2.75)]
 )
 def test_a_transpose_by_tiles_is_faster(machine: str, size: int, tile: int, low: float, high: float) -> None:
     """Measured on a Zen 3 in compiled code: 2.7 times at 512 x 512; at 1024 x 1024 the rows of a tile share one set of
-    eight ways, and tiles of 8 are 3 to 5 times as fast, those of 16 between 0.8 and 1.2 in one
-    measurement, and 1.5 to 1.9 in three runs of benchmarks/stories.py."""
+    eight ways, and tiles of 8 are 3 to 5 times as fast, those of 16 1.5 to 1.9 in three runs of benchmarks/stories.py
+    there and 2.2 on a quiet Zen 4 (0.8 to 1.2 only beside other programs, which take the shared cache)."""
     whole = hwsim.run(machine, "transpose", m=size, n=size, math=False)
     tiles = hwsim.run(machine, "transpose_tiled", m=size, n=size, tile=tile, math=False)
     assert low < whole.time_s / tiles.time_s < high
