@@ -20,8 +20,9 @@ from hwsim.measure.loops import Bench, simulate
 
 FACTOR, SHARE = 1.5, 0.75
 """How far a ratio may be off, and in which share of the rows."""
-EVEN = 1.1
-"""A ratio nearer to 1 than this has no direction: what it is beside must be near, whatever side it is on."""
+EVEN, BESIDE = 1.1, 1.2
+"""A ratio nearer to 1 than the first has no direction: what it is beside must be within the second, whatever side it
+is on (a triad from memory: 1.01 simulated, 0.92 measured on a quiet Zen 4)."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def main() -> int:
             simulated = slow_s / fast_s
             measured = median(slow.seconds / fast.seconds for slow, fast in rounds)
             off = max(simulated, measured) / min(simulated, measured)
-            agrees = (simulated > 1) == (measured > 1) or (even(simulated, measured) and off <= FACTOR)
+            agrees = (simulated > 1) == (measured > 1) or (even(simulated, measured) and off <= BESIDE)
             rows.append((agrees, off))
             verdict = "" if agrees else "  the wrong way"
             print(f"{story.lesson:42} {simulated:9.2f}x {measured:9.2f}x {off:6.2f}{verdict}"

@@ -299,7 +299,9 @@ def average_watts(machine: MachineSpec, outcome: Outcome) -> float:
     if machine.energy is None or not outcome.elapsed_fs:
         return 0.0
     seconds = Fraction(outcome.elapsed_fs, FEMTOSECONDS)
-    entries = outcome.ledger.priced(at_voltage_of(machine, outcome).energy, seconds, machine.name)
+    prices = at_voltage_of(machine, outcome).energy
+    assert prices is not None
+    entries = outcome.ledger.priced(prices, seconds, machine.name)
     return dynamic_joules(entries) / float(seconds) + static_watts(machine.energy)
 
 

@@ -23,6 +23,7 @@ from hwsim.results.metrics import (
     UNFIT,
     far_traffic,
     fits,
+    memory_share,
     metrics_of,
     shown,
     throughput,
@@ -128,8 +129,8 @@ def print_comparison(
     for note in [*notes, *_unlike(results, against)]:
         wrapped(console, "note  ", note, style="dim")
     for result in results:
-        if not fits(row := metrics_of(result)):
-            share = write(MEMORY_SHARE, row[MEMORY_SHARE])
+        if not fits(metrics_of(result)):
+            share = write(MEMORY_SHARE, memory_share(result))
             wrapped(console, "note  ", f"{UNFIT} {_title_of(result, rows)} does not fit: {share} of the memory of "
                     f"{result.machine}; the time is that of a machine with more", style="bold red")  # fmt: skip
     if any(is_alike(*pair) for pair in zip(results, against, strict=True)):

@@ -278,12 +278,14 @@ def collective_command(
 ) -> None:
     """Show how long devices take to exchange data: algorithm, time, formula, links; all-reduce if none is named."""
     from hwsim.systems.communicate import check_library, communicate
-    from hwsim.systems.spec import Operation, load_system
+    from hwsim.systems.spec import Operation, is_system, load_system
 
     output = check_output(json_file, plot, words, timeline=timeline)
     names, given = split_words(words, "write a parameter as name=value, such as bytes=64MB")
     if not 1 <= len(names) <= 2:
         raise InputError("give a system, then a collective: hwsim collective 8xh100 all_reduce bytes=64MB")
+    if len(names) == 2 and is_system(names[1]) and not is_system(names[0]):
+        names.reverse()
     _check(given, names[1:], get_args(Operation))
     op = names[1] if len(names) == 2 else "all_reduce"
     system = load_system(names[0])

@@ -172,12 +172,14 @@ _REASONS = 5
 
 
 def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
+    from hwsim.sweep.result_set import unfit_words
+
     console = screen()
     names = columns(results)
     if len(results) <= _FEW:
         console.print(point_table(results, narrow(names), bound=True))
     if words := unfit_words(results):
-        console.print(words, style="bold red", soft_wrap=True)
+        console.print(f"{UNFIT} {words}", style="bold red", soft_wrap=True)
     if results.fitting:
         console.print(best_table(results, names))
         if words := near_words(results):
@@ -247,18 +249,6 @@ def _with_bar(name: str, row: Row) -> str:
     if ends is None or not isinstance(value, float) or not value:
         return write(name, value)
     return f"{write(name, value)} {interval_words(value, ends)}"
-
-
-def unfit_words(results: ResultSet) -> str:
-    """How many points need more memory than their machine has."""
-    shares = [row.metrics[MEMORY_SHARE] for row in results.done if not row.fits]
-    if not shares:
-        return ""
-    most = write(MEMORY_SHARE, max(shares))  # type: ignore[type-var]
-    return (
-        f"{UNFIT} {len(shares):,} of {len(results.done):,} points do not fit the memory of their machine (up to {most} "
-        "of it): times are those of a machine with more, and none is called the best"
-    )
 
 
 def near_words(results: ResultSet) -> str:

@@ -95,7 +95,7 @@ def assemble(
     if getattr(schedule, "cores", None) is not None and getattr(schedule, "parallel", "rows") == "none":
         warnings.append("cores has no effect without parallel=rows: one core did all the work")
     if throttle is not None:
-        warnings.append(throttle_words(throttle))
+        warnings.append(throttle_words(throttle, (energy_j or 0.0) / time_s))
     if verified is None:
         warnings.append(NO_MATH)
     if check is not None and not check.verified:

@@ -329,12 +329,13 @@ def energy_csv(result: RunResult) -> str:
     return text.getvalue()
 
 
-def throttle_words(throttle: Throttle) -> str:
+def throttle_words(throttle: Throttle, drawn_w: float) -> str:
+    still = f", and {watts(drawn_w)} are drawn all the same" if drawn_w > throttle.limit_w else ""
     lower = f" at {throttle.voltage:.0%} of the voltage" if throttle.voltage < 1 else ""
     return (
         f"at {format_frequency(throttle.full_clock_hz)} this run would draw {watts(throttle.wanted_w)}, more than the "
         f"machine's limit of {watts(throttle.limit_w)}: the clock was lowered to {throttle.share:.1%}, "
-        f"{format_frequency(throttle.clock_hz)}{lower}"
+        f"{format_frequency(throttle.clock_hz)}{lower}{still}"
     )
 
 

@@ -150,6 +150,10 @@
     into.append(make("path", { d: path, stroke: colour, fill: "none", "stroke-width": 1.2, opacity: 0.7, class: "whisker" }));
   }
 
+  function crossed(x, y) {
+    return make("path", { d: `M${x - 7},${y - 7}l14,14m0,-14l-14,14`, fill: "none", "stroke-width": 2, class: "unfit" });
+  }
+
   function mark(shape, x, y, colour, size) {
     const paths = {
       circle: `M${x - size},${y}a${size},${size} 0 1,0 ${2 * size},0a${size},${size} 0 1,0 ${-2 * size},0`,
@@ -209,6 +213,7 @@
         dot.addEventListener("mouseenter", (event) => tell(event, row, cy));
         dot.addEventListener("mouseleave", () => { tip.style.display = "none"; });
         inside.append(dot);
+        if (row.failed) inside.append(crossed(sx.at(xOf(row)), sy.at(row.values[cy.name])));
       }
       if (by) {
         const item = document.createElement("span");
@@ -233,7 +238,7 @@
 
   function tell(event, row, chosen) {
     const told = columns.filter((c) => c.kind === "axis" && c.varies).concat(columns.filter((c) => c === chosen || data.told.includes(c.name)));
-    tip.textContent = [...new Set(told)].map((c) => `${c.title}: ${written(c, row.values[c.name])}`).join("\n");
+    tip.textContent = [...new Set(told)].map((c) => `${c.title}: ${written(c, row.values[c.name])}`).concat(row.failed || []).join("\n");
     const outer = holder.getBoundingClientRect();
     tip.style.display = "block";
     tip.style.left = Math.min(event.clientX - outer.left + 14, outer.width - tip.offsetWidth - 4) + "px";

@@ -126,10 +126,10 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     by_folded = {name.casefold(): name for name in names}
     if word.casefold() in by_folded:
         return f"; did you mean '{by_folded[word.casefold()]}'?"
+    same = [name for name in names if word.casefold() in OTHER_NAMES.get(name, ())]
     begun = [name for name in names if name.startswith(f"{word}_")]  # fp8 is fp8_e4m3 rather than mxfp8
-    near = begun or difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
+    near = same or begun or difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
     near = near or [part for part in word.split("_") if part in names]  # vector_add is add
-    near = near or [name for name in names if word == OTHER_NAMES.get(name)]
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
@@ -147,7 +147,18 @@ def check_sizes(where: str, extents: Iterable[object], sizes: Mapping[str, int])
             raise ValueError(f"{where}: no size {extent}{did_you_mean(extent, sorted(sizes))}")
 
 
-OTHER_NAMES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "matmul": "gemm"}
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "fp64": ("float64", "double"),
+    "fp32": ("float32", "float"),
+    "fp16": ("float16", "half"),
+    "bf16": ("bfloat16",),
+    "matmul": ("gemm", "sgemm", "dgemm", "hgemm", "linear", "mm"),
+    "matmul_batched": ("bmm",),
+    "matvec": ("gemv", "sgemv", "dgemv", "mv"),
+    "triad": ("axpy", "saxpy", "daxpy"),
+    "conv2d": ("conv",),
+    "attention_fused": ("flash_attention", "flashattention", "sdpa"),
+}
 """What NumPy, PyTorch and libraries call the same."""
 
 

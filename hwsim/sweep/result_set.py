@@ -517,15 +517,22 @@ def _unfit_words(row: Row) -> str:
     return "" if row.fits else f"does not fit: {write(MEMORY_SHARE, row.metrics[MEMORY_SHARE])} of the machine's memory"
 
 
+def unfit_words(results: ResultSet) -> str:
+    """How many points need more memory than their machine has, and how much more."""
+    shares = [row.metrics[MEMORY_SHARE] for row in results.done if not row.fits]
+    if not shares:
+        return ""
+    do, most = "does" if len(shares) == 1 else "do", write(MEMORY_SHARE, max(shares))  # type: ignore[type-var]
+    return (
+        f"{len(shares):,} of {counted(len(results.done), 'point')} {do} not fit the machine's memory, of which up to "
+        f"{most} would be needed: such times are those of a machine with more, and never the best"
+    )
+
+
 def sweep_words(results: ResultSet) -> Iterator[str]:
     """What a sweep found, in sentences."""
-    unfit = [row for row in results.done if not row.fits]
-    if unfit:
-        most = write(MEMORY_SHARE, max(row.metrics[MEMORY_SHARE] for row in unfit))  # type: ignore[type-var]
-        yield (
-            f"{len(unfit)} of {len(results.done)} points do not fit the memory of their machine and need up to {most} "
-            "of it: their times are those of a machine with more, and none of them is called the best."
-        )
+    if words := unfit_words(results):
+        yield f"{words}."
     if not results.fitting:
         return
     for metric in shown("best"):
@@ -548,7 +555,7 @@ def sweep_words(results: ResultSet) -> Iterator[str]:
         yield f"{near:,} further points lie within its error bar and theirs: measured, one of them could win."
     if results.failed:
         reasons = dict.fromkeys((row.error or "").splitlines()[0] for row in results.failed)
-        yield f"{len(results.failed)} points failed: {'; '.join(list(reasons)[:3])}."
+        yield f"{counted(len(results.failed), 'point')} failed: {'; '.join(list(reasons)[:3])}."
 
 
 def _where(results: ResultSet, row: Row) -> str:

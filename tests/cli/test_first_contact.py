@@ -99,3 +99,19 @@ def test_the_module_gives_the_exit_code_of_the_command_line() -> None:
         for words in (["--help"], ["run", "no_such_workload"])
     )
     assert (good.returncode, bad.returncode) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("sgemm", "matmul"),
+        ("gemv", "matvec"),
+        ("flash_attention", "attention_fused"),
+        ("conv", "conv2d"),
+        ("saxpy", "triad"),
+    ],
+)
+def test_what_libraries_call_a_kernel_is_answered_with_its_name_here(typed: str, meant: str) -> None:
+    done = hwsim("run", "zen3", typed)
+    assert done.code == 2
+    assert f"did you mean '{meant}'?" in done.err

@@ -33,7 +33,7 @@ def test_a_sweep_marks_what_does_not_fit_and_looks_for_the_best_among_the_rest(t
     text = printed("sweep", *WORDS, "batch=1,8,64", *SMALL, *store, "--plot", str(tmp_path / "points.svg"))
     (large,) = [line for line in text.splitlines() if line.startswith("64 ")]
     assert "✕" in large
-    assert "1 of 3 points do not fit the memory of their machine (up to 1" in text
+    assert "✕ 1 of 3 points does not fit the machine's memory, of which up to 1" in text
     rows = best_rows(text)
     assert rows
     assert not any("batch=64" in row for row in rows)

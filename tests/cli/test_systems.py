@@ -187,3 +187,12 @@ def test_a_model_file_says_how_it_is_divided_and_a_command_line_may_say_otherwis
     refused = hwsim("model", str(file), "h100")
     assert refused.code == 2
     assert "parallel: {tp: 2, pp: 2, sp: 1}" in refused.err and "hwsim model mine 8xh100" in refused.err
+
+
+def test_a_collective_and_its_system_come_in_any_order_and_a_typo_is_named() -> None:
+    given = hwsim("collective", "8xh100", "all_reduce", "bytes=1MB")
+    assert hwsim("collective", "all_reduce", "8xh100", "bytes=1MB").out == given.out
+    wrong = hwsim("collective", "allreduce", "8xh100")
+    assert wrong.code == 2
+    assert "'allreduce' is not one of" in wrong.err
+    assert "did you mean 'all_reduce'?" in wrong.err

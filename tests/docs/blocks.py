@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_ROUNDING = re.compile(r"\b\d(?:\.\d+)?e-\d\d\b")
+_ROUNDING = re.compile(r"\b\d(?:\.\d+)?e-\d+\b")
 """An error that a screen tells, such as 1.3e-07."""
 _FENCE = re.compile(r"^```(\w*)[ ]*(.*?)[ ]*$")
 

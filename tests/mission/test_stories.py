@@ -491,3 +491,17 @@ def test_a_sum_by_columns_is_still_told_of_its_crowded_sets() -> None:
     text = printed("run", "zen4", "sum_rows", "n=512", "vector=true", "order=columns", "--no-math")
     assert "of the 64 sets of l1" in text
     assert "ld=528" in text
+
+
+@pytest.mark.parametrize(("machine", "pad"), [("trainium", "psum"), ("edge_npu", "sram")])
+def test_an_array_that_a_scratchpad_cannot_feed_blames_it_and_more_of_its_bandwidth_helps(
+    machine: str, pad: str
+) -> None:
+    words = ("run", machine, "matmul", "n=1024", "--no-math")
+    text = printed(*words)
+    assert f"Bound by {pad}: it cannot feed the array in time" in text
+    (advised,) = re.findall(r"^next  .*", text, re.MULTILINE)
+    changes = dict(change.split("=") for change in re.findall(r"--set (\S+)", advised))
+    assert all(name.startswith(f"{pad}.") for name in changes)
+    found, faster = (hwsim.run(machine, "matmul", n=1024, math=False, set=each).time_s for each in ({}, changes))
+    assert faster < 0.85 * found

@@ -150,9 +150,8 @@ def _draw_unfit(axes: Axes, points: Sequence[tuple[float, float | None, bool]]) 
     """A cross through each point that could not be run."""
     crossed = [(x, y) for x, y, unfit in points if unfit and y is not None]
     if crossed:
-        axes.scatter(
-            *zip(*crossed, strict=True), s=110, marker="x", color=CROSS, linewidths=1.8, clip_on=False, zorder=5
-        )
+        xs, ys = [x for x, _ in crossed], [y for _, y in crossed]
+        axes.scatter(xs, ys, s=110, marker="x", color=CROSS, linewidths=1.8, clip_on=False, zorder=5)
         axes.annotate(
             f"× {UNFIT_WORDS}", (1, 0), (-3, 13), "axes fraction", "offset points", ha="right",
             color=CROSS, fontsize=7.5,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hwsim.engine import Outcome
-from hwsim.memory.counters import DramCounters
-from hwsim.result import RunResult
-from hwsim.spec.machine import MachineSpec
+from hwsim.engine import WAITING, Outcome, summed
+from hwsim.memory.counters import DramCounters, ScratchpadCounters
+from hwsim.result import RunResult, machine_of
+from hwsim.spec.machine import MachineSpec, ScratchpadSpec
 from hwsim.target import (
     Advice,
     Bound,
@@ -124,6 +124,10 @@ def utilisation(result: RunResult) -> Utilisation:
 def find_bound(result: RunResult) -> Bound:
     """What most cycles went to."""
     name, share = longest_part(result, "array")
+    starved = summed(result.attribution).get((WAITING, "scratchpad"), 0) / max(1, result.cycles)
+    if name == "array" and starved > STARVED * share:  # values stream no faster than they are delivered
+        name, share = "scratchpad", share + starved
+    pad = _slowest_pad(result)
     array, unit = result.work.use["array"], result.resolved.machine["compute"][0]
     pipelined = unit.get("folding") == "pipelined"
     sentences = stream_bounds(result, share, utilisation(result).mapping) | {
@@ -140,7 +144,8 @@ def find_bound(result: RunResult) -> Bound:
         ),
         "scratchpad": (
             "scratchpad",
-            "Bound by a scratchpad: it cannot feed the array in time. More banks or bandwidth would help.",
+            f"Bound by {pad or 'a scratchpad'}: it cannot feed the array in time, whose values stream as slowly as "
+            "they are delivered. More banks or bandwidth would help.",
         ),
         "outputs": (
             "bandwidth",
@@ -158,7 +163,21 @@ def find_bound(result: RunResult) -> Bound:
     return Bound(name, bound_kind, share, words)
 
 
-HALF = 0.5
+HALF, STARVED = 0.5, 0.25
+"""Shares of bytes, and of the time in which values stream, from which on results or a scratchpad are to blame."""
+
+
+def _slowest_pad(result: RunResult) -> str:
+    """The scratchpad that takes longest to read or write what the array asks of it; nothing where none has a limit."""
+    machine = machine_of(result)
+    needed = {}
+    for level in machine.memory:
+        counts = result.memory.get(level.name)
+        if isinstance(level, ScratchpadSpec) and level.bandwidth is not None and isinstance(counts, ScratchpadCounters):
+            rate = level.bandwidth.bytes_per_cycle(machine.clock_hz(level.clock))
+            if rate:
+                needed[level.name] = max(counts.bytes_read, counts.bytes_written) / float(rate)
+    return max(needed, key=lambda name: needed[name], default="")
 
 
 def _results_share(result: RunResult) -> float:
@@ -173,6 +192,12 @@ def advise(result: RunResult, bound: Bound) -> Advice:
     """One change that the bound suggests."""
     unit = result.resolved.machine["compute"][0]
     name = unit["name"]
+    if bound.part == "scratchpad" and (pad := _slowest_pad(result)):
+        level = next(each for each in result.resolved.machine["memory"] if each["name"] == pad)
+        if level.get("bank_width"):
+            more = (f"{pad}.banks={2 * level['banks']}", f"{pad}.bandwidth=inf")
+            return Advice((), more, "twice the banks, and nothing else in the way")
+        return without_limit(pad)
     if bound.kind == "bandwidth":
         return without_limit(dram_of(result)["name"])
     if bound.kind == "fill" and unit["folding"] == "serial":

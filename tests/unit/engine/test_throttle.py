@@ -32,6 +32,7 @@ def test_a_run_above_its_limit_is_slowed_until_it_is_not() -> None:
     assert slowed.throttle["wanted_w"] == pytest.approx(free.power_w)
     assert slowed.throttle["clock_hz"] < slowed.throttle["full_clock_hz"] == 10**9
     assert any("the clock was lowered to" in warning for warning in slowed.warnings)
+    assert not any("all the same" in warning for warning in slowed.warnings)
     assert slowed.verified
     assert slowed.energy_by_cause is not None
     assert free.energy_by_cause is not None
@@ -125,6 +126,7 @@ def test_the_clock_falls_to_a_twentieth_and_no_further() -> None:
     assert capped.throttle is not None
     assert capped.throttle.share == 0.05
     assert capped.throttle.clock_hz == capped.throttle.full_clock_hz // 20
+    assert any(" are drawn all the same" in words for words in capped.warnings)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.7507, 1.0])
