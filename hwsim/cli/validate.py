@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hwsim.results.bar_table import BarTable
-    from hwsim.validation.fit import Fit
+    from hwsim.validation.fit import Fit, FitStep
     from hwsim.validation.report import Progress, Report, Statistics
     from hwsim.validation.standing import FamilyStanding, Standing
 
@@ -293,7 +293,7 @@ def fit_command(
     output_file: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a machine file with what was found.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=5, help="Rows of each family to search on, and to report.")] = 40,
+    rows: Annotated[int, typer.Option(min=5, help="Rows of each family to search on.")] = 60,
     seed: Annotated[int, typer.Option(help="Which rows are drawn.")] = 0,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write JSON; - is stdout.")] = None,
 ) -> None:
@@ -315,21 +315,16 @@ def fit_command(
     output.show(found.to_dict, lambda: _print(found, output_file))
 
 
-def _follow_fit(progress: Iterator[str | Fit]) -> Fit:
-    """Run the search with a line that tells how far it is."""
-    from rich.status import Status
+def _follow_fit(progress: Iterator[FitStep | Fit]) -> Fit:
+    """Run the search with a bar that tells how far it is."""
+    from hwsim.cli.arguments import spinner
+    from hwsim.validation.fit import Fit
 
-    console = err()
-    status = Status("reading the table", console=console)
-    if console.is_terminal:
-        status.start()
-    try:
+    with spinner("fitting:") as say:
         for message in progress:
-            if not isinstance(message, str):
+            if isinstance(message, Fit):
                 return message
-            status.update(message)
-    finally:
-        status.stop()
+            say(message.doing, message.share)
     raise AssertionError("a fit ends with what it found")
 
 
@@ -351,6 +346,6 @@ def _print(found: Fit, output_file: Path | None) -> None:
     console = out()
     console.print(table)
     for path, text in found.constants.items():
-        console.print(f"  {found.unit}.{path}: {text}")
+        console.print(f"  {path if path.startswith('energy') else f'{found.unit}.{path}'}: {text}")
     if output_file is not None:
         console.print(f"wrote {output_file}")

@@ -254,18 +254,27 @@ class PlayedKernel:
 
 def play_piece(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
     """The same call as in a run, without math; what starting kernels takes is left out."""
+    return whole_piece(piece, lambda each: _played_alone(target, each))
+
+
+def whole_piece(piece: KernelPiece, alone: Callable[[KernelPiece], PlayedKernel]) -> PlayedKernel:
+    """A piece with all that belongs to it, from what the workload of each takes alone."""
+    kernels = alone(piece)
+    seconds = piece.repeat * max(kernels.seconds, piece.least_seconds) + piece.turns_seconds
+    found = PlayedKernel(seconds + sum(whole_piece(each, alone).seconds for each in piece.others), kernels.launches)
+    if piece.instead is None:
+        return found
+    return min(found, whole_piece(piece.instead, alone), key=lambda each: each.seconds)
+
+
+def _played_alone(target: GpuTarget, piece: KernelPiece) -> PlayedKernel:
     if isinstance(piece.work, Kernel):
         crew = target.crew(piece.work, None, conditions=piece.conditions)
     else:
         crew = target.crew(target.prepare(piece.work, math=False), piece.work, conditions=piece.conditions)
     outcome = play(crew)
     starting = sum(agent.waiting.get(LAUNCH, 0) for agent in outcome.agents[:1])
-    seconds = piece.repeat * max((outcome.elapsed_fs - starting) * 1e-15, piece.least_seconds) + piece.turns_seconds
-    launches = sum(each.cost.launches for each in crew.launches)
-    found = PlayedKernel(seconds + sum(play_piece(target, each).seconds for each in piece.others), launches)
-    if piece.instead is None:
-        return found
-    return min(found, play_piece(target, piece.instead), key=lambda each: each.seconds)
+    return PlayedKernel((outcome.elapsed_fs - starting) * 1e-15, sum(each.cost.launches for each in crew.launches))
 
 
 def pieces_of(device: Device, row: MeasuredKernel) -> list[KernelPiece]:

@@ -10,7 +10,7 @@ import pytest
 from hwsim.catalog import load_machine
 from hwsim.errors import InputError
 from hwsim.targets.gpu.target import GpuTarget
-from hwsim.validation.fit import Fit, as_variant, fit
+from hwsim.validation.fit import Fit, FitStep, as_variant, fit
 from hwsim.validation.gpu import modelled_seconds
 from hwsim.validation.gpu_workload import COLUMNS, MeasuredKernel
 
@@ -35,7 +35,7 @@ def made_up(path: Path, rows: int = 16) -> Path:
 def test_times_of_a_known_machine_lead_back_to_it(tmp_path: Path) -> None:
     """The error of rows that were not searched on all but vanishes, and the file that is written can be loaded."""
     *said, found = fit(load_machine("v100").spec, made_up(tmp_path / "made_up.csv"), rows=6)
-    assert isinstance(found, Fit) and all(isinstance(each, str) for each in said)
+    assert isinstance(found, Fit) and all(isinstance(each, FitStep) for each in said)
     assert found.before["gemm_tensor"] > 0.05
     assert found.after["gemm_tensor"] < 0.02
     path = tmp_path / "slow_v100.yaml"
