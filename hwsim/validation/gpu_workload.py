@@ -88,6 +88,10 @@ ROW_SECONDS_OF_OTHERS = 5e-9
 rows, at one address, one after the other (vLLM, csrc/quantization/w8a8/fp8/common.cu; the time of one is fitted on
 such products of few columns on B200, GB200, L40S and RTX PRO 6000)."""
 
+LONE_ROW_US, LONE_ROW_MACHINES = 13.0, ("b200", "b300", "gb200")
+"""Such a product of one row alone takes the framework so much more than one of two rows there, whatever its size:
+kernels that are not known (fitted on 16 such products)."""
+
 
 @dataclass(frozen=True)
 class MeasuredKernel:
@@ -305,6 +309,8 @@ def _gemm(device: Device, row: MeasuredKernel) -> list[KernelPiece]:
         return [product]
     shared = row.record["impl"].startswith(ONE_SCALE)
     turns = m * ROW_SECONDS.get(row.machine, ROW_SECONDS_OF_OTHERS) if shared else 0.0
+    if shared and m == 1 and row.machine in LONE_ROW_MACHINES:
+        turns += LONE_ROW_US * 1e-6
     found = Conditions(frozenset("X") if touched["A"] + 2 * m * k < device.kept_bytes else frozenset())
     run = OperatorRun("quantize", "bf16", ParallelSchedule())
     rounded = OperatorKernel(quantize.apply([(m, k)], {"to": row.precision}), run, Setting(math=False))

@@ -177,8 +177,7 @@ def ways(
     for each in given or tiles_for(fitting_tiles(device, precision, unit, data, shape.batch), shape):
         held = occupancy(device, tile_footprint(each, data), _tile_name(each))
         step_math = _step_math(device, precision, unit, data, each, shape)
-        wait = library.byte_latency if each in library.byte_tiles else None
-        latency = library.step_latency if wait is None else wait
+        latency = _step_latency(device, each)
         for parts in (split,) if split else library.split_k:
             if data.convert and not split and parts > CONVERTED_PARTS:
                 continue
@@ -186,9 +185,17 @@ def ways(
                 yield GemmWay(shape, precision, unit, data, each, parts, held, step_math, latency)
 
 
+def _step_latency(device: Device, tile: TileSpec) -> float:
+    """The tile's own, or that of kernels like it."""
+    library = device.sm.library
+    byte = library.byte_latency if tile in library.byte_tiles else None
+    return next(float(each) for each in (tile.step_latency, byte, library.step_latency) if each is not None)
+
+
 def fitting_tiles(device: Device, precision: str, unit: str, data: GemmBytes, batch: int = 1) -> tuple[TileSpec, ...]:
     """The library's kernels for a format that an SM can hold; for a batch those that it has for batches, if any."""
-    fitting = tuple(tile for tile in library_tiles(device, precision, unit) if fits(device, tile_footprint(tile, data)))
+    listed = library_tiles(device, precision, unit, turns=data.convert > 0)
+    fitting = tuple(tile for tile in listed if fits(device, tile_footprint(tile, data)))
     if batch > 1:
         fitting = tuple(tile for tile in fitting if tile.batched) or fitting
     if not fitting:
@@ -210,14 +217,16 @@ def tiles_for(tiles: tuple[TileSpec, ...], shape: GemmShape) -> tuple[TileSpec, 
     return taken or tiles
 
 
-def library_tiles(device: Device, precision: str, unit: str) -> tuple[TileSpec, ...]:
-    """The library's kernels for a format, whether or not they fit.
+def library_tiles(device: Device, precision: str, unit: str, *, turns: bool = False) -> tuple[TileSpec, ...]:
+    """The library's kernels for a format, or those that turn narrower weights into it, whether or not they fit.
 
     The depth of a tensor-core step is given for 16 bits; wider operands take steps of as many bytes.
     """
     library, bits = device.sm.library, round(8 * element_bytes(precision))
     if unit != "tensor":
         return library.lane_tiles
+    if turns and library.narrow_tiles:
+        return library.narrow_tiles
     if bits == 8 and library.byte_tiles:
         return library.byte_tiles
     if bits <= 16:

@@ -164,7 +164,7 @@ def choose_tiles(
     if not asked:
         return None
     _check_shape(precision, unit, choices)
-    made = [_with(device, unit, tile, asked) for tile in library_tiles(device, precision, unit)]
+    made = [_with(device, unit, tile, asked) for tile in library_tiles(device, precision, unit, turns=data.convert > 0)]
     if not made:
         raise InputError(f"{device.machine.name} has no {unit} tiles for {precision} in {device.sm.name}.library")
     made = [tile for number, tile in enumerate(made) if tile not in made[:number]]

@@ -61,6 +61,9 @@ class TileSpec(Spec):
         None, description="Most rows of a product that the library takes it for; any number if not given."
     )
     split: bool = Field(True, description="Whether its sum over k may be split.")
+    step_latency: Cycles | None = Field(
+        None, ge=0, description="Cycles of one of its steps beyond its products; as the library's if not given."
+    )
     store_rate: Rate | None = Field(
         None,
         description="Bytes of results per cycle that one SM brings from this kernel's sums to the L2; as the library's "
@@ -120,6 +123,11 @@ class LibrarySpec(Spec):
     tensor_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on tensor cores.")
     byte_tiles: tuple[TileSpec, ...] = Field(
         (), description="Matrix kernels on tensor cores for operands of 8 bits; `tensor_tiles` if none are given."
+    )
+    narrow_tiles: tuple[TileSpec, ...] = Field(
+        (),
+        description="Matrix kernels on tensor cores that turn weights of fewer bits into the format of the "
+        "activations; `tensor_tiles` if none are given.",
     )
     lane_tiles: tuple[TileSpec, ...] = Field((), description="Matrix kernels on the ordinary lanes.")
     attention: tuple[AttentionKernelSpec, ...] = Field((), description="Fused attention kernels, smallest head first.")
