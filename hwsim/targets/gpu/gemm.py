@@ -557,16 +557,25 @@ class ProductPanels:
             base = each * grid.panels
             yield from range(base if a else base + grid.rows, base + (grid.panels if b else grid.rows))
 
-    def stay(self, at_once: int, block_written: float, capacity: float, *, all_of_them: bool) -> bool:
+    def stay(self, steps: int, at_once: int, block_written: float, capacity: float, *, all_of_them: bool) -> bool:
         """Whether every panel is found again until its last use, whatever else is touched and written meanwhile: in
-        the turns that its part of a product takes, or, where some are warm from the start, in all of them."""
+        the turns that its part of a product takes, or, where some are warm from the start, in all of them.
+
+        A part that two turns share is used in both step by step: what lies in between are as many steps as one has.
+        """
         grid = self.grid
         each, parts = grid.rows * grid.columns, grid.batch * grid.parts
-        turns = ceil(grid.blocks / at_once)
-        if not all_of_them:
+        if at_once % each == 0 and not all_of_them:
+            return True
+        turns, overlap = ceil(grid.blocks / at_once), 1.0
+        if not all_of_them and each <= at_once:
+            turns, overlap = min(turns, 1), 1 + 1 / steps
+        elif not all_of_them:
             turns = min(turns, ceil(each / at_once) + 1)
+        if not all_of_them:
             parts = min(parts, ceil(turns * at_once / each) + 1)
-        return parts * sum(self.sizes) + min(turns * at_once, grid.blocks) * block_written <= capacity
+        written = min(turns * at_once, grid.blocks) * block_written
+        return parts * sum(self.sizes) * overlap + written <= capacity
 
     def first_touched(self, turns: int, at_once: int, warm: tuple[bool, bool]) -> tuple[float, ...]:
         """Bytes of the panels that each turn is the first to touch, but for those that are warm."""
@@ -592,7 +601,7 @@ def replay_product(
     """The operands of a matrix product; `at_once` blocks run at a time and write so many bytes each at their end."""
     grid = panels.grid
     turns = ceil(grid.blocks / at_once)
-    if not halo and panels.stay(at_once, block_written, capacity, all_of_them=any(warm)):
+    if not halo and panels.stay(steps, at_once, block_written, capacity, all_of_them=any(warm)):
         return Missed(panels.first_touched(turns, at_once, warm))
 
     def turn(number: int) -> Turn:

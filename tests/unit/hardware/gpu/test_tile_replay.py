@@ -69,7 +69,7 @@ def test_where_all_fits_each_operand_is_read_once() -> None:
 @settings(max_examples=200, deadline=None)
 @given(
     *[st.integers(1, 70)] * 2, *[st.integers(1, 4)] * 2, st.integers(1, 30), st.sampled_from([0.0, 40.0]),
-    st.integers(100, 20_000), st.tuples(st.booleans(), st.booleans()),
+    st.integers(100, 9_000), st.tuples(st.booleans(), st.booleans()),
 )  # fmt: skip
 def test_what_stays_until_its_last_use_is_counted_as_a_full_replay_counts_it(
     m: int, n: int, parts: int, batch: int, at_once: int, written: float, room: float, warm: tuple[bool, bool]
