@@ -34,9 +34,9 @@ FAMILY_ROWS = 60
 """Rows of a family that are searched on."""
 REPORTED_ROWS = 150
 """Rows of a family of the other half that are reported, at most."""
-STEPS = (0.6, 0.3, 0.3, 0.12, 0.12, 0.05)
+STEPS = (1.0, 0.6, 0.3, 0.3, 0.12, 0.12, 0.05)
 """By how much a constant is moved up or down, round after round."""
-MOVES = 4
+MOVES = 2
 """Times that a constant is moved in a round, each time on from where the error shrank."""
 
 
