@@ -16,6 +16,7 @@ from hwsim.catalog import load_machine, machine_names
 from hwsim.errors import InputError, SpecError
 from hwsim.targets.gpu.target import GpuTarget
 from hwsim.validation.gpu_workload import (
+    CALL_US,
     COLUMNS,
     CONV_TIMED,
     CONV_US,
@@ -23,6 +24,7 @@ from hwsim.validation.gpu_workload import (
     LADDER,
     LAYER_TIMED,
     LAYER_US,
+    LIBRARY_TIMED,
     PIECES,
     PLUGIN,
     PLUGIN_US,
@@ -149,6 +151,8 @@ def timed_seconds(target: GpuTarget, row: MeasuredKernel, played: PlayedKernel) 
         return max(sent, played.seconds * 1e6 + played.launches * QUEUED_GAP_US) * 1e-6
     following = target.device.launch_seconds("following")
     whole = played.seconds + target.device.launch_seconds(TIMING[timing]) + (played.launches - 1) * following
+    if timing == "cuda_event" and row.record["op"] == "gemm" and not row.record["impl"].startswith(LIBRARY_TIMED):
+        whole += CALL_US * 1e-6
     return whole + SERVING_LAUNCHES.get(row.record["impl"], 0) * following
 
 

@@ -55,6 +55,9 @@ LAYER_US = 9.4
 CONV_TIMED, CONV_US = "cudnn8.9:", 150.0
 """Events around a call of a framework that looks up its plan for a convolution: what the host adds (fitted on 3x3
 convolutions on V100 and A100 PCIe)."""
+CALL_US, LIBRARY_TIMED = 20.0, "cuBLAS"
+"""Events around a call of a framework for a layer: what its host adds to a launch (fitted on fp32 products on H100,
+A100, V100, T4, MI100 and MI210). Batches and times of the library itself do not show it."""
 PLUGIN, PLUGIN_US = "PLUGIN_V2_WeightOnly", 8.5
 """The same for its products with weights of fewer bits, which are extensions (fitted on the shortest of them)."""
 QUEUED_US, QUEUED_GAP_US = {("arc_b60", "bf16"): 32.0, ("arc_b60", "fp8"): 22.0}, 8.0

@@ -22,7 +22,7 @@ from hwsim.targets.cpu.spec import CpuSpec
 from tests.perturb import KernelAlone, Leaf, MeasuredAttention, OnUnit, Runs, Subject, Trial, descriptive
 
 EACH_CLASS = ("course_cpu", "a100_40", "tpu_v3", "eyeriss", "gddr6_aim")
-LISTS = ("tensor_tiles", "byte_tiles", "lane_tiles", "attention", "split_k")
+LISTS = ("tensor_tiles", "byte_tiles", "narrow_tiles", "lane_tiles", "attention", "split_k")
 """Lists of library kernels, of which the default part takes the first and the last."""
 
 UNREAD: dict[str, dict[str, str]] = {
@@ -117,17 +117,17 @@ GRIDS = ((1, 1, 256), (12, 9, 512), (9, 12, 512), (24, 18, 256), (1, 1, 4096))
 def _kernel_trials(machine: MachineSpec, leaf: Leaf) -> Iterator[Runs]:
     """For the kernels of a library: shapes that are made for one of them, then the kernel by itself."""
     unit: Any = machine.compute[0]
-    if set(leaf.path) & {"tensor_tiles", "byte_tiles", "lane_tiles"}:
+    if set(leaf.path) & {"tensor_tiles", "byte_tiles", "narrow_tiles", "lane_tiles"}:
         name, number = str(leaf.path[3]), int(leaf.path[4])
         tile = getattr(unit.library, name)[number]
         if "tuned" in leaf.path:
             m, n, k = tile.tuned[int(leaf.path[leaf.path.index("tuned") + 1])]
             yield trial("matmul_batched", batch=4, m=m, n=n, k=k, precision="fp32")
             yield trial("matmul_batched", batch=4, m=m + 8, n=n + 8, k=k, precision="fp32")
-        precision = {"lane_tiles": "fp32", "byte_tiles": "int8"}.get(name, "fp16")
+        precision = {"lane_tiles": "fp32", "byte_tiles": "int8", "narrow_tiles": "w8a16"}.get(name, "fp16")
         for rows, columns, depth in GRIDS:
             yield trial("matmul", m=tile.m * rows, n=tile.n * columns, k=depth, precision=precision)
-        yield alone(name, number, precision)
+        yield alone(name, number, "fp16" if name == "narrow_tiles" else precision)
     elif "attention" in leaf.path:
         kernel = unit.library.attention[leaf.path[4]]
         for queries, heads in ((256, 4), (512, 256)):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,3 +109,24 @@ def test_each_stage_of_unfused_attention_has_its_own_operations() -> None:
     exact = hwsim.run("course_cpu", "attention_naive", math=False, precision="fp32", n=96, d=40, heads=3)
     assert result.work["flops"] == exact.work["flops"]
     assert result.work["macs"] == exact.work["macs"]
+
+
+def _product(machine: str, n: int, k: int) -> MeasuredKernel:
+    """A row of 16 rows of activations whose weights take turns with five others in a graph."""
+    about = {"family": "gemm_tensor", "machine": machine, "op": "gemm", "dtype": "bf16", "timing": "cuda_graph"}
+    sizes = {"m": "16", "n": str(n), "k": str(k), "latency_us": "1", "__line__": "2"}
+    return MeasuredKernel(Path("made_up.csv"), dict.fromkeys(COLUMNS, "") | about | sizes)
+
+
+@pytest.mark.parametrize(("n", "shares"), [(1024, [1.0]), (2048, [0.46, 0.54]), (4096, [1.0])])
+def test_weights_between_half_of_the_l2_and_more_than_it_are_found_in_part(n: int, shares: list[float]) -> None:
+    """Six times 7.3, 14.7 or 29.4 MB of weights on L40S, whose L2 has 100.7: all, 0.46 or nothing is found."""
+    l40s = target("l40s")
+    (piece,) = pieces_of(l40s.device, _product("l40s", n, 3584))
+    parts = [piece, *piece.others]
+    assert [each.repeat for each in parts] == pytest.approx(shares, abs=0.005)
+    assert ["B" in each.conditions.warm for each in parts] == [True, False][: len(parts)] if n < 4096 else [False]
+    alone = [play_piece(l40s, replace(each, repeat=1.0, others=())).seconds for each in parts]
+    mixed = sum(share * seconds for share, seconds in zip(shares, alone, strict=True))
+    assert play_piece(l40s, piece).seconds == pytest.approx(mixed, rel=0.01)
+    assert alone == sorted(alone)
