@@ -126,7 +126,7 @@ def draw(curves: list[tuple[Curve, list[float], list[float], float]], file: Path
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), constrained_layout=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.7), layout="constrained")
     marks = "os^vDPX"
     for (curve, seconds, megabytes, grows), mark in zip(curves, marks, strict=True):
         left.loglog(curve.sizes, seconds, marker=mark, markersize=4, label=f"{curve.name}: n^{grows:.1f}")
@@ -135,7 +135,7 @@ def draw(curves: list[tuple[Curve, list[float], list[float], float]], file: Path
     left.loglog(ends, 1.5 * (ends / 2048) ** 2, "--", color="grey", linewidth=1, label="n²")
     left.set(xlabel="n", ylabel="CPU time of a run without math (s)")
     right.set(xlabel="n", ylabel="memory that a run adds (MB)")
-    left.legend(fontsize=7)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     for axes in (left, right):
         axes.grid(alpha=0.3)
     figure.savefig(file, dpi=110, metadata={"Software": None})

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,10 +25,13 @@ import time
 from pathlib import Path
 from statistics import median
 
-from hwsim.api import prepare, resolve_machine, resolve_workload, simulate
-from hwsim.program.loop_kernel import build_kernel
-from hwsim.results.explanation import verify
-from hwsim.spec.workload import WorkloadSpec
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")  # threads that wait for each other count as processor time
+
+from hwsim.api import prepare, resolve_machine, resolve_workload, simulate  # noqa: E402
+from hwsim.program.loop_kernel import build_kernel  # noqa: E402
+from hwsim.results.explanation import verify  # noqa: E402
+from hwsim.spec.workload import WorkloadSpec  # noqa: E402
 
 LAYERS = (
     ("bert PV_head", (128, 64, 128)),

@@ -33,9 +33,9 @@ from hwsim.units import data, format_bytes
 if TYPE_CHECKING:
     from hwsim.memory.locality import Pressure, ReuseHistogram
 
-BYTES_PER_ELEMENT = 20
+BYTES_PER_ELEMENT = 24
 """Of memory for each element of the tensors: its random value in float64, as it is stored, its reference, the answer
-and what is computed on the way; between 13 and 37 were measured."""
+and what is computed on the way; between 10 and 23 were measured."""
 FIXED_BYTES = 400_000_000
 """What the compiler and NumPy take beside the tensors before a run is over."""
 SMALL_BYTES = 100_000_000

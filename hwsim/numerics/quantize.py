@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from math import inf, isinf, log10
+from math import inf, isinf, log10, prod
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -74,7 +74,9 @@ class QuantizedArray:
         """What the values stand for, in float32 (float64 where the format needs it)."""
         wide = np.promote_types(self.fmt.computed, np.float32) if not self.fmt.is_integer else np.dtype(np.float32)
         values = self.centred().astype(wide)
-        return values if self.per == "none" else np.asarray(values * self._spread(self.scales).astype(wide))
+        if self.per != "none":
+            values *= self._spread(self.scales).astype(wide)
+        return values
 
     def part(self, rows: slice, columns: slice) -> QuantizedArray:
         """A rectangle of a matrix, or of each of a batch, with its scales."""
@@ -124,8 +126,12 @@ def quantize(values: Array, fmt: Format, per: Scaling, *, axis: int = -1, block:
     if per == "none":
         plain = QuantizedArray(fmt.store(exact, saturate=True, axis=axis), np.ones(()), fmt, "none", axis)
         return _with_losses(plain, exact)
-    wide = exact.astype(np.promote_types(fmt.computed, np.float32) if not fmt.is_integer else np.float32)
+    kind = np.promote_types(fmt.computed, np.float32) if not fmt.is_integer else np.dtype(np.float32)
     unsigned = isinstance(fmt, IntFormat) and fmt.low == 0
+    if per == "tensor" and not unsigned:
+        scale = _scale(_peak(exact, kind), fmt.largest)
+        return _with_losses(QuantizedArray(_in_pieces(exact, kind, scale, fmt), scale, fmt, per, axis), exact)
+    wide = exact.astype(kind)
     size = block if per == "block" else 1
     zeros = None
     if unsigned:
@@ -134,12 +140,27 @@ def quantize(values: Array, fmt: Format, per: Scaling, *, axis: int = -1, block:
         zeros = np.rint(-low / scales).astype(np.uint8)
     else:
         scales = _scale(_largest(wide, per, axis, size), fmt.largest)
-    spread = spread_blocks(scales, wide.shape, size, axis) if per == "block" else scales
-    scaled = wide / spread
+    wide /= spread_blocks(scales, wide.shape, size, axis) if per == "block" else scales
     if zeros is not None:
-        scaled += spread_blocks(zeros, wide.shape, size, axis) if per == "block" else zeros
-    stored = QuantizedArray(fmt.store(scaled, saturate=True), scales, fmt, per, axis, size, zeros)
+        wide += spread_blocks(zeros, wide.shape, size, axis) if per == "block" else zeros
+    stored = QuantizedArray(fmt.store(wide, saturate=True), scales, fmt, per, axis, size, zeros)
     return _with_losses(stored, exact)
+
+
+def _peak(exact: Array, kind: np.dtype[Any]) -> Array:
+    """The largest magnitude as a number of a type: rounding keeps the order, so that one of them is rounded."""
+    with np.errstate(over="ignore"):
+        high, low = (np.asarray(end(initial=0)).astype(kind) for end in (exact.max, exact.min))
+    found = np.maximum(high, -low)
+    return np.asarray(found) if np.isfinite(found) else _extreme(np.abs(exact.astype(kind)), "tensor", -1, 1)
+
+
+def _in_pieces(exact: Array, kind: np.dtype[Any], scale: Array, fmt: Format) -> Array:
+    """Values over one scale, as stored: piece by piece, so that what lies between stays in a cache."""
+    flat = exact.reshape(-1)
+    starts = range(0, max(1, flat.size), PIECE)
+    pieces = [fmt.store(flat[start : start + PIECE].astype(kind) / scale, saturate=True) for start in starts]
+    return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(exact.shape)
 
 
 def can_be_scaled_integers(fmt: Format) -> bool:
@@ -207,6 +228,8 @@ def _scale(range_: Array, largest: float) -> Array:
     return np.where(range_ > 0, range_ / range_.dtype.type(largest), 1).astype(range_.dtype)
 
 
+PIECE = 1 << 15
+"""Values that are rounded to a format at a time."""
 SCALE_BITS = 32
 """Scales are fp32, but for those of MX formats. Those of a tensor or a row are too few to count in memory."""
 
@@ -315,7 +338,7 @@ class NumericReport(NumericError):  # noqa: N818 - nothing is raised
 
 def measure(output: Array, reference: Array) -> NumericReport:
     """Relative errors; absolute ones where the reference is all zeros."""
-    computed, exact = np.asarray(output, np.float64), np.asarray(reference, np.float64)
+    computed, exact = np.asarray(output), np.asarray(reference, np.float64)
     if computed.shape != exact.shape or not np.isfinite(computed).all():
         return NumericReport(inf, inf, -inf, 0.0)
     room = np.subtract(computed, exact, out=np.empty_like(exact))
@@ -368,7 +391,8 @@ def _rms(values: Array, room: Array) -> float:
 
 def _cosine(first: Array, second: Array, room: Array) -> float:
     """By NumPy's own sums: those of a linear algebra library depend on its threads."""
-    lengths = float(np.sqrt(np.sum(np.square(first, out=room))) * np.sqrt(np.sum(np.square(second, out=room))))
+    squares = (np.sum(np.square(each, out=room, dtype=np.float64)) for each in (first, second))
+    lengths = float(prod(np.sqrt(total) for total in squares))
     if not lengths:
         return 1.0 if not first.any() and not second.any() else 0.0
     return float(np.clip(np.sum(np.multiply(first, second, out=room)) / lengths, -1.0, 1.0))

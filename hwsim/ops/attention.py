@@ -5,8 +5,9 @@ The indices are those of `hwsim.ops.attention_shape`. `offset` is how far behind
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import ceil
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import ceil, prod
 from textwrap import indent
 from typing import Any, Literal, Self
 
@@ -384,6 +385,33 @@ PARAMETERS: dict[str, Any] = {
 _Q, _K = "[batch,heads,queries|n,d]", "[batch,kv_heads|heads,n,d]"
 
 
+MOST_SCORES = 1 << 21
+"""Scores that are held at once: of larger attention, some rows of one head at a time."""
+
+
+def _pieces(Q: Array, K: Array) -> Iterator[tuple[slice, slice, slice, slice]]:
+    """All rows of queries, in pieces of few scores, over (batch, kv_heads, heads of one kv_head, queries)."""
+    *heads, queries = Q.shape[:-1]
+    keys = K.shape[-2]
+    if prod(heads) * queries * keys <= MOST_SCORES:
+        yield slice(None), slice(None), slice(None), slice(0, queries)
+        return
+    rows = max(1, MOST_SCORES // keys)
+    for place in product(*map(range, heads)):
+        b, g, r = (slice(number, number + 1) for number in place)
+        for start in range(0, queries, rows):
+            yield b, g, r, slice(start, start + rows)
+
+
+def _attended(Q: Array, K: Array, V: Array, scale: float, offset: float) -> tuple[Array, Array]:
+    """softmax(Q Kᵀ * scale) V, and the logarithms of what its rows were divided by."""
+    output, statistics = np.empty((*Q.shape[:-1], V.shape[-1])), np.empty(Q.shape[:-1])
+    for b, g, r, i in _pieces(Q, K):
+        p, statistics[b, g, r, i] = _probabilities(Q[b, g, r, i], K[b, g], scale, offset + i.start)
+        output[b, g, r, i] = np.einsum("bgrij,bgje->bgrie", p, V[b, g])
+    return output, statistics
+
+
 def _probabilities(Q: Array, K: Array, scale: float, offset: float) -> tuple[Array, Array]:
     """softmax(Q Kᵀ * scale) by definition, and the logarithms of what its rows were divided by."""
     scores = np.einsum("bgrid,bgjd->bgrij", Q, K) * scale
@@ -411,7 +439,7 @@ def _probabilities(Q: Array, K: Array, scale: float, offset: float) -> tuple[Arr
 )
 def attention(Q: Array, K: Array, V: Array, scale: float, offset: float) -> Array:
     """O = softmax(Q Kᵀ / √d) V for each head."""
-    return np.asarray(np.einsum("bgrij,bgje->bgrie", _probabilities(Q, K, scale, offset)[0], V))
+    return _attended(Q, K, V, scale, offset)[0]
 
 
 def _forward(operator: Operator, tensors: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -420,8 +448,7 @@ def _forward(operator: Operator, tensors: Mapping[str, Array]) -> Mapping[str, A
         return {}
     views, (scale, offset) = operator.views, (operator.parameters["scale"], operator.parameters["offset"])
     q, k, v = (views[name].values(np.asarray(tensors[name], np.float64)) for name in "QKV")
-    p, statistics = _probabilities(q, k, scale, offset)
-    output = np.einsum("bgrij,bgje->bgrie", p, v)
+    output, statistics = _attended(q, k, v, scale, offset)
     return {"O": views["O"].stored(output), "L": views["L"].stored(statistics)}
 
 
@@ -453,11 +480,13 @@ def attention_backward(
     With P = softmax(S) and S = scale * Q Kᵀ: dV = Pᵀ dO; dP = dO Vᵀ; dS = P * (dP - D), where D is the sum of P * dP
     along a row, which is that of dO * O; dQ = scale * dS K; dK = scale * dSᵀ Q.
     """
-    p = P if P is not None else _probabilities(Q, K, scale, offset)[0]
-    dp = np.einsum("bgrie,bgje->bgrij", dO, V)
-    ds = scale * p * (dp - (p * dp).sum(axis=-1, keepdims=True))
-    return {
-        "dV": np.einsum("bgrij,bgrie->bgje", p, dO),
-        "dK": np.einsum("bgrij,bgrid->bgjd", ds, Q),
-        "dQ": np.einsum("bgrij,bgjd->bgrid", ds, K),
-    }
+    dV, dK, dQ = np.zeros(V.shape), np.zeros(K.shape), np.empty(Q.shape)
+    for b, g, r, i in _pieces(Q, K):
+        q, do = Q[b, g, r, i], dO[b, g, r, i]
+        p = P[b, g, r, i] if P is not None else _probabilities(q, K[b, g], scale, offset + i.start)[0]
+        dp = np.einsum("bgrie,bgje->bgrij", do, V[b, g])
+        ds = scale * p * (dp - (p * dp).sum(axis=-1, keepdims=True))
+        dV[b, g] += np.einsum("bgrij,bgrie->bgje", p, do)
+        dK[b, g] += np.einsum("bgrij,bgrid->bgjd", ds, q)
+        dQ[b, g, r, i] = np.einsum("bgrij,bgjd->bgrid", ds, K[b, g])
+    return {"dV": dV, "dK": dK, "dQ": dQ}

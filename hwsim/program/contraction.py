@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, prod
 
 import numpy as np
@@ -122,7 +122,7 @@ def distinct(operand: Operand, box: Box) -> int:
     rows = _looked_up(operand.gather, box) if operand.gather is not None else 1
     if operand.far:  # stored block by block: each index has an axis of its own
         return rows * prod(extent for _, extent in steps)
-    return rows * prod(_count(cluster) for cluster in _clusters(steps))
+    return rows * prod(_count(tuple(cluster)) for cluster in _clusters(steps))
 
 
 def neighbours(operand: Operand, box: Box) -> tuple[int, int]:
@@ -162,7 +162,8 @@ def _clusters(steps: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     return clusters
 
 
-def _count(cluster: Sequence[tuple[int, int]]) -> int:
+@lru_cache(maxsize=4096)
+def _count(cluster: tuple[tuple[int, int], ...]) -> int:
     if len(cluster) == 1:
         return cluster[0][1]
     unit = int(np.gcd.reduce([stride for stride, _ in cluster]))

@@ -480,7 +480,10 @@ class Emitter:
         wide = self._format(target.tensor).computed
         sums = self._sums.setdefault(target.tensor, np.zeros(self.program.shapes[target.tensor], wide))
         here = window(sums, (0,) * sums.ndim, target, frame.indices, frame.ranges)
-        here[...] = value if first else here + value
+        if first:
+            here[...] = value
+        else:
+            np.add(here, value, out=here, casting="unsafe")
         self._store(target, here, frame)
         return here
 

@@ -494,7 +494,7 @@ class OperatorKernel(LoopKernel):
 
     def _references(self) -> dict[str, Array]:
         inputs = {port.name: self.arrays[port.name] for port in self.operator.inputs} | self._before
-        return self.operator.reference({name: values.astype(np.float64) for name, values in inputs.items()})
+        return self.operator.reference({name: values.astype(np.float64, copy=False) for name, values in inputs.items()})
 
 
 def _check_given(ports: Sequence[Port], given: Mapping[str, Array]) -> None:
@@ -591,12 +591,22 @@ def with_usual_scale(workload: WorkloadSpec, inputs: Inputs = None) -> WorkloadS
     if inputs or workload.inputs or not can_be_scaled_integers(find_datapath(workload.precision).a):
         return plain
     scaled = workload.model_copy(update={"scale": "tensor"})
-    try:
-        build_kernel(plain, math=False)
-        build_kernel(scaled, math=False)
-    except InputError:
-        return plain
-    return scaled
+    key = (type(workload), repr(workload))
+    if key not in _SCALED:
+        if len(_SCALED) >= MOST_SCALED:
+            _SCALED.clear()
+        try:
+            build_kernel(plain, math=False)
+            build_kernel(scaled, math=False)
+            _SCALED[key] = True
+        except InputError:
+            _SCALED[key] = False
+    return scaled if _SCALED[key] else plain
+
+
+MOST_SCALED = 1024
+_SCALED: dict[tuple[type[WorkloadSpec], str], bool] = {}
+"""Whether integers of a workload stand for fractions, where nobody chose: it takes two kernels to see."""
 
 
 def exact_kernel(workload: WorkloadSpec, *, seed: int = 0, inputs: Inputs = None) -> Kernel:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import Array, Format, IntFormat, find_format
-from hwsim.numerics.quantize import QuantizedArray, ScaledFormat, quantize
+from hwsim.numerics.quantize import PIECE, QuantizedArray, ScaledFormat, quantize
 from hwsim.program.kernel import Kernel, Setting
 from hwsim.trace.nest import Size
 from hwsim.trace.view import TensorView
@@ -105,7 +105,14 @@ def _whole_numbers(
 
 
 def _uniform(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return random.random(shape) * 2 - 1
+    values = np.empty(shape)
+    flat = values.reshape(-1)
+    for start in range(0, flat.size, PIECE):
+        piece = flat[start : start + PIECE]
+        random.random(out=piece)
+        piece *= 2
+        piece -= 1
+    return values
 
 
 def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -185,6 +192,10 @@ class TensorKernel(Kernel):
         self._inputs: list[str] = []
         self._halos: dict[str, tuple[int, ...]] = {}
         self._views: dict[str, TensorView] = {}
+
+    def drop_values(self) -> None:
+        for values in (self.arrays, self.stored, self.quantized, self.turned):
+            values.clear()
 
     @property
     def input_names(self) -> Sequence[str]:

@@ -215,6 +215,7 @@ class TilingEstimates:
         """Tiles."""
         self.tiles = {role: self._tile_bytes(role) for role in ROLES}
         self._rooms: dict[tuple[Role, str, int], Numbers] = {}
+        self._sizes: dict[Role, Numbers] = {}
         self._ranked: dict[int, Ranking] = {}
         self.moved = {role: np.stack([self._moved(role, order) for order in orders]) for role in ROLES}
         self.pieces = {role: np.stack([self._replaced(role, order) for order in orders]) for role in ROLES}
@@ -249,23 +250,25 @@ class TilingEstimates:
         )
         return Ranking(buffers, fits, time, energy, traffic, taken)
 
-    def best(self, goal: Goal, buffers: Sequence[int]) -> list[Tiling]:
-        """The best that fit, the very best first: of those that need no less room than a better one, none.
+    def best(self, goal: Goal, buffers: Sequence[int], most: int = MOST) -> list[Tiling]:
+        """The best that fit, the very best first: of those that need no less room than a better one, none. At most so
+        many for each number of buffers.
 
         What is kept of all that fit is kept in larger scratchpads too, so that these can only help.
         """
         rankings = [ranking for ranking in map(self.rank, buffers) if ranking.fits.any()]
         least = min((float(ranking.aims(goal)[0][ranking.fits].min()) for ranking in rankings), default=0.0)
+        near = NEAR if most > 1 else 1 + 2 * EQUAL
         steps = np.broadcast_to(self.count, self.shape)
         found: list[tuple[tuple[float, ...], Tiling]] = []
         for ranking in rankings:
             first, second = ranking.aims(goal)
-            where = np.nonzero(ranking.fits & (first <= NEAR * max(least, TINY)))
+            where = np.nonzero(ranking.fits & (first <= near * max(least, TINY)))
             values = np.stack([about(first[where]), about(second[where]), steps[where], first[where]])
             order = np.lexsort(values[::-1])
-            kept = _undominated(np.stack([each[where][order] for each in ranking.held]))
+            kept = _undominated(np.stack([each[where][order] for each in ranking.held]), most)
             alike = np.nonzero(values[3][order] <= ALIKE * max(least, TINY))[0]
-            if alike.size:  # an estimate is surer of few large tiles than of many small ones
+            if most > 1 and alike.size:  # an estimate is surer of few large tiles than of many small ones
                 kept = list(dict.fromkeys([*kept, int(alike[np.argmin(values[2][order][alike])])]))
             for place in order[kept]:
                 choice = self._choice(ranking, tuple(int(axis[place]) for axis in where))
@@ -358,10 +361,17 @@ class TilingEstimates:
 
     def _copies(self, role: Role, buffers: int) -> Numbers:
         """Pieces of an operand that have room at once, by order and by what is kept."""
-        sizes = [
-            np.stack([np.broadcast_to(self._piece(role, o, p), self.lengths) for p in PIECES]) for o in self.orders
-        ]
-        return np.asarray(self.search.copies(role, buffers, np.stack(sizes)), float)
+        if role not in self._sizes:
+            sizes = [self._rows([self._piece(role, order, piece) for piece in PIECES]) for order in self.orders]
+            self._sizes[role] = np.stack(sizes)
+        return np.asarray(self.search.copies(role, buffers, self._sizes[role]), float)
+
+    def _rows(self, pieces: Sequence[Any]) -> Numbers:
+        """What holds for each piece, over all tiles."""
+        found = np.empty((len(pieces), *self.lengths))
+        for number, values in enumerate(pieces):
+            found[number] = values
+        return found
 
     def _room(self, role: Role, order: str, buffers: int) -> Numbers:
         rows = np.zeros((3, *self.lengths))
@@ -388,16 +398,15 @@ class TilingEstimates:
         """Bytes that each piece brings from the level behind, or takes there."""
         if not self.search.moves(role):
             return np.zeros((3, 1, 1, 1))
-        rows = []
+        rows: list[Any] = []
         for piece, again in zip(PIECES, self._again(role, order), strict=True):
             if role == "output":
                 sums = float(self.tiles[role][True, True].item())
                 stored = sums / self.search.sum_bits * self.search.storage[role].bits
-                rows.append(np.broadcast_to(stored + 2 * sums * (again - 1), self.lengths))
-                continue
-            once = self._once(role, order, piece)
-            rows.append(np.broadcast_to(once * again, self.lengths))
-        return np.stack(rows)
+                rows.append(stored + 2 * sums * (again - 1))
+            else:
+                rows.append(self._once(role, order, piece) * again)
+        return self._rows(rows)
 
     def _once(self, role: Role, order: str, piece: int) -> Numbers:
         """All pieces of an operand one after the other: as much as there is, and what neighbours share twice."""
@@ -411,8 +420,7 @@ class TilingEstimates:
         if not self.search.moves(role):
             return np.zeros((3, 1, 1, 1))
         counts = zip(self._pieces_of(role, order)[:2], self._again(role, order), strict=False)
-        rows = [np.broadcast_to(count * times, self.lengths) for count, times in counts]
-        return np.stack([*rows, np.full(self.lengths, float(self.search.batches > 1))])
+        return self._rows([*(count * times for count, times in counts), float(self.search.batches > 1)])
 
     def _transfers(self, role: Role, order: str) -> Numbers:
         """How often something is moved: tile by tile, whatever piece they are parts of."""
@@ -420,7 +428,7 @@ class TilingEstimates:
             return np.zeros((3, 1, 1, 1))
         count, _, _ = self._pieces_of(role, order)
         times = [2 * again - 1 if role == "output" else again for again in self._again(role, order)]
-        return np.stack([np.broadcast_to(count * each, self.lengths) for each in times])
+        return self._rows([count * each for each in times])
 
     # Time -------------------------------------------------------------------------------------------------------------
 
@@ -513,11 +521,11 @@ def about(value: Any) -> Any:
     return np.floor(np.log(np.maximum(value, TINY)) / np.log1p(EQUAL))
 
 
-def _undominated(held: Numbers) -> list[int]:
+def _undominated(held: Numbers, most: int) -> list[int]:
     """Of columns in the order of their rank, the first of those that need less of something than each one before."""
     found: list[int] = []
     left = np.arange(held.shape[1])
-    while left.size and len(found) < MOST:
+    while left.size and len(found) < most:
         found.append(int(left[0]))
         one = held[:, left[0] : left[0] + 1]
         left = left[1:][(held[:, left[1:]] < one).any(axis=0)]

@@ -68,7 +68,7 @@ TIE = 0.01
 """Of choices whose times differ by no more, when played, the one that takes the least energy is taken."""
 OPEN = MappingSpec()
 """All choices left to the search."""
-Shape = tuple[GemmShape, GemmShape, int, bool]
+Shape = tuple[int, int, int, int, int, int, int, bool]
 """A tile's extents, those whose time it takes, how many of it, and whether earlier sums are added to."""
 
 
@@ -93,6 +93,8 @@ class TilingSearch:
         }
         self.slides = slides(view.input, self.extents)
         """Whether neighbouring tiles of the input share bytes, as those of a convolution do."""
+        self.works: dict[Shape, tuple[tuple[ArrayWork, ArrayWork], Counts]] = {}
+        """What tiles of a shape take, in cells that load a stationary tile and in cells that have it, and touch."""
         self._plain = {"input": not self.slides, "weight": not slides(view.weight, self.extents)}
 
     def choices(self, asked: MappingSpec, goal: Goal = "time") -> list[Tiling]:
@@ -108,7 +110,7 @@ class TilingSearch:
         if goal != "time":
             return list(found.values())
         for buffers in self._buffers(asked.buffers):  # what moves least is often near the best, whatever is estimated
-            for choice in table.best("traffic", [buffers])[:1]:
+            for choice in table.best("traffic", [buffers], most=1):
                 found.setdefault(choice.alike(), replace(choice, sure=True))
         promoted = sorted(found.values(), key=lambda each: (not each.sure, each.estimate))[:PROMOTED]
         for choice in () if self.anew else promoted:
@@ -137,8 +139,10 @@ class TilingSearch:
         """The same tiles with as much of each operand kept as there is room for: what has come need not make room."""
         best = choice
         for kept in product(reversed(PIECES), repeat=len(ROLES)):
+            if sum(kept) <= sum(best.pieces.values()):
+                continue
             more = replace(choice, pieces=dict(zip(ROLES, kept, strict=True)))
-            if sum(kept) > sum(best.pieces.values()) and self._fits(more):
+            if self._fits(more):
                 best = more
         return best
 
@@ -418,6 +422,7 @@ class _Walk:
         self.number, self.places = search.number, search.places
         self.counts = Counts()
         self.tiles = {name: _tiles(choice.cuts[name]) for name in "mnk"}
+        self._streamed = {name: [search.streamed(name, tile.box) for tile in self.tiles[name]] for name in "mnk"}
         batches = {i: search.extents[i] for i in self.view.batch}
         self.batches = cut_to(batches, self._together()) if batches else Cut(batches, batches)
         self.together = self.batches.size
@@ -431,7 +436,7 @@ class _Walk:
             role: -1 if role == "output" else self.places.producer(self._tensor[role], self.number) for role in ROLES
         }
         self._times: Counter[Shape] = Counter()
-        self._works: dict[Shape, tuple[tuple[ArrayWork, ArrayWork], Counts]] = {}
+        self._works = search.works
 
     @cached_property
     def as_pass(self) -> ArrayPass:
@@ -505,13 +510,15 @@ class _Walk:
         return here[along_rows].number, here[along_columns].number
 
     def _work(self, here: Mapping[str, GroupTile], batch: int, same: bool) -> ArrayWork:
-        shape = GemmShape(here["m"].size, here["n"].size, here["k"].size)
-        adds_up = here["k"].number > 0 and self.chip.array.dataflow != "os"
-        timed = GemmShape(*(self.search.streamed(name, here[name].box) for name in "mnk"))
-        key = (shape, timed, batch, adds_up)
+        m, n, k = here["m"], here["n"], here["k"]
+        adds_up = k.number > 0 and self.chip.array.dataflow != "os"
+        own = self._streamed
+        timed = own["m"][m.number], own["n"][n.number], own["k"][k.number]
+        key = (m.size, n.size, k.size, *timed, batch, adds_up)
         if key not in self._works:
             bits = (self.search.storage["input"].bits, self.search.storage["weight"].bits, self.search.sum_bits)
-            work, counts, folds = fold_tile(self.chip, shape, batch, bits, adds_up, timed)
+            shape = GemmShape(m.size, n.size, k.size)
+            work, counts, folds = fold_tile(self.chip, shape, batch, bits, adds_up, GemmShape(*timed))
             on = ArrayWork(work.busy, work.body, work.last, work.fed, folds == 1)
             self._works[key] = (work, on), counts
         self._times[key] += 1
@@ -607,9 +614,10 @@ class _Walk:
     def _move(
         self, role: Role, nbytes: int, here: Mapping[str, GroupTile], *, store: bool = False, piece: int = -1
     ) -> Move:
-        level = self.search.storage[role].level
-        first, second, _ = RELEVANT[role]
-        padded = self.search.padded(role, {**here[first].box, **here[second].box}, nbytes, store=store)
+        level, padded = self.search.storage[role].level, nbytes
+        if self.chip.unit.dma.request is not None:
+            first, second, _ = RELEVANT[role]
+            padded = self.search.padded(role, {**here[first].box, **here[second].box}, nbytes, store=store)
         return Move(role, self._tensor[role], level, nbytes, self._after[role], 1, padded, store, piece)
 
 

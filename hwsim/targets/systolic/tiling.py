@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import permutations, product
 from math import prod
 from typing import TypeVar
@@ -134,12 +134,14 @@ def _thinned(numbers: Sequence[int], count: int) -> list[int]:
     return [numbers[round(i * (len(numbers) - 1) / max(1, count - 1))] for i in range(count)]
 
 
+@cache
 def nested(role: Role, order: str) -> tuple[str, str]:
     """The two loops that an operand depends on, the outer one first."""
     first, second, _ = RELEVANT[role]
     return (first, second) if order.index(first) < order.index(second) else (second, first)
 
 
+@cache
 def fetched_again(role: Role, order: str, piece: int) -> bool:
     """Whether the loop that an operand does not depend on runs around its piece: all of it comes again each time."""
     if piece == WHOLE:
