@@ -76,6 +76,10 @@ def cpu_trials(machine: MachineSpec, leaf: Leaf) -> Iterator[Runs]:
     yield trial("matmul_parallel", n=64, tile=8)
     yield trial("matvec", n=2048)
     yield trial("transpose", m=1024, n=4096)
+    if "waiting_loads" in leaf.path:
+        yield trial("matmul_tiled", n=64, tile=32, ld=1024)
+    if leaf.shown.startswith("l3."):
+        yield trial("matmul_naive", n=24, ld=1 << 19)
     if leaf.shown.startswith("dram."):
         yield trial("copy", n=1 << 23, parallel="rows", cores=machine.compute[0].count)
     if "formats" in leaf.path:
