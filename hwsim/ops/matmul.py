@@ -182,6 +182,9 @@ def product_plan(
     columns = s.v2 or (1 if s.v1 == 1 or not s.vector else 2 if b_transposed else 2 * lanes)
     unroll = {"i": s.v1, "j": columns, "k": s.v3}
     vector = names["j" if columns > 1 and not b_transposed else s.order[-1]]
+    shortest = tile.get(vector, lanes)
+    if columns == 1 and shortest < lanes:  # a row of a tile that is shorter than a vector takes a narrower one
+        lanes = 1 << (shortest.bit_length() - 1)
     return LoopPlan(
         order=(*_outer(product), *(names[each] for each in s.order)),
         tile=tile,

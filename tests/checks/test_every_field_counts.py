@@ -25,6 +25,12 @@ EACH_CLASS = ("course_cpu", "a100_40", "tpu_v3", "eyeriss", "gddr6_aim")
 LISTS = ("tensor_tiles", "byte_tiles", "narrow_tiles", "lane_tiles", "attention", "split_k")
 """Lists of library kernels, of which the default part takes the first and the last."""
 
+ROWS = "eight channels and more open rows faster than one core complex asks for them"
+EPYC = {
+    "l2.line": "no cache has shorter lines than the one before it or longer ones than the one behind",
+    "clock.memory.frequency": ROWS,
+    "dram.ranks": ROWS,
+}
 UNREAD: dict[str, dict[str, str]] = {
     "gpu": {
         "l1.size": "hand-written kernels add what they leave of shared memory: more than small ones need",
@@ -42,6 +48,8 @@ UNREAD: dict[str, dict[str, str]] = {
         "dram.timing.trefi": "six channels of banks keep up with their bus, also between refreshes",
         "dram.timing.trfc": "six channels of banks keep up with their bus, also between refreshes",
     },
+    "zen3": EPYC,
+    "zen4": EPYC,
     "t4": {"l1.line": "its loads take longer to address than to pass the lines that they touch"},
 }
 """Numbers of a class, or of a machine, that nothing follows yet, by the end of their path, each with the reason."""
@@ -67,10 +75,13 @@ def cpu_trials(machine: MachineSpec, leaf: Leaf) -> Iterator[Runs]:
     yield trial("matmul_parallel", n=64, tile=8)
     yield trial("matvec", n=2048)
     yield trial("transpose", m=1024, n=4096)
-    if leaf.path[-1] == "waiting_loads":
+    if "waiting_loads" in leaf.path:
+        yield trial("matmul_tiled", n=64, tile=32, ld=1024)
         yield trial("sum_columns", m=32, n=1024)
-    if leaf.path[-1] == "alias":
-        yield trial("matmul_tiled", n=64, tile=16, ld=1024, order="ikj")
+    if leaf.shown.startswith("l3."):
+        yield trial("matmul_naive", n=24, ld=1 << 19)
+    if leaf.shown.startswith("dram."):
+        yield trial("copy", n=1 << 23, parallel="rows", cores=machine.compute[0].count)
     if "formats" in leaf.path:
         yield trial("matmul_tiled", n=40, tile=8, precision=leaf.path[-1] if len(leaf.path) < 6 else leaf.path[-2])
 

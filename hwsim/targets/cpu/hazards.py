@@ -138,35 +138,34 @@ def crowded(
     cache: CacheSpec,
     beyond: tuple[int, ...] | None = None,
 ) -> Fills:
-    """What a window brings into a cache.
+    """What a window brings into a cache, in fills of a set.
 
-    A line that is written counts twice in its set, since one like it has to leave first; and twice that if it is loaded
-    before and the loads of the window are more than the set has ways, so that it has left when it is stored. One that
-    only stores write counts twice as far as it comes from beyond the next cache, and not where a prefetcher follows.
+    Before a line that is written comes, one like it has to leave, which takes as long: if only stores write it, as far
+    as lines come from beyond the next cache, and not where a prefetcher follows. A line that is loaded and then stored
+    has left meanwhile where its set has more lines than ways: all of this happens twice.
 
     Given are the misses of each access in a share of a nest, whether a prefetcher follows it, and the misses that the
     next cache has as well: all, if nothing is said.
     """
     sets = cache.set_count
-    loads = np.zeros((2, 2, sets))
+    found = np.zeros((2, 2, sets))
     written = {access.tensor for access in nest.accesses if access.write}
     loaded = {access.tensor for access in nest.accesses if not access.write}
     for access, window, missed, past, ahead in zip(
         nest.accesses, windows, misses, beyond or misses, followed, strict=False
     ):
-        if missed:
-            executed = max(1.0, float(nest.count(access) * share))
-            per_line = missed / executed * window.executions / len(window.sets)
-            brings = not access.write or access.tensor not in loaded
-            weight = min(1.0, per_line)
-            counts = [weight * np.bincount(lines, minlength=sets) for lines in (window.fresh, window.sets)]
-            often = 1.0 + (brings and access.tensor in written)
-            if often == 2 and access.write:
-                often = 1.0 if ahead else 1 + min(1.0, past / missed)
-            elif often == 2 and counts[1].max() > cache.way_count:
-                often = 4.0
-            loads[:, int(ahead)] += [often * count for count in counts]
-    fresh, every = (_serial(jumps, streams, cache.set_hindrance) for jumps, streams in loads)
+        if not missed:
+            continue
+        executed = max(1.0, float(nest.count(access) * share))
+        weight = min(1.0, missed / executed * window.executions / len(window.sets))
+        counts = [weight * np.bincount(lines, minlength=sets) for lines in (window.fresh, window.sets)]
+        each = 1.0
+        if access.write and access.tensor not in loaded and not ahead:
+            each += min(1.0, past / missed)
+        elif not access.write and access.tensor in written:
+            each = 4.0 if counts[1].max() > cache.way_count else 2.0
+        found[:, int(ahead)] += [each * count for count in counts]
+    fresh, every = (_serial(jumps, streams, cache.set_hindrance) for jumps, streams in found)
     return Fills(fresh, every)
 
 

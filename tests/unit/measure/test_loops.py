@@ -18,6 +18,7 @@ from hwsim.measure import here
 from hwsim.measure.calibrate import Calibration, machine_file
 from hwsim.measure.here import Computer, KnownCache, this_computer
 from hwsim.measure.loops import Bench, make_job
+from hwsim.measure.probes import reading_of
 from hwsim.measure.worker import HARDWARE, ProcessorCounters
 from hwsim.target import find_target
 
@@ -182,3 +183,13 @@ def test_a_mac_answers_questions_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_the_widest_vectors_count(features: set[str], bits: int) -> None:
     assert here._vector_bits(features) == bits
+
+
+def test_the_spread_of_a_reading_is_how_far_it_moves_between_moments() -> None:
+    """The fastest eighth alone would agree with itself, however slow every other moment was."""
+    assert reading_of([[1.0] * 8] * 8).spread == 0
+    moved = reading_of([[1.0] * 8, [1.3] * 8] * 4)
+    assert (moved.value, moved.repeats) == (1.0, 64)
+    assert moved.spread == pytest.approx(0.3)
+    assert reading_of([[1.0, 1.1, 1.2, *[9.0] * 21]]).spread == pytest.approx(0)
+    assert reading_of([[1.0, 1.1, 1.3, 1.3, *[9.0] * 28]]).spread == pytest.approx(0.2 / 2.2)

@@ -131,3 +131,25 @@ def test_a_core_without_such_instructions_does_not_compute_in_bf16(machine: str)
         hwsim.run(machine, "matmul_simd", n=32, precision="bf16")
     wide, narrow = (hwsim.run(machine, "matmul_simd", n=64, precision=p, convert=True).time_s for p in ("fp32", "bf16"))
     assert narrow > 0.9 * wide
+
+
+@pytest.mark.parametrize(
+    ("workload", "settings", "measured_ms", "within"),
+    [
+        ("matmul_naive", {"n": 256, "order": "ijk"}, 12.6, 1.15),
+        ("matmul_naive", {"n": 256, "order": "jki"}, 66.2, 1.25),
+        ("matmul_naive", {"n": 512}, 307, 1.2),
+        ("matmul_naive", {"n": 512, "ld": 528}, 106, 1.1),
+        ("matmul_tiled", {"n": 512, "tile": 8, "order": "ikj", "vector": True}, 37.2, 1.3),
+        ("matmul_tiled", {"n": 512, "tile": 16, "order": "ikj", "vector": True}, 27.1, 1.2),
+        ("sum_columns", {"m": 512, "n": 512}, 0.581, 1.25),
+        ("sum_columns", {"m": 2048, "n": 2048}, 22.5, 1.4),
+    ],
+)
+def test_loops_take_what_they_took_on_a_quiet_zen_4(
+    workload: str, settings: dict[str, object], measured_ms: float, within: float
+) -> None:
+    """Compiled and timed by `hwsim measure`; scalar loops multiply and add apart there."""
+    apart = {} if settings.get("vector") else {"core.ports.fma": 0}
+    found = hwsim.run("zen4", workload, math=False, set=apart, **settings).time_s * 1e3
+    assert max(found / measured_ms, measured_ms / found) < within
