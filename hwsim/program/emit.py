@@ -28,9 +28,9 @@ from hwsim.program.evaluate import (
     run_recurrences,
     window,
 )
-from hwsim.program.expression import Affine, Apply, Element, Expr, IndexValue, Local, mapped, walk
+from hwsim.program.expression import Affine, Apply, Element, Expr, IndexValue, Local, indices_of, mapped, walk
 from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.loops import Item, Loop, LoopPlan, Operand, Range, Ranges, TileLoop, all_loops, gather
+from hwsim.program.loops import Item, Loop, LoopPlan, Operand, Range, Ranges, Span, TileLoop, all_loops, gather
 from hwsim.program.statement import Statement, TileBlock, all_statements
 from hwsim.program.tensors import AxisStep
 from hwsim.program.tiling import (
@@ -185,9 +185,9 @@ class Emitter:
         if block.condition is None:
             yield TileLoop(block.index, extent, size, self._items(body, around))
             return
-        edge = TileEdge(block.index, size, extent, block.condition)
-        yield TileLoop(block.index, extent, size, self._items(body, around, block.condition), edge.inside)
-        yield TileLoop(block.index, extent, size, self._items(body, around), edge.across)
+        edge, of = TileEdge(block.index, size, extent, block.condition), frozenset(indices_of(block.condition))
+        yield TileLoop(block.index, extent, size, self._items(body, around, block.condition), Span(of, edge.inside))
+        yield TileLoop(block.index, extent, size, self._items(body, around), Span(of, edge.across))
 
     def _begins_in(self, tensor: str, around: tuple[TileBlock, ...]) -> frozenset[str]:
         """Indices of the blocks in each tile of which a sum begins anew: nobody outside the block knows of it."""

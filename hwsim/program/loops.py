@@ -309,6 +309,15 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Which part of an index is run through, given the tiles around: a causal mask ends at the diagonal."""
+
+    of: frozenset[str]
+    """The indices whose tiles decide that. Of tiles of any other, one stands for all of its size."""
+    part: Callable[[Ranges], Range]
+
+
+@dataclass(frozen=True)
 class TileLoop:
     """Runs its body for one tile of an index after the other, each time over that part of the index alone."""
 
@@ -316,13 +325,13 @@ class TileLoop:
     extent: int
     tile: int
     body: tuple[Loop | TileLoop, ...]
-    span: Callable[[Ranges], Range] | None = None
-    """Which part of the index is run through, given the tiles around: a causal mask ends at the diagonal."""
+    span: Span | None = None
+    """All of the index where there is none."""
 
     def tiles(self, around: Ranges) -> Iterator[Range]:
         first, count = around.get(self.index, (0, self.extent))
         if self.span is not None:
-            start, length = self.span(around)
+            start, length = self.span.part(around)
             first, last = max(first, start), min(first + count, start + length)
         else:
             last = first + count
@@ -383,7 +392,7 @@ def summed(items: Sequence[Item], around: Ranges, value: Callable[[Loop, Ranges]
                 total += value(item, ranges)
             continue
         tiles = list(item.tiles(around))
-        if _has_span(item.body):
+        if _spans(item.body, item.index):
             total += sum(summed(item.body, {**around, item.index: tile}, value) for tile in tiles)
             continue
         alike: dict[int, tuple[Range, int]] = {}
@@ -395,9 +404,10 @@ def summed(items: Sequence[Item], around: Ranges, value: Callable[[Loop, Ranges]
     return total
 
 
-def _has_span(items: Sequence[Item]) -> bool:
-    """Whether how far a loop over tiles runs depends on the tiles around it."""
-    return any(isinstance(item, TileLoop) and (item.span is not None or _has_span(item.body)) for item in items)
+def _spans(items: Sequence[Item], index: str) -> bool:
+    """Whether how far a loop over tiles runs depends on the tiles of an index around it."""
+    loops = [item for item in items if isinstance(item, TileLoop)]
+    return any((loop.span is not None and index in loop.span.of) or _spans(loop.body, index) for loop in loops)
 
 
 def all_loops(items: Sequence[Item]) -> Iterator[Loop]:
