@@ -198,9 +198,9 @@ def _print_all(reports: dict[str, Report], found: Sequence[FamilyStanding]) -> N
     console = screen()
     console.width = max(console.width, 120)
     console.print(styled(("rows that nothing was fitted to", "bold"), ": error, aim, and how often bars for 80 % hold"))
-    table = make_table("compared", *_HEADS, left=(0, 1))
+    table = make_table(*_HEADS, "compared by", left=(0, len(_HEADS)))
     for each in found:
-        table.add_row(", ".join(each.checks), *_standing_cells(each))
+        table.add_row(*_standing_cells(each), ", ".join(each.checks))
     console.print(table)
     _print_legend(console)
     for name, report in reports.items():

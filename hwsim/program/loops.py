@@ -309,7 +309,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Span:
+class TileRange:
     """Which part of an index is run through, given the tiles around: a causal mask ends at the diagonal."""
 
     of: frozenset[str]
@@ -325,7 +325,7 @@ class TileLoop:
     extent: int
     tile: int
     body: tuple[Loop | TileLoop, ...]
-    span: Span | None = None
+    span: TileRange | None = None
     """All of the index where there is none."""
 
     def tiles(self, around: Ranges) -> Iterator[Range]:

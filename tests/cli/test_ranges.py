@@ -188,7 +188,7 @@ def test_a_run_that_does_not_fit_the_memory_is_refused_before_it_allocates(folde
     words = ("course_cpu", "copy", "n=100000000")
     done = hwsim_process("run", *words, preexec_fn=limit)
     assert done.returncode == 2, done.stderr
-    assert "need about 4 GB of memory" in done.stderr and "--no-math" in done.stderr
+    assert "need about 4.8 GB of memory" in done.stderr and "--no-math" in done.stderr
     swept = hwsim_process(
         "sweep", "course_cpu", "copy", "n=100000000,64", "--out", "s.db", "--jobs", "1", preexec_fn=limit
     )

@@ -14,7 +14,7 @@ from hwsim.numerics.format import find_format
 from hwsim.program.graph import _behind
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel, at, make_template, part, template_key
-from hwsim.program.loops import Loop, LoopPlan, Ranges, Span, TileLoop, summed, walk
+from hwsim.program.loops import Loop, LoopPlan, Ranges, TileRange, TileLoop, summed, walk
 from hwsim.program.statement import parse_statements
 from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
@@ -123,7 +123,7 @@ def test_a_span_ends_a_loop_over_tiles_at_the_diagonal() -> None:
     made = kernel()
     a = made.add_input("A", 6, 6)
     loop = made.make_loop("row", {"i": 6, "j": 6}, [at(a, "i", "j")], None, Instructions(add=1), nothing)
-    inner = TileLoop("j", 6, 2, (loop,), span=Span(frozenset("i"), lambda around: (0, sum(around["i"]))))
+    inner = TileLoop("j", 6, 2, (loop,), span=TileRange(frozenset("i"), lambda around: (0, sum(around["i"]))))
     found = [(ranges["i"], ranges["j"]) for _, ranges, _ in walk([TileLoop("i", 6, 3, (inner,))], {})]
     assert found == [((0, 3), (0, 2)), ((0, 3), (2, 1)), ((3, 3), (0, 2)), ((3, 3), (2, 2)), ((3, 3), (4, 2))]
 
@@ -200,7 +200,7 @@ def test_a_sum_over_all_tiles_is_that_of_running_through_them(
     wide = made.make_loop(
         "wide", {"h": factor * sizes[0] - 1 or 1}, [], None, Instructions(mul=1), nothing, follows={"h": ("i", factor)}
     )
-    span = Span(frozenset("i"), lambda around: (0, sum(around["i"]))) if causal else None
+    span = TileRange(frozenset("i"), lambda around: (0, sum(around["i"]))) if causal else None
     inner = TileLoop("j", sizes[1], tiles[1], (reads,), span)
     items = [TileLoop("b", 7, 3, (TileLoop("i", sizes[0], tiles[0], (inner, after, wide)),))]
     assert summed(items, {}, Loop.flops) == sum(loop.flops(ranges) for loop, ranges, _ in walk(items, {}))
@@ -216,7 +216,7 @@ def test_tiles_that_no_condition_asks_about_are_counted_and_not_run_through() ->
 
     made = kernel(math=False)
     loop = made.make_loop("row", {"i": 8, "j": 8}, [at(made.add_input("A", 8, 8), "i", "j")], None, ADD, nothing)
-    inner = TileLoop("i", 8, 2, (TileLoop("j", 8, 2, (loop,), Span(frozenset("i"), diagonal)),))
+    inner = TileLoop("i", 8, 2, (TileLoop("j", 8, 2, (loop,), TileRange(frozenset("i"), diagonal)),))
     assert summed([TileLoop("h", 1000, 1, (inner,))], {}, Loop.flops) == 1000 * 2 * (2 + 4 + 6 + 8)
     assert len(asked) == 2 * 4  # the last head is looked at by itself
 
