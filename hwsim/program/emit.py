@@ -30,7 +30,7 @@ from hwsim.program.evaluate import (
 )
 from hwsim.program.expression import Affine, Apply, Element, Expr, IndexValue, Local, indices_of, mapped, walk
 from hwsim.program.loop_kernel import LoopKernel
-from hwsim.program.loops import Item, Loop, LoopPlan, Operand, Range, Ranges, TileRange, TileLoop, all_loops, gather
+from hwsim.program.loops import Item, Loop, LoopPlan, Operand, Range, Ranges, TileLoop, TileRange, all_loops, gather
 from hwsim.program.statement import Statement, TileBlock, all_statements
 from hwsim.program.tensors import AxisStep
 from hwsim.program.tiling import (
@@ -185,11 +185,10 @@ class Emitter:
         if block.condition is None:
             yield TileLoop(block.index, extent, size, self._items(body, around))
             return
-        edge, of = TileEdge(block.index, size, extent, block.condition), frozenset(indices_of(block.condition))
-        yield TileLoop(
-            block.index, extent, size, self._items(body, around, block.condition), TileRange(of, edge.inside)
-        )
-        yield TileLoop(block.index, extent, size, self._items(body, around), TileRange(of, edge.across))
+        edge = TileEdge(block.index, size, extent, block.condition)
+        inside, across = (TileRange(frozenset(indices_of(edge.condition)), each) for each in (edge.inside, edge.across))
+        yield TileLoop(block.index, extent, size, self._items(body, around, block.condition), inside)
+        yield TileLoop(block.index, extent, size, self._items(body, around), across)
 
     def _begins_in(self, tensor: str, around: tuple[TileBlock, ...]) -> frozenset[str]:
         """Indices of the blocks in each tile of which a sum begins anew: nobody outside the block knows of it."""

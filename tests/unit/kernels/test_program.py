@@ -14,7 +14,7 @@ from hwsim.numerics.format import find_format
 from hwsim.program.graph import _behind
 from hwsim.program.kernel import Setting
 from hwsim.program.loop_kernel import LoopKernel, at, make_template, part, template_key
-from hwsim.program.loops import Loop, LoopPlan, Ranges, TileRange, TileLoop, summed, walk
+from hwsim.program.loops import Loop, LoopPlan, Ranges, TileLoop, TileRange, summed, walk
 from hwsim.program.statement import parse_statements
 from hwsim.spec.base import ParallelSchedule
 from hwsim.trace.nest import Instructions
