@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from itertools import cycle
 from math import fsum
 
 import pytest
@@ -44,8 +45,9 @@ OTHER_FORMATS = sorted(FORMATS.keys() - {*NATIVE, "int64"})
 # One of each kind of access: along rows, down columns, through gathers, into sums, and into a copy.
 ACCESS_PATTERNS = ("contiguous_copy", "fused", "matmul", "matmul_naive", "sum_columns", "view_transpose")
 
+# Every workload in one of three kinds of format: floating point, whole numbers, and blocks that share a scale.
 CONVERTED = [
-    *((precision, workload) for precision in ("fp8_e4m3", "int4", "mxfp4") for workload in WORKLOADS),
+    *zip(cycle(("fp8_e4m3", "int4", "mxfp4")), WORKLOADS, strict=False),
     *((precision, workload) for precision in (*OTHER_FORMATS, "e5m3") for workload in ACCESS_PATTERNS),
 ]
 CONVERTED = [pair for pair in dict.fromkeys(CONVERTED) if pair[1] != "pointer_chase"]
