@@ -25,8 +25,8 @@ MACHINES = sorted(path.stem for path in shipped_folder("machine").glob("*.yaml")
 WORKLOADS = sorted(path.stem for path in shipped_folder("workload").glob("*.yaml"))
 KINDS = {name: load_machine(name).spec.compute[0].kind for name in MACHINES}
 CORES = [name for name in MACHINES if KINDS[name] == "cpu" and not name.startswith("ladder_") and name != "rp2040"]
-THOROUGH = ("course_cpu", "cortex_a78", "zen3")
-"""Cores that every workload runs on: a textbook's, a phone's and a server's. Each of the others takes every fourth
+THOROUGH = ("course_cpu", "zen3")
+"""Cores that every workload runs on: a textbook's and a server's. Each of the others takes every fourth
 workload, and others than the core before it; `make golden` has them all."""
 SHARE = 4
 RUNGS = [name for name in MACHINES if name.startswith("ladder_")]

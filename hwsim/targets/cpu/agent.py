@@ -41,7 +41,7 @@ from hwsim.targets.cpu.tally import ZERO, Chunk, CoreTally, StepCost, StepTimes,
 from hwsim.trace.nest import Instructions, Nest, Work
 from hwsim.units import Bandwidth, Latency, format_bytes
 
-MOST_OF_A_STEP = 256
+MOST_OF_A_STEP = 64
 """Chunks of one step, if it is the only one."""
 MOST_OF_A_RUN = 1536
 """Cuts of all steps together: with some twenty events for each, a run stays below 50,000."""
