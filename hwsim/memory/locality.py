@@ -98,6 +98,10 @@ def _line_range(nests: tuple[Nest, ...], line_bytes: int) -> tuple[int, int]:
     return min(low for low, _ in spans) // line_bytes, max(high - 1 for _, high in spans) // line_bytes + 1
 
 
+EVENTS = 1 << 15
+"""In a buffer: enough that calls of compiled code cost little beside the code."""
+
+
 @dataclass(eq=False)
 class _State:
     """A set-associative and a fully associative cache side by side, both LRU."""
@@ -130,7 +134,7 @@ class _State:
         """Accesses walked, those counted as hits of a run included, and whether that was the whole nest."""
         packed = pack_nest(nest, spec.line)
         cursor = begin(packed)
-        buffer = np.zeros(packed.buffer_events, np.uint64)
+        buffer = np.zeros(max(packed.buffer_events, EVENTS), np.uint64)
         walked = 0
         while cursor.counters[-1] != 2:
             skipped = int(cursor.skipped.sum())

@@ -15,15 +15,16 @@ validate --write` makes it. A bar is the interval in which a stated share of uns
 from __future__ import annotations
 
 import csv
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
-from itertools import accumulate
 from math import exp, floor, hypot, log10, sqrt
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hwsim.catalog import load_machine, shipped_folder
 from hwsim.errors import HwsimError
@@ -70,6 +71,11 @@ class BarGroup:
     half: str = ""
     """Which half of the shapes its rows have: validation judges the rows of each by the other."""
 
+    @cached_property
+    def weighted(self) -> NDArray[np.float64]:
+        """Its quantiles, each with its share of the rows."""
+        return np.array([(value, self.rows / len(self.points)) for value in self.points])
+
 
 def decade_of(seconds: float) -> int:
     """The size class of a kernel: the power of ten of its simulated seconds."""
@@ -106,25 +112,17 @@ class Interval:
         return replace(self, low=low, middle=middle, high=high)
 
 
-Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, float]] | NDArray[np.float64]
 """Values of log(measured / simulated), each with its weight."""
 
 
 def quantiles(points: Points, *levels: float) -> list[float]:
     """The values below which shares of the weight lie; between two points on a line, beyond the last the last."""
-    ordered = sorted(points)
-    whole = sum(weight for _, weight in ordered)
-    ends = list(accumulate(weight for _, weight in ordered))
-    places = [(end - weight / 2) / whole for end, (_, weight) in zip(ends, ordered, strict=True)]
-    found = []
-    for level in levels:
-        after = bisect_left(places, level)
-        if after in (0, len(places)):
-            found.append(ordered[min(after, len(places) - 1)][0])
-        else:
-            (low, _), (high, _) = ordered[after - 1 : after + 1]
-            found.append(low + (high - low) * (level - places[after - 1]) / (places[after] - places[after - 1]))
-    return found
+    values, weights = np.asarray(points).T
+    order = np.lexsort((weights, values))
+    values, weights = values[order], weights[order]
+    ends = weights.cumsum()
+    return [float(each) for each in np.interp(levels, (ends - weights / 2) / ends[-1], values)]
 
 
 def interval_of(points: Points, rows: int, coverage: float, machines: int = 1) -> Interval:
@@ -140,14 +138,24 @@ class BarTable:
 
     def __init__(self, groups: Iterable[BarGroup]) -> None:
         self.groups = tuple(groups)
-        self._families: defaultdict[tuple[str, str], dict[str, dict[int, BarGroup]]] = defaultdict(dict)
+        self._grouped: defaultdict[tuple[str, str], list[BarGroup]] = defaultdict(list)
+        self._families: dict[tuple[str, str], dict[str, dict[int, BarGroup]]] = {}
         self._found: dict[tuple[str, str, str | None, int, float, str], Interval | None] = {}
         self._spreads: dict[tuple[str, str, frozenset[str]], float] = {}
-        alike: defaultdict[tuple[str, str, str, int], list[BarGroup]] = defaultdict(list)
         for group in self.groups:
-            alike[group.quantity, group.family, group.machine, group.decade].append(group)
-        for (quantity, family, machine, decade), halves in alike.items():
-            self._families[quantity, family].setdefault(machine, {})[decade] = _joined(halves)
+            self._grouped[group.quantity, group.family].append(group)
+
+    def _family(self, quantity: str, family: str) -> dict[str, dict[int, BarGroup]]:
+        """The decades of each machine that a family was measured on: a run asks for one family or two of them all."""
+        if (quantity, family) not in self._families:
+            alike: defaultdict[tuple[str, int], list[BarGroup]] = defaultdict(list)
+            for group in self._grouped.get((quantity, family), ()):
+                alike[group.machine, group.decade].append(group)
+            found: dict[str, dict[int, BarGroup]] = {}
+            for (machine, decade), halves in alike.items():
+                found.setdefault(machine, {})[decade] = _joined(halves)
+            self._families[quantity, family] = found
+        return self._families[quantity, family]
 
     def of_half(self, half: str) -> BarTable:
         """What rows of one half of the shapes say alone."""
@@ -155,7 +163,7 @@ class BarTable:
 
     def machines(self, quantity: str, family: str) -> tuple[str, ...]:
         """Those on which a family was measured."""
-        return tuple(self._families.get((quantity, family), ()))
+        return tuple(self._family(quantity, family))
 
     def interval(
         self,
@@ -180,7 +188,7 @@ class BarTable:
     def _interval(
         self, quantity: str, family: str, machine: str | None, decade: int, coverage: float, without: str
     ) -> Interval | None:
-        known = {name: each for name, each in self._families.get((quantity, family), {}).items() if name != without}
+        known = {name: each for name, each in self._family(quantity, family).items() if name != without}
         others = [groups for name, groups in known.items() if name != machine]
         strange = _unseen(others, decade, coverage)
         if strange is not None:
@@ -228,15 +236,14 @@ def _unseen(machines: Sequence[Mapping[int, BarGroup]], decade: int, coverage: f
     """Machines with about one vote each; wider by what a further draw from so few varies more than they do."""
     if len(machines) < 2:
         return None
-    points: list[tuple[float, float]] = []
+    parts: list[NDArray[np.float64]] = []
     for groups in machines:
-        own = _points([groups[decade]]) if decade in groups else []
-        rows = groups[decade].rows if own else 0
-        vote = _vote(groups)
-        points += _weighing(own, vote * rows / (rows + PRIOR_ROWS))
-        points += _weighing(_points(groups.values()), vote * PRIOR_ROWS / (rows + PRIOR_ROWS))
+        rows, vote = groups[decade].rows if decade in groups else 0, _vote(groups)
+        if rows:
+            parts.append(_weighing(groups[decade].weighted, vote * rows / (rows + PRIOR_ROWS)))
+        parts.append(_weighing(_points(groups.values()), vote * PRIOR_ROWS / (rows + PRIOR_ROWS)))
     rows = sum(each.rows for groups in machines for each in groups.values())
-    found = interval_of(points, rows, coverage, len(machines))
+    found = interval_of(np.concatenate(parts), rows, coverage, len(machines))
     if len(machines) > 2:
         return found
     (one,), (other,) = (quantiles(_points(groups.values()), 0.5) for groups in machines)
@@ -276,15 +283,14 @@ def _between(points: Sequence[float], place: float) -> float:
     return points[low] + (points[high] - points[low]) * (place - low)
 
 
-def _points(groups: Iterable[BarGroup]) -> list[tuple[float, float]]:
+def _points(groups: Iterable[BarGroup]) -> NDArray[np.float64]:
     """The quantiles of groups, each group with the weight of its rows."""
-    return [(value, each.rows / len(each.points)) for each in groups for value in each.points]
+    return np.concatenate([each.weighted for each in groups])
 
 
-def _weighing(points: Points, weight: float) -> list[tuple[float, float]]:
+def _weighing(points: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
     """The same points with another weight in all."""
-    whole = sum(each for _, each in points)
-    return [(value, each * weight / whole) for value, each in points]
+    return points * (1, weight / points[:, 1].sum())
 
 
 # The file -------------------------------------------------------------------------------------------------------------
