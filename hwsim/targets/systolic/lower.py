@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwsim.errors import CapacityError, InputError
 from hwsim.numerics.datapath import find_datapath
-from hwsim.ops.attention import shape_of
-from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.chain_workload import ChainStep, ChainWorkload
 from hwsim.program.contraction import footprint, gemm_view
 from hwsim.program.graph import make_graph
@@ -37,6 +35,9 @@ from hwsim.targets.systolic.tiling import (
     work_of,
 )
 from hwsim.units import format_bytes
+
+if TYPE_CHECKING:
+    from hwsim.ops.attention_shape import AttentionShape
 
 CUTS_PLAYED, MOST_PIECES = 6, 128
 """So many cuts are played, of those that promise to be quickest; cuts into more pieces are tried only if none fits."""
@@ -237,6 +238,8 @@ def _chain_with_tiles(machine: MachineSpec, work: ChainWorkload) -> WorkloadSpec
     open_steps = [step for step in work.operations if step.op == "attention" and _tiles_are_open(step)]
     if not open_steps:
         return work
+    from hwsim.ops.attention import shape_of
+
     operators = make_graph(work).operators()
     chosen: dict[str, ChainStep] = {}
     for step in open_steps:
