@@ -25,7 +25,7 @@ SHOWN = (
 """Workloads whose screens are kept in full."""
 LONG = ("attention_backward", "attention_gqa", "attention_multihead", "matmul_strassen", "transformer_block")
 """Workloads that take some seconds on a CPU: `make golden` alone looks at these."""
-STRIDE = 25
+STRIDE = 35
 """`make test` looks at one row in so many, other ones on every machine: about 25 seconds with the screens."""
 
 
