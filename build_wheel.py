@@ -51,8 +51,10 @@ def build_wheel(
 def compile_runs() -> None:
     """Fill the folder; a run that fails leaves a wheel whose users compile."""
     shutil.rmtree(CODE, ignore_errors=True)
+    # pip's own folder of what the build needs is on the path already, and nowhere else
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory() as empty:
-        own = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": empty, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+        own = {"PYTHONPATH": path, "NUMBA_CACHE_DIR": empty, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
         done = subprocess.run([sys.executable, "-c", RUNS], env={**os.environ, **own}, cwd=empty, check=False)
     if done.returncode:
         sys.stderr.write("hwsim: not all compiled code is in the wheel; a first run compiles\n")
