@@ -273,9 +273,11 @@ def operation(
         if name in OPERATIONS and OPERATIONS[name].statements != statements:
             raise InputError(f"there are two operations {name}")
         OPERATIONS[name] = found
-        if isinstance(statements, str):
-            parse_statements(statements)  # a mistake in the text shows when it is declared
-        found.workload  # noqa: B018 - registers the class of its files
+        WorkloadSpec.makers[name] = lambda: found.workload
+        if is_own(found):  # a mistake shows when it is declared
+            if isinstance(statements, str):
+                parse_statements(statements)
+            found.workload  # noqa: B018 - makes the class of its files
         return found
 
     return declare

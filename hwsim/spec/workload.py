@@ -13,7 +13,7 @@ stand here as well: each class of machines reads its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from importlib import import_module
 from operator import or_
@@ -250,7 +250,9 @@ class WorkloadSpec(Spec):
     """The module that runs and explains files of this class, where they are more than one kernel."""
 
     variants: ClassVar[dict[str, type[WorkloadSpec]]] = {}
-    """The class of each operation that was imported, by the names that its ``op`` may have."""
+    """The class of each operation that was asked for, by the names that its ``op`` may have."""
+    makers: ClassVar[dict[str, Callable[[], type[WorkloadSpec]]]] = {}
+    """How the class of an operation is made that nobody asked for yet: it takes longer than to import the operation."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -327,10 +329,18 @@ def _numbers(value: object, path: str) -> Iterator[tuple[str, int]]:
 
 def workload_model(op: str | None) -> type[WorkloadSpec]:
     """The class behind an ``op``; the common one if there is none of that name."""
-    known = WorkloadSpec.variants.get(op or "")
+    known = _variant(op or "")
     if op and (known is None or known.operation is None):  # a class may be known before what it does is
         import_home(op)
-    return WorkloadSpec.variants.get(op or "", WorkloadSpec)
+        known = _variant(op)
+    return known or WorkloadSpec
+
+
+def _variant(op: str) -> type[WorkloadSpec] | None:
+    """The class of an operation that was imported."""
+    if op not in WorkloadSpec.variants and op in WorkloadSpec.makers:
+        WorkloadSpec.variants[op] = WorkloadSpec.makers[op]()
+    return WorkloadSpec.variants.get(op)
 
 
 def import_home(op: str) -> None:
@@ -351,11 +361,10 @@ def import_operations() -> None:
 def known_operations() -> list[str]:
     """Every ``op`` that a file may name."""
     import_operations()
-    return sorted(WorkloadSpec.variants)
+    return sorted({*WorkloadSpec.variants, *WorkloadSpec.makers})
 
 
 def any_workload() -> Any:
     """The classes of all operations as one type, told apart by ``op``: for the JSON Schema of workload files."""
-    known_operations()  # imports them
-    models = dict.fromkeys(WorkloadSpec.variants[name] for name in sorted(WorkloadSpec.variants))
+    models = dict.fromkeys(workload_model(name) for name in known_operations())
     return Annotated[reduce(or_, models), Field(discriminator="op")]
