@@ -22,11 +22,13 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import hwsim
 from hwsim.api import prepare, resolve_machine, resolve_workload
 from hwsim.catalog import workload_names
 from hwsim.errors import HwsimError
+from hwsim.target import find_target
 
 MACHINES = ("course_cpu", "zen4", "a100_40", "tpu_v1", "tpu_v4", "eyeriss", "gddr6_aim")
 LARGE: tuple[tuple[str, str, Mapping[str, object]], ...] = (
@@ -56,7 +58,9 @@ def measure(machine: str, workload: str, sizes: Mapping[str, object]) -> tuple[f
         os.close(reading)
         answer: object
         try:
-            kernel = prepare(resolve_machine(machine), resolve_workload(workload, sizes), math=False)
+            computer = resolve_machine(machine)
+            task = find_target(computer).defaults(resolve_workload(workload, sizes))
+            kernel = prepare(computer, task, math=False)
             tensors = kernel.space.peak_bytes
             del kernel
             before, began = _held_bytes(), time.monotonic()
@@ -76,8 +80,7 @@ def measure(machine: str, workload: str, sizes: Mapping[str, object]) -> tuple[f
 
 
 def _held_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
 def main() -> int:
@@ -101,7 +104,9 @@ def main() -> int:
         missed += beyond > BAR_MB
         if beyond > BAR_MB / 5 or sizes:
             verdict = "   MISSED" if beyond > BAR_MB else ""
-            print(f"{name:<60} tensors {tensors:6.0f} MB, {beyond:5.0f} MB beyond, {seconds:5.1f} s{verdict}", flush=True)
+            print(
+                f"{name:<60} tensors {tensors:6.0f} MB, {beyond:5.0f} MB beyond, {seconds:5.1f} s{verdict}", flush=True
+            )
     for each in refused:
         print(f"refused: {each}")
     print(f"{'missed' if missed else 'holds'}: {ran} runs, at most {most:.0f} MB beyond their tensors (bar {BAR_MB})")

@@ -25,6 +25,8 @@ from hwsim.spec.base import FormatSpec
 
 _EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53
 """Whole numbers up to here are exact."""
+_ROWS = 512
+"""Of the left matrix that are multiplied at a time."""
 _SHORTEST = 256
 """Products summed in one go from which float32 is faster than float64."""
 
@@ -77,13 +79,17 @@ def _magnitude(values: Array) -> int:
 
 
 def _summed_in(wide: type, a: Array, b: Array, at_once: int) -> Array:
-    left: Array = a.astype(wide)
+    """Some rows at a time, so that large products need little room beside the sums."""
     right: Array = b.astype(wide)
-    total = (left[..., :at_once] @ right[..., :at_once, :]).astype(np.int64)
-    for start in range(at_once, a.shape[-1], at_once):
-        stop = start + at_once
-        total += (left[..., start:stop] @ right[..., start:stop, :]).astype(np.int64)
-    return np.asarray(total)
+    rows, inner = a.shape[-2:] if a.ndim > 1 else (1, a.shape[-1])
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1]), np.int64)
+    for first in range(0, rows, _ROWS):
+        some = (..., slice(first, first + _ROWS), slice(None)) if a.ndim > 1 else (...,)
+        left: Array = a[some].astype(wide)
+        for start in range(0, inner, at_once):
+            part = slice(start, start + at_once)
+            total[some] += (left[..., part] @ right[..., part, :]).astype(np.int64)
+    return total
 
 
 Operand = Array | QuantizedArray

@@ -198,6 +198,8 @@ def count_beyond(values: Array, fmt: Format) -> int:
         return int(np.count_nonzero((values > fmt.high) | (values < fmt.low)))
     if fmt.largest >= float(np.finfo(np.float32).max) / 2 and values.dtype.itemsize <= 4:
         return 0
+    if _furthest(values) <= fmt.largest:
+        return 0
     return int(np.count_nonzero(np.abs(values) > fmt.largest))
 
 

@@ -21,6 +21,9 @@ from hwsim.program.tensors import Storage
 from hwsim.program.tiling import Group, LoopCuts
 from hwsim.spec.base import Extent, ParallelSchedule, Spec
 
+ROWS = 1024
+"""Of the left matrix that a reference turns into float64 at a time."""
+
 # Sizes and schedules -------------------------------------------------------------------------------------------------
 
 
@@ -400,16 +403,27 @@ def _check_shapes(a: tuple[int, ...], b: tuple[int, ...], parameters: Mapping[st
     formats={"C": "sums"},
     formulas=_course_formulas,
     check=_rows_fit,
+    widens=True,
 )
 def matmul(A: Array, B: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
     """The product of two matrices, or of two stacks of them."""
     a = A.swapaxes(-1, -2) if transpose_a else A
     b = B.swapaxes(-1, -2) if transpose_b else B
     if a.ndim == b.ndim == 2:
-        return np.asarray(a @ b)
+        return _by_rows(a, b)
     letters = "abcdefgh"[: a.ndim - 2]
     own = letters if b.ndim > 2 else ""
-    return _exact(f"{letters}ik,{own}kj->{letters}ij", a, b)
+    return _exact(f"{letters}ik,{own}kj->{letters}ij", *(each.astype(np.float64, copy=False) for each in (a, b)))
+
+
+def _by_rows(a: Array, b: Array) -> Array:
+    """Rows of the left matrix are made float64 some at a time: at once they would take as much as the answer."""
+    wide = b.astype(np.float64, copy=False)
+    found = np.empty((a.shape[0], b.shape[1]))
+    for first in range(0, a.shape[0], ROWS):
+        rows = slice(first, first + ROWS)
+        np.matmul(a[rows].astype(np.float64, copy=False), wide, out=found[rows])
+    return found
 
 
 def _one_b(workload: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

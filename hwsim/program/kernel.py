@@ -228,9 +228,10 @@ class Kernel(ABC):
         if self.setting.math and self._elements > _MOST_ELEMENTS.get():
             raise MemoryError
 
-    def drop_values(self) -> None:
-        """Give the memory of all values back, which cycles of references would keep for some time."""
-        self.arrays.clear()
+    def drop_values(self, but_results: bool = False) -> None:
+        """Give the memory of values back, which cycles of references would keep for some time."""
+        if not but_results:
+            self.arrays.clear()
 
     @abstractmethod
     def stages(self) -> Sequence[Stage]:

@@ -494,7 +494,9 @@ class OperatorKernel(LoopKernel):
 
     def _references(self) -> dict[str, Array]:
         inputs = {port.name: self.arrays[port.name] for port in self.operator.inputs} | self._before
-        return self.operator.reference({name: values.astype(np.float64, copy=False) for name, values in inputs.items()})
+        if not self.operator.widens:
+            inputs = {name: values.astype(np.float64, copy=False) for name, values in inputs.items()}
+        return self.operator.reference(inputs)
 
 
 def _check_given(ports: Sequence[Port], given: Mapping[str, Array]) -> None:

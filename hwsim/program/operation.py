@@ -156,6 +156,8 @@ class Operation(OwnOperation):
     """Whether whole numbers make no sense, or what of it needs others; if not said, the statements tell."""
     tolerance: Callable[[Operator, Rounding], float] | None = None
     """How far off rounding may bring it, where that is not what its statements tell one by one."""
+    widens: bool = False
+    """Whether the reference takes inputs as they are stored, and turns them into float64 piece by piece."""
 
     @property
     def summary(self) -> str:
@@ -359,6 +361,8 @@ class Operator:
     """Which of `accumulate` and `chunk` of a workload mean something to it: see `Kernel.reads`."""
     convolution: ConvView | None
     """Its product as a convolution of images, where that is one."""
+    widens: bool = False
+    """Whether its reference turns inputs into float64 by itself."""
     alone: bool = True
     """Whether the kernel has no tensors but its own. In a chain there are others, of any name."""
     text = Measured("")
@@ -377,7 +381,7 @@ class Operator:
         """`sizes` are the extents of indices that no shape tells; `views` are tensors that statements and reference see
         with other axes than they have in memory."""
         self.operation = operation
-        self.name = operation.name
+        self.name, self.widens = operation.name, operation.widens
         self.parameters = {**{name: p.default for name, p in operation.parameters.items()}, **(parameters or {})}
         self.schedule = schedule or operation.schedule()
         numbers = {name: value for name, value in self.parameters.items() if isinstance(value, int | float)}
@@ -511,7 +515,7 @@ class Operator:
         return str(self.parameters[kept[1:]]) if kept.startswith("=") else kept
 
     def reference(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Each output in float64, from all inputs in float64, both by port."""
+        """Each output in float64, from all inputs in float64 (or, if it `widens`, as stored), both by port."""
         tensors = {
             name: self.views[name].values(values) if name in self.views else values for name, values in tensors.items()
         }

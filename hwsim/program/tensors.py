@@ -55,7 +55,8 @@ def make_input(
         return fmt.store(np.random.default_rng([seed, number]).integers(0, below, tuple(shape)))
     if isinstance(fmt, IntFormat):
         return fmt.store(_whole_numbers(seed, number, shape, positive, distribution, fmt))
-    return fmt.store(random_values(seed, number, shape, positive, distribution), axis=axis)
+    values = random_values(seed, number, shape, positive, distribution)
+    return values if fmt.is_native and values.dtype == fmt.held else fmt.store(values, axis=axis)
 
 
 def check_shape(name: str, given: Array, shape: Sequence[int]) -> Array:
@@ -193,9 +194,10 @@ class TensorKernel(Kernel):
         self._halos: dict[str, tuple[int, ...]] = {}
         self._views: dict[str, TensorView] = {}
 
-    def drop_values(self) -> None:
+    def drop_values(self, but_results: bool = False) -> None:
         for values in (self.arrays, self.stored, self.quantized, self.turned):
-            values.clear()
+            for name in values.keys() - set(self.results if but_results else ()):
+                del values[name]
 
     @property
     def input_names(self) -> Sequence[str]:
@@ -245,11 +247,23 @@ class TensorKernel(Kernel):
         if self.setting.math or below:
             values = self.draw(name, len(self._inputs), shape, fmt, positive, below, storage)
             if self.setting.math:
-                self.arrays[name][...] = values
+                self._fill(name, values)
             else:
                 self.arrays[name] = values
         self._inputs.append(name)
         return view
+
+    def _fill(self, name: str, values: Array) -> None:
+        """Values of an input into its memory; an array made for it takes its place instead of being copied."""
+        own = self.stored[name]
+        if (
+            values.flags.owndata
+            and values.flags.c_contiguous
+            and (values.shape, values.dtype) == (own.shape, own.dtype)
+        ):
+            self.stored[name] = self.arrays[name] = values
+        else:
+            self.arrays[name][...] = values
 
     def draw(
         self,
