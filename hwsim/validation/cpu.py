@@ -362,4 +362,9 @@ def validate_here(machine: str | None = None) -> Progress:
         Bar(f"rows within a factor of {FACTOR:g}", f">= {SHARE_AIM:.0%}", f"{near:.0%}", near >= SHARE_AIM),
     ]  # fmt: skip
     notes = [f"{name}: rank correlation {rho:.2f}" for name, rho in ranks.items()]
+    if machine is None:
+        notes.append(
+            f"{chosen} is the stock machine nearest to this computer; hwsim calibrate here.yaml measures the computer "
+            "itself, for --machine here.yaml"
+        )
     yield report("cpu", f"loops on {chosen} against this computer ({computer.model})", rows, bars, notes)
