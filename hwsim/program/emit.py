@@ -463,7 +463,7 @@ class Emitter:
     ) -> Array:
         """A part of a sum, added to what is in memory; the first part begins it."""
         fmt, numbers = self._format(target.tensor), self.kernel.setting.numbers
-        in_memory = numbers.at_tiles or numbers.chunk or fmt.is_integer or target.tensor in self._private
+        in_memory = numbers.at_tiles or numbers.chunk or fmt.is_native or target.tensor in self._private
         if statement.sign == "+=" and not in_memory and not continues:
             return self._kept_outside(target, value, frame, not resumed)
         memory = self._memory(target, frame.indices, frame.ranges) if resumed else None
@@ -478,8 +478,10 @@ class Emitter:
 
     def _kept_outside(self, target: Element, value: Array, frame: Frame, first: bool) -> Array:
         """A part of a sum on a machine that keeps sums that are not whole outside of memory, and wide."""
-        wide = self._format(target.tensor).computed
-        sums = self._sums.setdefault(target.tensor, np.zeros(self.program.shapes[target.tensor], wide))
+        sums = self._sums.get(target.tensor)
+        if sums is None:
+            wide = self._format(target.tensor).computed
+            sums = self._sums[target.tensor] = np.zeros(self.program.shapes[target.tensor], wide)
         here = window(sums, (0,) * sums.ndim, target, frame.indices, frame.ranges)
         if first:
             here[...] = value
