@@ -142,7 +142,7 @@ def crowded(
 
     Before a line that is written comes, one like it has to leave, which takes as long: if only stores write it, as far
     as lines come from beyond the next cache, and not where a prefetcher follows. A line that is loaded and then stored
-    has left meanwhile where its set has more lines than ways: all of this happens twice.
+    has left meanwhile where loads bring more lines than ways into a set: all of this happens twice.
 
     Given are the misses of each access in a share of a nest, whether a prefetcher follows it, and the misses that the
     next cache has as well: all, if nothing is said.
@@ -151,19 +151,22 @@ def crowded(
     found = np.zeros((2, 2, sets))
     written = {access.tensor for access in nest.accesses if access.write}
     loaded = {access.tensor for access in nest.accesses if not access.write}
+    brought = []
     for access, window, missed, past, ahead in zip(
         nest.accesses, windows, misses, beyond or misses, followed, strict=False
     ):
-        if not missed:
-            continue
-        executed = max(1.0, float(nest.count(access) * share))
-        weight = min(1.0, missed / executed * window.executions / len(window.sets))
-        counts = [weight * np.bincount(lines, minlength=sets) for lines in (window.fresh, window.sets)]
+        if missed:
+            executed = max(1.0, float(nest.count(access) * share))
+            weight = min(1.0, missed / executed * window.executions / len(window.sets))
+            counts = [weight * np.bincount(lines, minlength=sets) for lines in (window.fresh, window.sets)]
+            brought.append((access, past / missed, ahead, counts))
+    in_sets = sum((counts[1] for access, *_, counts in brought if not access.write), start=np.zeros(sets))
+    for access, past_share, ahead, counts in brought:
         each = 1.0
         if access.write and access.tensor not in loaded and not ahead:
-            each += min(1.0, past / missed)
+            each += min(1.0, past_share)
         elif not access.write and access.tensor in written:
-            each = 4.0 if counts[1].max() > cache.way_count else 2.0
+            each = 4.0 if in_sets.max() > cache.way_count else 2.0
         found[:, int(ahead)] += [each * count for count in counts]
     fresh, every = (_serial(jumps, streams, cache.set_hindrance) for jumps, streams in found)
     return Fills(fresh, every)

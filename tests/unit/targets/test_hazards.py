@@ -96,6 +96,22 @@ def test_a_sum_in_memory_finds_its_line_gone_if_its_set_is_full(stride: int, mea
     assert found.every * 10.4 / rows == pytest.approx(measured, rel=0.15)
 
 
+@pytest.mark.parametrize(("rows", "times"), [(4, 2), (5, 4), (12, 4)])
+def test_lines_of_another_column_in_the_set_also_drive_out_what_is_summed(rows: int, times: int) -> None:
+    """C[i,0] += A[i,0] down rows of 4 KiB, eight ways: four lines of either are all there when C is stored, five are
+    not. A fill for each line of A, two or four for each of C, the first left out."""
+    strides = (0, 4096)
+    columns = (
+        Access(0, strides, 4, tensor="C"),
+        Access(1 << 20, strides, 4, tensor="A"),
+        Access(0, strides, 4, write=True, tensor="C"),
+    )
+    nest = Nest((4, rows), columns)
+    windows = window_lines(nest, [True, True, False], rows, L1)
+    found = crowded(nest, windows, (4 * rows, 4 * rows, 0), (False, False, False), Fraction(1), L1)
+    assert found.every == times * rows + rows - 1
+
+
 def test_pages_that_fit_are_missed_once_and_many_more_every_time() -> None:
     assert estimate_page_misses(column(60, 4096, passes=10), 64, 4096) == pytest.approx(60)
     assert estimate_page_misses(column(128, 4096, passes=10), 64, 4096) == pytest.approx(1280)
