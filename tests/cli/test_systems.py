@@ -11,6 +11,7 @@ from command_line import hwsim
 from hwsim.catalog import find
 from hwsim.systems.communicate import communicate
 from hwsim.systems.spec import load_system, system_names
+from hwsim.units import data, rate, seconds
 
 
 def test_every_shipped_system_says_where_its_numbers_come_from_and_can_talk() -> None:
@@ -40,6 +41,22 @@ def test_a_collective_is_shown_with_its_kernels_and_its_formula() -> None:
     found = json.loads(hwsim("collective", "8xh100", "bytes=64MB", "algorithm=ring", "--json", "-").out)
     assert found[0]["algorithm"] == "ring"
     assert found[0]["moved"]["h100[0] out"] == 2 * 7 * 8_000_000
+
+
+def test_a_table_of_collectives_has_time_formula_and_bandwidth_of_each_size() -> None:
+    """A ring alone on its links takes as long as its formula; 2 · 3/4 of the bytes leave each of four devices."""
+    words = ("collective", "4xl40s", "bytes=1KiB..1MiB:x32")
+    outcome = hwsim(*words)
+    assert outcome.code == 0
+    rows = [line.split("   ") for line in outcome.out.splitlines() if "ring" in line]
+    found = json.loads(hwsim(*words, "--json", "-").out)
+    assert [each["nbytes"] for each in found] == [1 << 10, 1 << 15, 1 << 20]
+    assert len(rows) == 3
+    for row, each in zip(rows, found, strict=True):
+        size, time, formula, speed, kernel = (cell.strip() for cell in row if cell.strip())
+        assert (size, kernel) == (data(each["nbytes"]), each["kernel"])
+        assert time == formula == seconds(each["elapsed_fs"] / 1e15)
+        assert speed == rate(1.5 * each["nbytes"] / (each["elapsed_fs"] / 1e15), "B")
 
 
 def test_collectives_over_size_are_drawn(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
+from hwsim.program.contraction import gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
-from hwsim.targets.systolic.lower import Mapped, map_kernel
+from hwsim.targets.systolic.gemm import TilingSearch
+from hwsim.targets.systolic.lower import Mapped, map_kernel, program_of
 from hwsim.targets.systolic.model import Chip, build_chip
 from hwsim.targets.systolic.run import _elapsed
 
@@ -64,6 +66,23 @@ def test_sums_that_find_no_room_go_out_and_come_back() -> None:
     mapped = map_kernel(small, product(256, 256, 256), asked)
     assert moved(mapped, "C") == 3 * 4 * 256**2
     assert moved(mapped, "C", store=True) == 4 * 4 * 256**2
+
+
+@pytest.mark.parametrize("order", ["mnk", "mkn", "nmk", "nkm", "kmn", "knm"])
+def test_bytes_that_are_expected_of_a_tile_are_those_that_all_tiles_move(order: str) -> None:
+    """Tiles of 64 that divide 256 evenly, and room for some: what is expected for an element every time a tile is
+    worked on, times 4³ tiles of 64² elements, is what the steps load and store."""
+    small = chip("ifmap.size=20 KiB", "filter.size=20 KiB", "ofmap.size=36 KiB")
+    kernel = product(256, 256, 256)
+    asked = MappingSpec(order=order, tile_m=64, tile_n=64, tile_k=64)  # type: ignore[arg-type]
+    mapped = map_kernel(small, kernel, asked, "traffic")
+    view = gemm_view(program_of(kernel)[0])  # type: ignore[arg-type]
+    assert view is not None
+    search = TilingSearch(small, view, 0, mapped.places)
+    expected = search._bytes_per_element(search.choices(asked, "traffic")[0])
+    for role, tensor in (("input", "A"), ("weight", "B"), ("output", "C")):
+        told = moved(mapped, tensor) + moved(mapped, tensor, store=True)
+        assert expected[role] * 64**2 * 4**3 == told, tensor  # type: ignore[index]
 
 
 def test_auto_takes_the_least_traffic_of_all_orders() -> None:

@@ -139,6 +139,17 @@ def test_a_published_config_makes_the_stock_model_operation_by_operation(name: s
     assert [row[1:] for row in operations(graph)] == [row[1:] for row in operations(stock)]
 
 
+def test_a_small_opt_has_the_weights_of_its_paper_and_two_rows_of_positions_more() -> None:
+    """Zhang and others, 2022: four products of attention, two of the wide layer, biases, two norms; the head is the
+    table of words. Its positions begin behind two that are never used."""
+    opt = {"model_type": "opt", **SMALL["opt"]}
+    layer = 4 * (64 * 64 + 64) + (64 * 128 + 128) + (128 * 64 + 64) + 2 * 2 * 64
+    assert parameters(imported(opt)) == (100 + 2050) * 64 + 2 * layer + 2 * 64
+    assert parameters(imported({**opt, "max_position_embeddings": 30})) == (100 + 32) * 64 + 2 * layer + 2 * 64
+    untied = imported({**opt, "tie_word_embeddings": False})
+    assert parameters(untied) == (100 + 2050 + 100) * 64 + 2 * layer + 2 * 64
+
+
 def test_a_width_that_heads_do_not_divide_is_refused() -> None:
     for family, field in (("gpt2", "n_head"), ("opt", "num_attention_heads"), ("whisper", "encoder_attention_heads")):
         with pytest.raises(InputError, match=f"{field}: 64 cannot be divided into 5 heads"):

@@ -15,7 +15,7 @@ from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes, joined_adds
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.price import StepPrice, _tile_rows, simulated_on
-from hwsim.models.run import model_timeline, run_phases
+from hwsim.models.run import decode_lengths, model_timeline, run_phases
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
 from hwsim.results.plot.timeline import assign_lanes
@@ -410,3 +410,14 @@ def test_the_cycles_of_an_operation_are_its_seconds_at_the_clock_of_the_machine(
     assert result.stages
     for stage in result.stages:
         assert stage.cycles == ceil(stage.time_s * clock) > 1
+
+
+@pytest.mark.parametrize("generate", [1, 2, 3, 102, 1002])
+def test_prices_of_three_lengths_stand_for_all_steps_of_a_text(generate: int) -> None:
+    """Steps are as many, and their lengths and the squares of these add up, as if each were priced (to half a step)."""
+    lengths = range(101, 100 + generate)
+    found = decode_lengths(100, generate)
+    assert sum(times for _, times in found) == pytest.approx(len(lengths), rel=1e-12)
+    assert sum(times * length for length, times in found) == pytest.approx(sum(lengths), rel=1e-12)
+    squares = sum(length**2 for length in lengths)
+    assert sum(times * length**2 for length, times in found) == pytest.approx(squares, rel=1e-3)

@@ -8,6 +8,7 @@ import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError, InputError, SpecError
+from hwsim.targets.pim.lower import _share
 
 BANKS, WIDTH_BYTES, ROW_NS = 32, 32, 28
 """The units of the chip, a column, and precharge + activate (14 ns each in its file)."""
@@ -101,3 +102,21 @@ def test_a_second_bank_for_each_unit_hides_that_rows_open() -> None:
 def test_latches_hold_a_column_for_each_unit() -> None:
     with pytest.raises(CapacityError, match=r"needs 1 KiB in latch, which has 512 B"):
         hwsim.run("gddr6_aim", "matvec", n=64, set={"latch.size": "512 B"})
+
+
+@pytest.mark.parametrize(("total", "count"), [(32, 5), (5, 32), (7, 7), (1, 1), (1000, 3)])
+def test_shares_of_a_total_differ_by_one_at_most_and_are_the_total(total: int, count: int) -> None:
+    shares = [_share(total, number, count) for number in range(count)]
+    assert sum(shares) == total
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_sum_of_arrays_opens_the_rows_that_hold_them_and_reads_all_their_columns() -> None:
+    """Two arrays of 2^18 bf16 come and one goes: 1.5 MiB, of which a bank has 48 KiB in 24 rows of 2 KiB."""
+    run = run_all("gddr6_aim", "add", parameters={"n": 1 << 18})
+    used = run.result.work["pim"]["passes"][0]
+    moved = 3 * 2 * (1 << 18)
+    assert run.outcome.dram.bytes_read + run.outcome.dram.bytes_written == moved
+    assert run.outcome.parts["row activation"] == moved // BANKS // 2048 * ROW_NS * 10**6
+    assert run.outcome.parts["elementwise"] == moved // BANKS // WIDTH_BYTES * 10**6
+    assert used["stays"] == "" and run.result.verified

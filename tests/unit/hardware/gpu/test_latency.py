@@ -53,3 +53,33 @@ def test_a_warp_issues_a_tensor_core_instruction_for_each_16_by_8_results_and_16
     program = make_program(MatmulProblem(256, 256, 256, "fp16", 16), asked)
     assert program.other == (64 // 16) * (64 // 8) * (32 // 16) + 16
     assert program.fma == 64 * 64 * 32 // 32
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fmt", "bits", "l2_hits", "barriers"),
+    [("shared", "fp32", 32, 7 / 8, 2), ("register_2d", "fp32", 32, 1 / 2, 2), ("tensor", "fp16", 16, 1 / 2, 1)],
+)
+def test_a_block_with_one_buffer_waits_for_memory_for_barriers_and_for_the_first_operand(
+    kernel: str, fmt: str, bits: int, l2_hits: float, barriers: int
+) -> None:
+    """Cycles of the shipped file: 33 to the first level, 206 to the second, 550 to memory, 23 to shared memory. Each
+    byte comes once; of eight tiles in a row seven find what they need in the second level, of two one does."""
+    found = by_hand(kernel, fmt, bits, "shared.buffers=1")
+    assert found.traffic.l1_hit_rate == 0 and found.traffic.l2_hit_rate == l2_hits
+    far = 206 + (1 - l2_hits) * (550 - 206)
+    assert found.step.wait == pytest.approx(far + 20 * barriers + 23)
+
+
+def test_two_buffers_leave_the_barrier_to_wait_for_where_a_kernel_loads_ahead() -> None:
+    assert by_hand("tensor", "fp16", 16).step.wait == 20
+    assert by_hand("shared").step.wait == by_hand("shared", "fp32", 32, "shared.buffers=1").step.wait
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fmt", "bits"), [("naive", "fp32", 32), ("shared", "fp32", 32), ("tensor", "fp16", 16)]
+)
+def test_the_formula_of_a_small_product_moves_each_matrix_once(kernel: str, fmt: str, bits: int) -> None:
+    """Both operands of 256 x 256 fit the second level, and the result leaves."""
+    found = by_hand(kernel, fmt, bits)
+    assert found.cost.closed.dram_bytes == 3 * 256**2 * bits // 8
+    assert found.cost.dram_bytes == pytest.approx(found.cost.closed.dram_bytes)
