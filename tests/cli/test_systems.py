@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,24 @@ def test_a_model_is_divided_over_a_system(tmp_path: Path) -> None:
         if event["name"] == "thread_name"
     }
     assert {"h100[0]", "h100[3]", "links of stage 0", "link 0 to 1"} <= lanes
+
+
+def test_a_divided_pass_has_as_many_images_or_tokens_in_a_second_as_its_batch_over_its_time() -> None:
+    """64 images on four devices; 8 prompts of 64 tokens, then a token of each in a step."""
+    for words, head, counts in (
+        (("model", "resnet18", "4xl40s", "dp=4", "batch=64"), "images/s", {"pass": 64}),
+        (("model", "gpt2", "2xh100", "tp=2", "batch=8", "prompt=64", "generate=4"), "tokens/s",
+         {"prompt": 8 * 64, "token": 8}),
+    ):  # fmt: skip
+        outcome = hwsim(*words, "--no-math")
+        assert outcome.code == 0, outcome.err
+        lines = [re.split(r" {2,}", line.strip()) for line in outcome.out.splitlines()]
+        assert next(line for line in lines if line[0] == "phase")[2] == head
+        for name, count in counts.items():
+            row = next(line for line in lines if line[0] == name)
+            amount, unit = row[1].split()
+            time_s = float(amount) * {"ms": 1e-3, "µs": 1e-6}[unit]
+            assert float(row[2].replace(",", "")) == pytest.approx(count / time_s, rel=0.01)
 
 
 def test_layouts_are_searched() -> None:

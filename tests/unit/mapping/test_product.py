@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from hwsim.program.contraction import gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
+from hwsim.targets.systolic import gemm
 from hwsim.targets.systolic.gemm import TilingSearch
 from hwsim.targets.systolic.lower import Mapped, map_kernel, program_of
 from hwsim.targets.systolic.model import Chip, build_chip
@@ -83,6 +85,29 @@ def test_bytes_that_are_expected_of_a_tile_are_those_that_all_tiles_move(order: 
     for role, tensor in (("input", "A"), ("weight", "B"), ("output", "C")):
         told = moved(mapped, tensor) + moved(mapped, tensor, store=True)
         assert expected[role] * 64**2 * 4**3 == told, tensor  # type: ignore[index]
+
+
+def test_choices_are_played_while_they_have_few_steps_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for as many steps as the first choice has, no other is played but those that always are."""
+    small = chip("ifmap.size=20 KiB", "filter.size=20 KiB", "ofmap.size=36 KiB")
+    kernel = product(256, 256, 256)
+    view = gemm_view(program_of(kernel)[0])  # type: ignore[arg-type]
+    assert view is not None
+    search = TilingSearch(small, view, 0, map_kernel(small, kernel).places)
+    choices = [replace(each, sure=False, floor=0.0, estimate=1.0) for each in search.choices(MappingSpec())]
+    steps = [each.steps for each in choices]
+    assert len(choices) > 2 and min(steps) > 1
+
+    def played(most: int) -> int:
+        seen: list[object] = []
+        monkeypatch.setattr(gemm, "MOST_PLAYED", most)
+        monkeypatch.setattr(gemm, "play_alone", lambda _, walk, __: seen.append(walk) or 2.0)
+        gemm._played(search, choices)
+        return len(seen)
+
+    assert played(steps[0]) == 1
+    assert played(steps[0] + min(steps[1:])) == 2
+    assert played(sum(steps)) == len(choices)
 
 
 def test_auto_takes_the_least_traffic_of_all_orders() -> None:

@@ -139,7 +139,8 @@ def test_tokens_and_images_change_their_shape_number_by_number() -> None:
 @pytest.mark.parametrize(
     ("operations", "says"),
     [
-        ([{"name": "g", "op": "global_avgpool", "inputs": ["input"]}, {"name": "s", "op": "add", "inputs": ["g", "t"]}], "rows of 2 does not fit rows of 12"),
+        ([{"name": "g", "op": "global_avgpool", "inputs": ["input"]},
+          {"name": "s", "op": "add", "inputs": ["g", "t"]}], "rows of 2 does not fit rows of 12"),
         ([{"name": "c", "op": "concat", "inputs": ["t", "input"]}],
          "rows of 12 and an image of 2 x 4 x 3 cannot stand side by side"),
         ([{"name": "u", "op": "upsample", "inputs": ["t"]}], "it needs an image, and tokens come in"),

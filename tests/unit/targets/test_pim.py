@@ -8,7 +8,7 @@ import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError, InputError, SpecError
-from hwsim.targets.pim.lower import _share
+from hwsim.targets.pim.lower import Banks, _share
 
 BANKS, WIDTH_BYTES, ROW_NS = 32, 32, 28
 """The units of the chip, a column, and precharge + activate (14 ns each in its file)."""
@@ -120,3 +120,14 @@ def test_a_sum_of_arrays_opens_the_rows_that_hold_them_and_reads_all_their_colum
     assert run.outcome.parts["row activation"] == moved // BANKS // 2048 * ROW_NS * 10**6
     assert run.outcome.parts["elementwise"] == moved // BANKS // WIDTH_BYTES * 10**6
     assert used["stays"] == "" and run.result.verified
+
+
+@pytest.mark.parametrize(("bits", "lanes"), [(16, 16), (32, 8), (8, 32), (12, 21), (512, 1)])
+def test_a_unit_works_on_as_many_values_as_a_column_of_32_bytes_holds(bits: int, lanes: int) -> None:
+    assert Banks.of(load_machine("gddr6_aim").spec).lanes(bits) == lanes
+
+
+def test_columns_and_rows_are_counted_whole() -> None:
+    banks = Banks.of(load_machine("gddr6_aim").spec)
+    assert [banks.columns(nbytes) for nbytes in (0, 1, 32, 33)] == [0, 1, 1, 2]
+    assert [banks.rows(nbytes) for nbytes in (0, 1, 2048, 2049)] == [0, 1, 1, 2]
