@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 import hwsim as package
-from hwsim.cli.sweep import near_words
+from hwsim.cli.sweep import _gain, near_words
 from hwsim.record import NEVER_COMPARED, interval_words
 from tests.cli.command_line import hwsim
 
@@ -220,3 +220,20 @@ def test_a_sweep_says_how_many_of_its_points_were_never_compared() -> None:
     both = {**compared, "energy_low_j": 1.0, "energy_high_j": 3.0}
     assert words(both, both) == ""
     assert words(both, both, near=2).startswith("≈ 2 of 2 times lie within the error bars of the best")
+
+
+@pytest.mark.parametrize(
+    ("gain", "bounds", "words"),
+    [
+        (2.5, ("l1", "l1"), "2.5 times better than the default schedule (time 3 µs); bound by l1"),
+        (2.5, ("l1", "l2"), "2.5 times better than the default schedule (time 3 µs); bound by l1 before, by l2 after"),
+        (1.0, ("l1", "l1"), "the default schedule (time 3 µs) is the best that was found; bound by l1"),
+        (0.5, ("l1", "l1"), "the default schedule is better than all of these: time 3 µs; bound by l1"),
+        (None, None, "there is no default to compare with: without these choices it does not run"),
+    ],
+)  # fmt: skip
+def test_a_search_says_what_it_gained_and_what_decides_now(
+    gain: float | None, bounds: tuple[str, str] | None, words: str
+) -> None:
+    search = SimpleNamespace(gain=gain, bounds=bounds, metric="time_s", values=(3e-6, 1e-6))
+    assert _gain(search) == words  # type: ignore[arg-type]

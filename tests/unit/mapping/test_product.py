@@ -18,6 +18,7 @@ from hwsim.targets.systolic.gemm import TilingSearch
 from hwsim.targets.systolic.lower import Mapped, map_kernel, program_of
 from hwsim.targets.systolic.model import Chip, build_chip
 from hwsim.targets.systolic.run import _elapsed
+from hwsim.targets.systolic.tiling import ArrayWork, Move, TileStep, merge
 
 MIB = 1024 * 1024
 
@@ -207,3 +208,42 @@ def test_a_pass_takes_from_the_end_of_the_one_before_to_its_own() -> None:
     """Ends at 5, 9, 7 (beside the one before) and 20."""
     agent = SimpleNamespace(over=[SimpleNamespace(value=value) for value in (5, 9, 7, 20)])
     assert _elapsed(agent) == [5, 4, 0, 11]  # type: ignore[arg-type]
+
+
+def test_what_windows_skip_comes_along_where_the_array_does_not_gather() -> None:
+    """Windows of 2 x 2 at every third place: 20 x 20 pixels are read. With those between them a tile of y rows has
+    3 y - 1 rows of 29; of one row at a time, only what lies between columns comes along."""
+    kernel = formula("O[y,x,f] += I[3*y+r,3*x+s,c] * W[r,s,c,f]", y=10, x=10, f=16, c=8, r=2, s=2)
+    view = gemm_view(program_of(kernel)[0])  # type: ignore[arg-type]
+    assert view is not None
+    for name, between in (("scalesim_32", 0), ("gemmini16", 1)):
+        made = chip(machine=name)
+        mapped = map_kernel(made, kernel)
+        search = TilingSearch(made, view, 0, mapped.places)
+        for y, x in ((10, 10), (1, 10), (4, 1)):
+            rows, columns = (2 * n + between * (n - 1) for n in (y, x))
+            assert search.footprint("input", {"y": y, "x": x, "r": 2, "s": 2, "c": 8}) == rows * columns * 8
+            assert search.footprint("weight", {"f": 16, "r": 2, "s": 2, "c": 8}) == 16 * 2 * 2 * 8
+        assert moved(mapped, "I") in (20 * (20 + 9 * between) * 8, (20 + 9 * between) ** 2 * 8)
+    near = formula("O[y,x,f] += I[2*y+r,2*x+s,c] * W[r,s,c,f]", y=10, x=10, f=16, c=8, r=3, s=3)
+    for name in ("scalesim_32", "gemmini16"):
+        assert moved(map_kernel(chip(machine=name), near), "I") == 21 * 21 * 8
+
+
+def test_a_merged_step_has_the_bytes_and_cycles_of_all_its_tiles() -> None:
+    """By hand, 32 rows: the second tile goes on with what is in the cells, the third moves in while the last fold of
+    the one before runs for 12 of 32 cycles."""
+    works = [ArrayWork(30, 40, 12, 45), ArrayWork(20, 25, 12, 25, goes_on=True), ArrayWork(10, 15, 10, 20)]
+    load = Move("input", "A", "dram", 100, padded=128)
+    tiles = [TileStep("t", (load,), (), work, vector_cycles=7, opens=n == 1) for n, work in enumerate(works)]
+    pipelined = chip("array.folding=pipelined")
+    whole = merge(pipelined, tiles)
+    assert whole.loads == (Move("input", "A", "dram", 300, requests=3, padded=384),)
+    assert (whole.vector_cycles, whole.opens) == (21, True)
+    body = 40 + 25 + (32 - 12) + 15
+    assert whole.work == ArrayWork(60, body, 10, body + 5 + 5, goes_on=False)
+    assert merge(pipelined, tiles[1:]).work == ArrayWork(30, 25 + 20 + 15, 10, 25 + 20 + 15 + 5, goes_on=True)
+    assert merge(pipelined, tiles[:1]) is tiles[0]
+    array = pipelined.array
+    chained = merge(pipelined, [replace(tile, chained=True) for tile in tiles[::2]]).work
+    assert chained is not None and chained.body == 40 + array.fill_cycles + array.drain_cycles + 15

@@ -184,7 +184,9 @@ def test_a_model_file_says_the_same_as_the_config_it_was_made_from(tmp_path: Pat
         ({**LLAMA, "hidden_act": "\x1b[31mred"}, "hidden_act: '\\\\x1b"),
         ({**LLAMA, "hidden_act": ["silu"]}, "hidden_act: ['silu'] is not one of"),
         ({**LLAMA, "tie_word_embeddings": 3}, "tie_word_embeddings: must be true or false, found 3"),
-        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 7}, "partial_rotary_factor: must be a share"),
+        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 1.25}, "partial_rotary_factor: must be a share"),
+        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 0}, "partial_rotary_factor: must be a share"),
+        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": True}, "partial_rotary_factor: must be a share"),
     ],
 )  # fmt: skip
 def test_a_bad_config_is_refused_with_its_field(tmp_path: Path, data: Any, says: str) -> None:
@@ -192,6 +194,17 @@ def test_a_bad_config_is_refused_with_its_field(tmp_path: Path, data: Any, says:
     with pytest.raises(InputError, match=says.replace("[", r"\[").replace("(", r"\(")) as caught:
         import_file(path)
     assert str(path) in str(caught.value)
+
+
+def test_shares_and_counts_have_their_limits() -> None:
+    """Without parameters, of which only some are tried where time is short."""
+    phi = {**LLAMA, "model_type": "phi"}
+    for share in (0, -0.5, 1.25, True, "0.5"):
+        with pytest.raises(InputError, match="partial_rotary_factor: must be a share from 0 to 1"):
+            read_config("config.json", {**phi, "partial_rotary_factor": share}, "small")
+    for field, value in (("hidden_size", 0), ("num_hidden_layers", True), ("vocab_size", 2.5)):
+        with pytest.raises(InputError, match=f"{field}: must be"):
+            read_config("config.json", {**LLAMA, field: value}, "small")
 
 
 def test_a_field_that_changes_what_is_computed_is_named_where_it_is_left_out(tmp_path: Path) -> None:

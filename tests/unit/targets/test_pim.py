@@ -8,7 +8,8 @@ import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError, InputError, SpecError
-from hwsim.targets.pim.lower import Banks, _share
+from hwsim.targets.pim.lower import Banks, _share, lower
+from tests.unit.mapping.test_product import formula
 
 BANKS, WIDTH_BYTES, ROW_NS = 32, 32, 28
 """The units of the chip, a column, and precharge + activate (14 ns each in its file)."""
@@ -131,3 +132,19 @@ def test_columns_and_rows_are_counted_whole() -> None:
     banks = Banks.of(load_machine("gddr6_aim").spec)
     assert [banks.columns(nbytes) for nbytes in (0, 1, 32, 33)] == [0, 1, 1, 2]
     assert [banks.rows(nbytes) for nbytes in (0, 1, 2048, 2049)] == [0, 1, 1, 2]
+
+
+def test_an_operand_that_was_computed_before_is_put_into_the_banks_only_where_it_stays_there() -> None:
+    """B is 8 x 64 bf16, 1 KiB: told where the weights stay, 128 B for each of 8 rows to each of two channels; put away
+    first where it stays, and then 64 x 32 weights are told in 32 columns."""
+    kernel = formula("B[i,j] = A[i,j] + A[i,j]; C[i,k] += B[i,j] * W[j,k]", precision="bf16", i=8, j=64, k=32)
+    banks = Banks.of(load_machine("gddr6_aim").spec, "bf16")
+    weights, inputs = (lower(banks, kernel, dataflow)[1] for dataflow in ("ws", "is"))
+    assert (weights.written_bytes, inputs.written_bytes) == (0, 1024)
+    assert sum(step.repeat * step.told_bytes for step in weights.steps) == 8 * 2 * 128
+    assert sum(step.repeat * step.out_bytes for step in weights.steps) == 8 * 32 * 2
+    first, *others = inputs.steps
+    assert (first.repeat, first.told_bytes, first.out_bytes) == (1, 1024, 0)
+    assert sum(step.repeat * step.told_bytes for step in others) == 32 * 2 * 128
+    assert sum(step.repeat * step.out_bytes for step in others) == 8 * 32 * 2
+    assert weights.macs == inputs.macs == 8 * 64 * 32

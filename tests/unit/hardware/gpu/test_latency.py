@@ -7,7 +7,7 @@ import pytest
 from hwsim.ops.attention_shape import AttentionShape
 from hwsim.program.contraction import GemmShape
 from hwsim.spec.workload import ThreadSchedule
-from hwsim.targets.gpu.hand_written import MatmulProblem, ProgramCost, make_program, program_cost
+from hwsim.targets.gpu.hand_written import MatmulProblem, ProgramCost, find_tiles, make_program, program_cost
 from tests.unit.hardware.gpu.made import device, model
 
 SLOW = 400
@@ -83,3 +83,21 @@ def test_the_formula_of_a_small_product_moves_each_matrix_once(kernel: str, fmt:
     found = by_hand(kernel, fmt, bits)
     assert found.cost.closed.dram_bytes == 3 * 256**2 * bits // 8
     assert found.cost.dram_bytes == pytest.approx(found.cost.closed.dram_bytes)
+
+
+@pytest.mark.parametrize("kernel", ["register_1d", "register_2d", "vectorised", "warp_tiled"])
+def test_a_thread_reads_the_operands_of_its_results_from_shared_memory_and_all_load_the_tiles_once(kernel: str) -> None:
+    """Rows of A and columns of B for each of bk terms: their product are the results, whose terms are the products."""
+    asked = ThreadSchedule.model_validate({"kernel": kernel})
+    tiles, program = find_tiles(asked), make_program(MatmulProblem(1024, 1024, 1024), asked)
+
+    def words(tensor: str, space: str, *, write: bool) -> int:
+        each = [a for a in program.loop if (a.tensor, a.space, a.write) == (tensor, space, write)]
+        return sum(a.times * a.nbytes // 4 for a in each)
+
+    rows, columns = (words(tensor, "shared", write=False) / tiles.bk for tensor in ("As", "Bs"))
+    assert rows * columns * tiles.bk == program.fma
+    assert rows * columns * tiles.threads == tiles.bm * tiles.bn
+    for tensor, extent in (("A", tiles.bm), ("B", tiles.bn)):
+        assert words(tensor, "global", write=False) * tiles.threads == extent * tiles.bk
+        assert words(f"{tensor}s", "shared", write=True) * tiles.threads == extent * tiles.bk
