@@ -93,6 +93,14 @@ def machine_page() -> str:
         *_group("latency", parts["OpLatencySpec"]),
         *_group("simd", parts["SimdSpec"]),
         *_group("matrix", parts["MatrixSpec"]),
+        *_group("tlb", parts["TlbSpec"]),
+        *_group("one entry of formats of a core", parts["CoreFormatSpec"]),
+        *_group("a format of your own", parts["FormatSpec"]),
+        *_section("compute: kind systolic", parts["SystolicSpec"]),
+        *_group("one entry of formats of an array", parts["ArrayFormatSpec"]),
+        *_group("command", parts["CommandSpec"]),
+        *_group("vector", parts["VectorUnitSpec"]),
+        *_group("dma", parts["DmaSpec"]),
         *_section("compute: kind grid", parts["GridSpec"]),
         *_section("compute: kind gpu", parts["GpuSpec"]),
         *_group("latency of a gpu", parts["GpuLatencySpec"]),
@@ -100,6 +108,8 @@ def machine_page() -> str:
         *_group("library", parts["LibrarySpec"]),
         *_group("one of tensor_tiles or lane_tiles", parts["TileSpec"]),
         *_group("one of attention", parts["AttentionKernelSpec"]),
+        *_section("compute: kind pim", parts["PimSpec"]),
+        *_group("one entry of formats of a bank", parts["BankFormatSpec"]),
         "## memory: what every level has\n",
         *_table(parts["CacheSpec"], common),
     ]
@@ -412,7 +422,12 @@ def _plain(field: Schema) -> str:
         return " ".join(["number", *limits])
     if kind == "array":
         inside = _value(field["items"]) if "items" in field else "values"
-        return "list of groups" if inside == "a group" else f"list of {inside}"
+        inside = "groups" if inside == "a group" else inside
+        least, most = field.get("minItems", 0), field.get("maxItems")
+        if least == most:
+            return f"list of {least} {inside}"
+        limits = f", {least} to {most}" if most else f", at least {least}" if least else ""
+        return f"list of {inside}{limits}"
     if kind == "object":
         entries = [field.get("additionalProperties"), *field.get("patternProperties", {}).values()]
         entry = next((entry for entry in entries if isinstance(entry, dict)), None)
@@ -425,7 +440,7 @@ def _plain(field: Schema) -> str:
 
 
 def _quantity(examples: list[str]) -> str:
-    kind = next((name for unit, name in _UNITS if examples and re.search(rf"^[\d.]+ ?.*{unit}", examples[0])), None)
+    kind = next((name for unit, name in _UNITS if examples and re.search(rf"^[\d.]+ ?\S*{unit}", examples[0])), None)
     if kind is None:
         return f"text, such as `{examples[0]}`" if examples else "text"
     return f"{kind}, such as {' or '.join(f'`{example}`' for example in examples if example != 'inf')}"

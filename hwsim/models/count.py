@@ -53,9 +53,6 @@ class Formats:
         """Whether activations are rounded to the narrower format of the weights before they are multiplied."""
         return self.weights != self.activations and self.weights not in (*WEIGHT_ONLY, *WIDE)
 
-    def weight_bytes(self, count: int) -> float:
-        return count * stored_bits(self.weights) / 8
-
     def activation_bytes(self, count: int) -> float:
         return count * stored_bits(self.activations) / 8
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import ceil, prod
+from math import ceil, isfinite, prod
 from textwrap import indent
 from typing import Any, Literal, Self
 
@@ -266,7 +266,7 @@ def shape_of(operator: Operator) -> AttentionShape:
     b, g, r, i, j = (operator.program.extents[index] for index in "bgrij")
     parameters = operator.parameters
     d = operator.program.extents.get("e", 0) or operator.program.extents["d"]
-    return AttentionShape(i, j, d, g * r, g, b, parameters["offset"] < j, parameters["scale"])
+    return AttentionShape(i, j, d, g * r, g, b, isfinite(parameters["offset"]), parameters["scale"])
 
 
 def is_fused(operator: Operator) -> bool:

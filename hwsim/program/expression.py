@@ -171,9 +171,8 @@ def apply(function: str, *arguments: Expr) -> Expr:
         return Number(-a.value)
     if function == "neg" and isinstance(a, Apply) and a.function == "neg":
         return a.arguments[0]
-    if all(isinstance(each, Number) for each in arguments) and function in ("+", "-", "*", "/"):
-        left, right = (each.value for each in arguments if isinstance(each, Number))
-        return Number({"+": left + right, "-": left - right, "*": left * right, "/": left / (right or 1)}[function])
+    if isinstance(a, Number) and isinstance(b, Number) and function in "+-*/" and (function, b) != ("/", ZERO):
+        return Number(float(FUNCTIONS[function].compute(a.value, b.value)))
     return Apply(function, arguments)
 
 

@@ -256,8 +256,8 @@ def _bars(
     if not groups:
         bars.append(Bar("rows to rank", "4 variants of one build, type and size", f"{len(measured)} rows", met=False))
         return bars
-    powers = [rho for group, rho in groups.items() if group[2] & (group[2] - 1) == 0]
-    others = [rho for group, rho in groups.items() if group[2] & (group[2] - 1)]
+    powers = [rho for (_, _, n), rho in groups.items() if n.bit_count() == 1]
+    others = [rho for (_, _, n), rho in groups.items() if n.bit_count() > 1]
     for found, aim, where in ((powers, POWER_AIM, "a power of two"), (others, OTHER_AIM, "another size")):
         if found:
             name = f"rank correlation over all variants, {where}, median of build and type"

@@ -144,3 +144,23 @@ def test_a_comparison_says_the_sizes_once_where_they_are_the_same() -> None:
     assert re.search(r"^add +n=65536 ", unlike, re.MULTILINE)
     swept = hwsim("compare", "zen3", "matmul", "n=32,64", "--no-math").out
     assert not re.search(r"\bn=\d", swept)
+
+
+@pytest.mark.parametrize(
+    ("machines", "workloads", "named", "title"),
+    [
+        ("course_cpu", "matmul_naive,matmul_simd", [("matmul_naive", "course_cpu"), ("matmul_simd", "course_cpu")],
+         "on course_cpu"),
+        ("course_cpu,zen3", "matmul_naive", [("course_cpu", "matmul_naive"), ("zen3", "matmul_naive")], ""),
+    ],
+)  # fmt: skip
+def test_bars_of_a_comparison_are_grouped_by_machine_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch, machines: str, workloads: str, named: list[tuple[str, str]], title: str
+) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr("hwsim.results.plot.compare.plot_compare", lambda *given: drawn.extend(given))
+    assert hwsim("compare", machines, workloads, "n=8", "--no-math", "--plot", "c.png").code == 0
+    entries, path, told = drawn
+    assert [(each.group, each.name) for each in entries] == named  # type: ignore[attr-defined]
+    assert (path, told) == (Path("c.png"), title)
+    assert all(each.baseline is entries[0].result for each in entries[1:])  # type: ignore[attr-defined,index]

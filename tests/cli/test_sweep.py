@@ -12,11 +12,13 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import hwsim as package
-from hwsim.record import interval_words
+from hwsim.cli.sweep import _gain, near_words
+from hwsim.record import NEVER_COMPARED, interval_words
 from tests.cli.command_line import hwsim
 
 SMALL = ("course_cpu", "matmul_tiled", "n=16", "tile=4,8")
@@ -203,3 +205,35 @@ def test_points_say_what_they_are_bound_by(tmp_path: Path) -> None:
     out = hwsim("sweep", "course_cpu", "matmul_naive", "n=16", "vector=false,true", "--out", str(tmp_path / "s.db")).out
     table = out[: out.index("best ")]
     assert "bound by" in table and table.count("dependency chain") == 1
+
+
+def test_a_sweep_says_how_many_of_its_points_were_never_compared() -> None:
+    compared = {"time_s": 1.0, "time_low_s": 0.9, "time_high_s": 1.1, "energy_j": 2.0}
+    alone = {"time_s": 1.0, "energy_j": None}
+
+    def words(*metrics: dict[str, float | None], near: int = 0) -> str:
+        rows = [SimpleNamespace(metrics=each) for each in metrics]
+        return near_words(SimpleNamespace(done=rows, near_best=lambda _: range(near)))  # type: ignore[arg-type]
+
+    assert words(alone, alone) == f"time: {NEVER_COMPARED}"
+    assert words(alone, compared, alone) == f"time: 2 of 3: {NEVER_COMPARED}; energy: {NEVER_COMPARED}"
+    both = {**compared, "energy_low_j": 1.0, "energy_high_j": 3.0}
+    assert words(both, both) == ""
+    assert words(both, both, near=2).startswith("≈ 2 of 2 times lie within the error bars of the best")
+
+
+@pytest.mark.parametrize(
+    ("gain", "bounds", "words"),
+    [
+        (2.5, ("l1", "l1"), "2.5 times better than the default schedule (time 3 µs); bound by l1"),
+        (2.5, ("l1", "l2"), "2.5 times better than the default schedule (time 3 µs); bound by l1 before, by l2 after"),
+        (1.0, ("l1", "l1"), "the default schedule (time 3 µs) is the best that was found; bound by l1"),
+        (0.5, ("l1", "l1"), "the default schedule is better than all of these: time 3 µs; bound by l1"),
+        (None, None, "there is no default to compare with: without these choices it does not run"),
+    ],
+)  # fmt: skip
+def test_a_search_says_what_it_gained_and_what_decides_now(
+    gain: float | None, bounds: tuple[str, str] | None, words: str
+) -> None:
+    search = SimpleNamespace(gain=gain, bounds=bounds, metric="time_s", values=(3e-6, 1e-6))
+    assert _gain(search) == words  # type: ignore[arg-type]

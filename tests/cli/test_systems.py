@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from command_line import hwsim
 from hwsim.catalog import find
 from hwsim.systems.communicate import communicate
 from hwsim.systems.spec import load_system, system_names
+from hwsim.units import data, rate, seconds
 
 
 def test_every_shipped_system_says_where_its_numbers_come_from_and_can_talk() -> None:
@@ -40,6 +42,22 @@ def test_a_collective_is_shown_with_its_kernels_and_its_formula() -> None:
     found = json.loads(hwsim("collective", "8xh100", "bytes=64MB", "algorithm=ring", "--json", "-").out)
     assert found[0]["algorithm"] == "ring"
     assert found[0]["moved"]["h100[0] out"] == 2 * 7 * 8_000_000
+
+
+def test_a_table_of_collectives_has_time_formula_and_bandwidth_of_each_size() -> None:
+    """A ring alone on its links takes as long as its formula; 2 · 3/4 of the bytes leave each of four devices."""
+    words = ("collective", "4xl40s", "bytes=1KiB..1MiB:x32")
+    outcome = hwsim(*words)
+    assert outcome.code == 0
+    rows = [line.split("   ") for line in outcome.out.splitlines() if "ring" in line]
+    found = json.loads(hwsim(*words, "--json", "-").out)
+    assert [each["nbytes"] for each in found] == [1 << 10, 1 << 15, 1 << 20]
+    assert len(rows) == 3
+    for row, each in zip(rows, found, strict=True):
+        size, time, formula, speed, kernel = (cell.strip() for cell in row if cell.strip())
+        assert (size, kernel) == (data(each["nbytes"]), each["kernel"])
+        assert time == formula == seconds(each["elapsed_fs"] / 1e15)
+        assert speed == rate(1.5 * each["nbytes"] / (each["elapsed_fs"] / 1e15), "B")
 
 
 def test_collectives_over_size_are_drawn(tmp_path: Path) -> None:
@@ -138,6 +156,24 @@ def test_a_model_is_divided_over_a_system(tmp_path: Path) -> None:
         if event["name"] == "thread_name"
     }
     assert {"h100[0]", "h100[3]", "links of stage 0", "link 0 to 1"} <= lanes
+
+
+def test_a_divided_pass_has_as_many_images_or_tokens_in_a_second_as_its_batch_over_its_time() -> None:
+    """64 images on four devices; 8 prompts of 64 tokens, then a token of each in a step."""
+    for words, head, counts in (
+        (("model", "resnet18", "4xl40s", "dp=4", "batch=64"), "images/s", {"pass": 64}),
+        (("model", "gpt2", "2xh100", "tp=2", "batch=8", "prompt=64", "generate=4"), "tokens/s",
+         {"prompt": 8 * 64, "token": 8}),
+    ):  # fmt: skip
+        outcome = hwsim(*words, "--no-math")
+        assert outcome.code == 0, outcome.err
+        lines = [re.split(r" {2,}", line.strip()) for line in outcome.out.splitlines()]
+        assert next(line for line in lines if line[0] == "phase")[2] == head
+        for name, count in counts.items():
+            row = next(line for line in lines if line[0] == name)
+            amount, unit = row[1].split()
+            time_s = float(amount) * {"ms": 1e-3, "µs": 1e-6}[unit]
+            assert float(row[2].replace(",", "")) == pytest.approx(count / time_s, rel=0.01)
 
 
 def test_layouts_are_searched() -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from command_line import hwsim
 
+from hwsim.results.bar_table import shipped_table, table_file
 from hwsim.validation import report
+from hwsim.validation.standing import standing_file
 from hwsim.validation.table import shipped
 
 Rows = list[dict[str, str]]
@@ -84,6 +86,24 @@ def test_json_goes_into_a_file_too(small: Callable[..., Path], tmp_path: Path) -
     outcome = hwsim("validate", "cache", "--data", str(small()), "--json", str(target))
     assert outcome.code == 0
     assert json.loads(target.read_text())["matched"] == 3
+
+
+def test_error_bars_are_written_only_when_it_is_said(
+    small: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of caches have no times: what was there is there again."""
+    before = {
+        name: file().read_text(encoding="utf-8") for name, file in (("bars", table_file), ("rows", standing_file))
+    }
+    shipped_table()
+    (tmp_path / "rows").write_text(before["rows"], encoding="utf-8")
+    monkeypatch.setattr("hwsim.results.bar_table.table_file", lambda: tmp_path / "bars")
+    monkeypatch.setattr("hwsim.validation.standing.standing_file", lambda: tmp_path / "rows")
+    assert "written" not in hwsim("validate", "cache", "--data", str(small())).err
+    assert not (tmp_path / "bars").exists()
+    outcome = hwsim("validate", "cache", "--data", str(small()), "--write")
+    assert outcome.code == 0 and f"written: {tmp_path / 'bars'}, {tmp_path / 'rows'}" in outcome.err
+    assert {name: (tmp_path / name).read_text(encoding="utf-8") for name in before} == before
 
 
 def test_a_sample_takes_so_many_rows_of_each_group_and_the_same_for_a_seed() -> None:

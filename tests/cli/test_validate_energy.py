@@ -6,12 +6,13 @@ import csv
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import hwsim
 
 from hwsim.catalog import load_machine
-from hwsim.validation.energy import FITTED, PublishedSpec, fit, published, read_layers, recount
+from hwsim.validation.energy import FITTED, PublishedSpec, _simulated, fit, published, read_layers, recount
 from hwsim.validation.table import shipped
 
 
@@ -136,3 +137,15 @@ def test_the_csv_of_a_run_has_counts_prices_and_sources(tmp_path: Path, monkeypa
     refused = hwsim("run", "n=16", "--set", "energy=null", "--energy-csv", str(tmp_path / "energy.csv"))
     assert refused.code == 2
     assert "has no energy prices" in refused.err
+
+
+def test_layers_are_told_in_milliseconds_and_millijoules() -> None:
+    layer = SimpleNamespace(
+        name="conv1", simulated_s=2e-3, measured_s=2.5e-3, measured_j=0.7e-3, error_simulated=0.12,
+        joules=lambda time_s: 0.3 * time_s,
+    )  # fmt: skip
+    words = _simulated([layer, layer])  # type: ignore[list-item]
+    told = "conv1 2.0 ms for 2.5 ms, 0.60 mJ for 0.70 mJ"
+    assert words == (
+        f"Eyeriss layers with the simulated time: mean error 12.00% (simulated for measured: {told}; {told})"
+    )

@@ -209,3 +209,27 @@ def test_idle_time_costs_idle_power() -> None:
     arrival = stream.requests[0].arrival_fs
     assert arrival is not None
     assert result.joules == pytest.approx(2.0 + 100.0 * arrival / 1e15)
+
+
+def test_every_second_of_a_replica_is_work_talk_host_or_idleness_and_idleness_has_its_power() -> None:
+    """Five users, prompts of 0.5 ms, steps of 1 ms with 0.2 ms of talk and 0.3 ms of a host that hides nothing."""
+
+    @dataclass
+    class Talking(Linear):
+        def step(self, work: StepWork) -> StepTime:
+            return replace(super().step(work), communication=2e-4)
+
+    host = {"step": "300 us", "request": "0 s", "overlap": False, "source": "made up"}
+    result = serve(open_loop(50, 500, 11, 20), engine(host=host), Talking(), replicas=2)
+    parts = [
+        sum(getattr(account, name) for account in result.accounts)
+        for name in ("prompts_fs", "decoding_fs", "communication_fs", "host_fs")
+    ]
+    assert parts[0] == 20 * 500 * 10**9
+    assert parts[2] == result.steps * 2 * 10**11
+    assert parts[3] == result.steps * 3 * 10**11
+    assert sum(account.busy_fs for account in result.accounts) == sum(parts)
+    idle_s = (2 * result.elapsed_fs - sum(parts)) / 1e15
+    assert result.idle_joules == pytest.approx(100.0 * idle_s)
+    assert result.shares()["idle"] == pytest.approx(idle_s / 2 / result.seconds)
+    assert result.joules == pytest.approx(result.steps * (1.0 + 100.0 * 3e-4) + 100.0 * idle_s)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +14,7 @@ from hwsim.program.contraction import ConvShape
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.targets.grid.lower import _operations, choices, find_mapping, layers_of
 from hwsim.targets.grid.mapping import GridSizes, RowStationary, mappings, problems
-from hwsim.targets.grid.model import PeGrid, gated_share
+from hwsim.targets.grid.model import DoubleBuffering, PeGrid, gated_share
 from hwsim.trace.nest import Instructions
 
 CONV1 = ConvShape(3, 96, (227, 227), (11, 11), 4, stride=(4, 4))
@@ -165,3 +168,25 @@ def test_a_multiply_add_behind_a_sum_is_two_operations() -> None:
     assert _operations(load_machine("eyeriss").spec, made, body) == 9
     with pytest.raises(InputError, match="takes exponentials"):
         _operations(load_machine("eyeriss").spec, made, Instructions(special=1))
+
+
+@pytest.mark.parametrize(
+    ("buffer", "inputs", "sums"), [(16, False, False), (23, False, False), (24, False, True), (26, False, True),
+                                   (27, True, True), (33, True, False)],
+)  # fmt: skip
+def test_the_next_tile_comes_and_finished_sums_leave_where_there_is_room_for_both(
+    buffer: int, inputs: bool, sums: bool
+) -> None:
+    """Tiles of 10 inputs and 7 sums: two of the first and one of the second are 27, one and two 24, two and two 34."""
+    mapping: Any = SimpleNamespace(input_tile=10, sum_tile=7, pass_weights=5)
+    sums = sums and (not inputs or buffer >= 34)
+
+    def room(size: int, double: bool = True, weights: int = 5) -> DoubleBuffering:
+        unit, sizes = SimpleNamespace(double_buffered=double), SimpleNamespace(buffer=size)
+        grid: Any = SimpleNamespace(sizes=sizes, unit=unit, weight_room=weights)
+        return DoubleBuffering.of(mapping, grid)
+
+    assert room(buffer) == DoubleBuffering(weights=True, inputs=inputs, sums=sums)
+    assert room(34) == DoubleBuffering(weights=True, inputs=True, sums=True)
+    assert room(34, double=False) == DoubleBuffering(weights=True, inputs=False, sums=False)
+    assert not room(34, weights=4).weights

@@ -7,7 +7,7 @@ import pytest
 
 from hwsim.errors import CapacityError, InputError, ShapeError
 from hwsim.numerics.format import Array, find_format
-from hwsim.ops.attention import AttentionSchedule, BackwardSchedule, attend, attention, attention_backward
+from hwsim.ops.attention import AttentionSchedule, BackwardSchedule, attend, attention, attention_backward, shape_of
 from hwsim.ops.attention_shape import AttentionShape, Room
 from hwsim.ops.norm import SoftmaxSchedule, softmax
 from hwsim.program.kernel import Setting
@@ -28,6 +28,15 @@ def run(operator: Operator, given: dict[str, Array] | None = None, precision: st
 
 def output(shape: AttentionShape, q: Array, k: Array, v: Array) -> Array:
     return attend(attention, shape).reference({"Q": q, "K": k, "V": v})["O"]
+
+
+def test_an_operator_tells_the_shape_that_it_was_made_from():
+    wide = {"d": 4, "heads": 6, "kv_heads": 2, "batch": 3, "scale": 0.25}
+    for causal in (False, True):
+        for sizes in ({"queries": 5, "keys": 9}, {"queries": 9, "keys": 9}, {"queries": 1, "keys": 7}):
+            shape = AttentionShape(**sizes, **wide, causal=causal)
+            for made in (attention, attention_backward):
+                assert shape_of(attend(made, shape)) == shape
 
 
 @pytest.mark.parametrize("variant", ["naive", "fused"])

@@ -65,6 +65,15 @@ def test_a_block_of_all_channels_finishes_its_outputs_in_registers() -> None:
     assert (found["stores.y"], found["loads.y"], found["loads.b"]) == (OUTPUTS, 0, OUTPUTS)
 
 
+def test_a_block_is_of_one_image_and_of_one_group() -> None:
+    """3 rows of 10 places, 9 elements of a filter, the channels of a group, in fp32; each is copied once."""
+    for batch, groups in ((1, 1), (2, 1), (3, 1), (1, 2), (2, 2)):
+        sizes = {"batch": batch, "groups": groups}
+        made = conv(math=False, algorithm="implicit", tile={"h": 3}, sizes=sizes)
+        assert made.bytes_of("block") == 3 * 10 * 9 * 4 // groups * 4, sizes
+        assert counts(made)["stores.block"] == batch * 8 * 10 * 4 * 9, sizes
+
+
 def test_each_core_has_a_block_of_its_own() -> None:
     made = conv(math=False, algorithm="implicit", tile={"h": 2, "ci": 2}, cores=3, parallel="rows")
     spans = []

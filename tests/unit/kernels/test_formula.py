@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
@@ -177,3 +178,32 @@ def test_a_gather_that_makes_no_sense_is_explained(formula, tensors, inputs, mes
 def test_reading_before_the_first_element_is_refused():
     with pytest.raises(ValueError, match="column 8: A is read before its first element"):
         kernel("formula", {"i": 3}, formula="C[i] = A[i-1]")
+
+
+def test_a_value_is_rounded_to_a_format_on_the_way():
+    """As ml_dtypes rounds; a conversion each, and none twice of the same value."""
+    made = computed({"i": 64}, "C[i] = bf16(A[i]) * 3 + fp8_e4m3(B[i])")
+    a, b = (made.arrays[name].astype(np.float32) for name in "AB")
+    rounded = a.astype(ml_dtypes.bfloat16).astype(np.float64), b.astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    np.testing.assert_array_equal(made.output, rounded[0] * 3 + rounded[1])
+    body = made.loops[0].body
+    assert (body.fma, body.add, body.mul, body.convert) == (1, 0, 0, 2)
+    assert computed({"i": 4}, "C[i] = bf16(A[i]) * bf16(A[i])").loops[0].body.convert == 1
+    inner = computed({"i": 4}, "C[i] = bf16(A[i] + B[i])").loops[0].body
+    assert (inner.add, inner.convert) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("formula", "fma", "add", "mul", "special"),
+    [
+        ("C[i] = A[i] / 4", 0, 0, 1, 0), ("C[i] = A[i] / B[i]", 0, 0, 0, 1), ("C[i] = exp(-A[i])", 0, 0, 0, 1),
+        ("C[i] = exp(A[i] - B[i])", 0, 1, 0, 1), ("C[i] = max(A[i], 0)", 0, 1, 0, 0),
+        ("C[i] = rsqrt(A[i] * A[i] + 1)", 1, 0, 0, 2), ("C[i] = A[i] - B[i] * 2", 1, 0, 0, 0),
+        ("C[i] = (A[i] + 1) * (A[i] + 1)", 1, 1, 0, 0), ("C[i] = A[i] ** 3", 0, 0, 2, 0),
+    ],
+)  # fmt: skip
+def test_instructions_of_one_point(formula, fma, add, mul, special):
+    """A division by a number is a multiplication, a sign is free, (a + 1) b is a b + b, and what was computed is in a
+    register."""
+    body = computed({"i": 3}, formula).loops[0].body
+    assert (body.fma, body.add, body.mul, body.special) == (fma, add, mul, special)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError
+from hwsim.program.contraction import gemm_view
 from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.spec.workload import MappingSpec, WorkloadSpec
-from hwsim.targets.systolic.lower import Mapped, map_kernel
+from hwsim.targets.systolic import gemm
+from hwsim.targets.systolic.gemm import TilingSearch
+from hwsim.targets.systolic.lower import Mapped, map_kernel, program_of
 from hwsim.targets.systolic.model import Chip, build_chip
 from hwsim.targets.systolic.run import _elapsed
+from hwsim.targets.systolic.tiling import ArrayWork, Move, TileStep, merge
 
 MIB = 1024 * 1024
 
@@ -64,6 +69,46 @@ def test_sums_that_find_no_room_go_out_and_come_back() -> None:
     mapped = map_kernel(small, product(256, 256, 256), asked)
     assert moved(mapped, "C") == 3 * 4 * 256**2
     assert moved(mapped, "C", store=True) == 4 * 4 * 256**2
+
+
+@pytest.mark.parametrize("order", ["mnk", "mkn", "nmk", "nkm", "kmn", "knm"])
+def test_bytes_that_are_expected_of_a_tile_are_those_that_all_tiles_move(order: str) -> None:
+    """Tiles of 64 that divide 256 evenly, and room for some: what is expected for an element every time a tile is
+    worked on, times 4³ tiles of 64² elements, is what the steps load and store."""
+    small = chip("ifmap.size=20 KiB", "filter.size=20 KiB", "ofmap.size=36 KiB")
+    kernel = product(256, 256, 256)
+    asked = MappingSpec(order=order, tile_m=64, tile_n=64, tile_k=64)  # type: ignore[arg-type]
+    mapped = map_kernel(small, kernel, asked, "traffic")
+    view = gemm_view(program_of(kernel)[0])  # type: ignore[arg-type]
+    assert view is not None
+    search = TilingSearch(small, view, 0, mapped.places)
+    expected = search._bytes_per_element(search.choices(asked, "traffic")[0])
+    for role, tensor in (("input", "A"), ("weight", "B"), ("output", "C")):
+        told = moved(mapped, tensor) + moved(mapped, tensor, store=True)
+        assert expected[role] * 64**2 * 4**3 == told, tensor  # type: ignore[index]
+
+
+def test_choices_are_played_while_they_have_few_steps_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for as many steps as the first choice has, no other is played but those that always are."""
+    small = chip("ifmap.size=20 KiB", "filter.size=20 KiB", "ofmap.size=36 KiB")
+    kernel = product(256, 256, 256)
+    view = gemm_view(program_of(kernel)[0])  # type: ignore[arg-type]
+    assert view is not None
+    search = TilingSearch(small, view, 0, map_kernel(small, kernel).places)
+    choices = [replace(each, sure=False, floor=0.0, estimate=1.0) for each in search.choices(MappingSpec())]
+    steps = [each.steps for each in choices]
+    assert len(choices) > 2 and min(steps) > 1
+
+    def played(most: int) -> int:
+        seen: list[object] = []
+        monkeypatch.setattr(gemm, "MOST_PLAYED", most)
+        monkeypatch.setattr(gemm, "play_alone", lambda _, walk, __: seen.append(walk) or 2.0)
+        gemm._played(search, choices)
+        return len(seen)
+
+    assert played(steps[0]) == 1
+    assert played(steps[0] + min(steps[1:])) == 2
+    assert played(sum(steps)) == len(choices)
 
 
 def test_auto_takes_the_least_traffic_of_all_orders() -> None:
@@ -163,3 +208,42 @@ def test_a_pass_takes_from_the_end_of_the_one_before_to_its_own() -> None:
     """Ends at 5, 9, 7 (beside the one before) and 20."""
     agent = SimpleNamespace(over=[SimpleNamespace(value=value) for value in (5, 9, 7, 20)])
     assert _elapsed(agent) == [5, 4, 0, 11]  # type: ignore[arg-type]
+
+
+def test_what_windows_skip_comes_along_where_the_array_does_not_gather() -> None:
+    """Windows of 2 x 2 at every third place: 20 x 20 pixels are read. With those between them a tile of y rows has
+    3 y - 1 rows of 29; of one row at a time, only what lies between columns comes along."""
+    kernel = formula("O[y,x,f] += I[3*y+r,3*x+s,c] * W[r,s,c,f]", y=10, x=10, f=16, c=8, r=2, s=2)
+    view = gemm_view(program_of(kernel)[0])  # type: ignore[arg-type]
+    assert view is not None
+    for name, between in (("scalesim_32", 0), ("gemmini16", 1)):
+        made = chip(machine=name)
+        mapped = map_kernel(made, kernel)
+        search = TilingSearch(made, view, 0, mapped.places)
+        for y, x in ((10, 10), (1, 10), (4, 1)):
+            rows, columns = (2 * n + between * (n - 1) for n in (y, x))
+            assert search.footprint("input", {"y": y, "x": x, "r": 2, "s": 2, "c": 8}) == rows * columns * 8
+            assert search.footprint("weight", {"f": 16, "r": 2, "s": 2, "c": 8}) == 16 * 2 * 2 * 8
+        assert moved(mapped, "I") in (20 * (20 + 9 * between) * 8, (20 + 9 * between) ** 2 * 8)
+    near = formula("O[y,x,f] += I[2*y+r,2*x+s,c] * W[r,s,c,f]", y=10, x=10, f=16, c=8, r=3, s=3)
+    for name in ("scalesim_32", "gemmini16"):
+        assert moved(map_kernel(chip(machine=name), near), "I") == 21 * 21 * 8
+
+
+def test_a_merged_step_has_the_bytes_and_cycles_of_all_its_tiles() -> None:
+    """By hand, 32 rows: the second tile goes on with what is in the cells, the third moves in while the last fold of
+    the one before runs for 12 of 32 cycles."""
+    works = [ArrayWork(30, 40, 12, 45), ArrayWork(20, 25, 12, 25, goes_on=True), ArrayWork(10, 15, 10, 20)]
+    load = Move("input", "A", "dram", 100, padded=128)
+    tiles = [TileStep("t", (load,), (), work, vector_cycles=7, opens=n == 1) for n, work in enumerate(works)]
+    pipelined = chip("array.folding=pipelined")
+    whole = merge(pipelined, tiles)
+    assert whole.loads == (Move("input", "A", "dram", 300, requests=3, padded=384),)
+    assert (whole.vector_cycles, whole.opens) == (21, True)
+    body = 40 + 25 + (32 - 12) + 15
+    assert whole.work == ArrayWork(60, body, 10, body + 5 + 5, goes_on=False)
+    assert merge(pipelined, tiles[1:]).work == ArrayWork(30, 25 + 20 + 15, 10, 25 + 20 + 15 + 5, goes_on=True)
+    assert merge(pipelined, tiles[:1]) is tiles[0]
+    array = pipelined.array
+    chained = merge(pipelined, [replace(tile, chained=True) for tile in tiles[::2]]).work
+    assert chained is not None and chained.body == 40 + array.fill_cycles + array.drain_cycles + 15

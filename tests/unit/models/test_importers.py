@@ -139,6 +139,17 @@ def test_a_published_config_makes_the_stock_model_operation_by_operation(name: s
     assert [row[1:] for row in operations(graph)] == [row[1:] for row in operations(stock)]
 
 
+def test_a_small_opt_has_the_weights_of_its_paper_and_two_rows_of_positions_more() -> None:
+    """Zhang and others, 2022: four products of attention, two of the wide layer, biases, two norms; the head is the
+    table of words. Its positions begin behind two that are never used."""
+    opt = {"model_type": "opt", **SMALL["opt"]}
+    layer = 4 * (64 * 64 + 64) + (64 * 128 + 128) + (128 * 64 + 64) + 2 * 2 * 64
+    assert parameters(imported(opt)) == (100 + 2050) * 64 + 2 * layer + 2 * 64
+    assert parameters(imported({**opt, "max_position_embeddings": 30})) == (100 + 32) * 64 + 2 * layer + 2 * 64
+    untied = imported({**opt, "tie_word_embeddings": False})
+    assert parameters(untied) == (100 + 2050 + 100) * 64 + 2 * layer + 2 * 64
+
+
 def test_a_width_that_heads_do_not_divide_is_refused() -> None:
     for family, field in (("gpt2", "n_head"), ("opt", "num_attention_heads"), ("whisper", "encoder_attention_heads")):
         with pytest.raises(InputError, match=f"{field}: 64 cannot be divided into 5 heads"):
@@ -173,7 +184,9 @@ def test_a_model_file_says_the_same_as_the_config_it_was_made_from(tmp_path: Pat
         ({**LLAMA, "hidden_act": "\x1b[31mred"}, "hidden_act: '\\\\x1b"),
         ({**LLAMA, "hidden_act": ["silu"]}, "hidden_act: ['silu'] is not one of"),
         ({**LLAMA, "tie_word_embeddings": 3}, "tie_word_embeddings: must be true or false, found 3"),
-        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 7}, "partial_rotary_factor: must be a share"),
+        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 1.25}, "partial_rotary_factor: must be a share"),
+        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 0}, "partial_rotary_factor: must be a share"),
+        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": True}, "partial_rotary_factor: must be a share"),
     ],
 )  # fmt: skip
 def test_a_bad_config_is_refused_with_its_field(tmp_path: Path, data: Any, says: str) -> None:
@@ -181,6 +194,17 @@ def test_a_bad_config_is_refused_with_its_field(tmp_path: Path, data: Any, says:
     with pytest.raises(InputError, match=says.replace("[", r"\[").replace("(", r"\(")) as caught:
         import_file(path)
     assert str(path) in str(caught.value)
+
+
+def test_shares_and_counts_have_their_limits() -> None:
+    """Without parameters, of which only some are tried where time is short."""
+    phi = {**LLAMA, "model_type": "phi"}
+    for share in (0, -0.5, 1.25, True, "0.5"):
+        with pytest.raises(InputError, match="partial_rotary_factor: must be a share from 0 to 1"):
+            read_config("config.json", {**phi, "partial_rotary_factor": share}, "small")
+    for field, value in (("hidden_size", 0), ("num_hidden_layers", True), ("vocab_size", 2.5)):
+        with pytest.raises(InputError, match=f"{field}: must be"):
+            read_config("config.json", {**LLAMA, field: value}, "small")
 
 
 def test_a_field_that_changes_what_is_computed_is_named_where_it_is_left_out(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hwsim.errors import InputError
+from hwsim.errors import InputError, ShapeError
 from hwsim.models.accuracy import measure_accuracy, read_weights
 from hwsim.models.count import Formats
 from hwsim.models.evaluate import ELEMENTS, EXACT, GivenWeights, ModelRounding, RandomWeights, evaluate, tensor_names
@@ -114,6 +114,48 @@ def test_windows_are_pooled_joined_and_grown_place_by_place() -> None:
     np.testing.assert_array_equal(both, np.concatenate([np.maximum(image, 0), image]))
     whole = computed(shape, {"name": "g", "op": "global_avgpool"}, given=image)
     np.testing.assert_array_equal(whole, [[7.5, -7.5]])
+
+
+def test_tokens_and_images_change_their_shape_number_by_number() -> None:
+    """A 2 x 3 image of two channels as six tokens; the first, the mean, all in one line, rows and columns exchanged."""
+    image = np.arange(12.0).reshape(2, 2, 3)
+    tokens = image.reshape(2, 6).T
+    to_tokens = {"name": "t", "op": "to_tokens"}
+
+    def then(word: str) -> np.ndarray:
+        return computed([2, 2, 3], to_tokens, {"name": "after", "op": word}, given=image)
+
+    np.testing.assert_array_equal(computed([2, 2, 3], to_tokens, given=image), tokens)
+    np.testing.assert_array_equal(then("first_token"), tokens[:1])
+    np.testing.assert_array_equal(then("mean_tokens"), [[2.5, 8.5]])
+    np.testing.assert_array_equal(then("flatten"), tokens.reshape(1, 12))
+    np.testing.assert_array_equal(then("transpose"), tokens.T)
+    learned = RandomWeights(1).tensor("net.0.after.token", (2,))
+    np.testing.assert_array_equal(then("class_token"), np.concatenate([learned.reshape(1, 2), tokens]))
+    flat = computed([2, 2, 3], {"name": "f", "op": "flatten"}, given=image)
+    np.testing.assert_array_equal(flat, image.reshape(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("operations", "says"),
+    [
+        ([{"name": "g", "op": "global_avgpool", "inputs": ["input"]},
+          {"name": "s", "op": "add", "inputs": ["g", "t"]}], "rows of 2 does not fit rows of 12"),
+        ([{"name": "c", "op": "concat", "inputs": ["t", "input"]}],
+         "rows of 12 and an image of 2 x 4 x 3 cannot stand side by side"),
+        ([{"name": "u", "op": "upsample", "inputs": ["t"]}], "it needs an image, and tokens come in"),
+        ([{"name": "v", "op": "transpose", "inputs": ["input"]}], "only a known number of tokens can change places"),
+        ([{"name": "p", "op": "maxpool", "kernel": 5, "inputs": ["input"]}],
+         "a window of 5 does not fit an image of 4 with 0 zeros around it"),
+        ([{"name": "k", "op": "conv", "channels": 4, "kernel": 1, "groups": 3, "inputs": ["input"]}],
+         "2 and 4 channels cannot be divided into 3 groups"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_with_both_shapes(operations: list[dict[str, object]], says: str) -> None:
+    tokens = {"name": "t", "op": "linear", "out": 12, "inputs": ["f"]}
+    blocks = [{"name": "net", "operations": [{"name": "f", "op": "flatten"}, tokens, *operations]}]
+    with pytest.raises(ShapeError, match=says):
+        ModelGraph.of(small(blocks=blocks, input=[2, 4, 3], sizes={}))
 
 
 def test_a_narrower_format_is_further_off_and_by_about_its_roundoff() -> None:

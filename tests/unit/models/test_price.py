@@ -14,8 +14,17 @@ from hwsim.models.count import Formats, Pass, decode, forward, kept_of, macs_of,
 from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes, joined_adds
 from hwsim.models.load import load_model, model_from_data
-from hwsim.models.price import StepPrice, _tile_rows, simulated_on
-from hwsim.models.run import model_timeline, run_phases
+from hwsim.models.price import (
+    MOST_ELEMENTS,
+    StepPrice,
+    _attention,
+    _convolution,
+    _product,
+    _rows,
+    _tile_rows,
+    simulated_on,
+)
+from hwsim.models.run import decode_lengths, model_timeline, run_phases
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
 from hwsim.results.plot.timeline import assign_lanes
@@ -410,3 +419,41 @@ def test_the_cycles_of_an_operation_are_its_seconds_at_the_clock_of_the_machine(
     assert result.stages
     for stage in result.stages:
         assert stage.cycles == ceil(stage.time_s * clock) > 1
+
+
+@pytest.mark.parametrize("generate", [1, 2, 3, 102, 1002])
+def test_prices_of_three_lengths_stand_for_all_steps_of_a_text(generate: int) -> None:
+    """Steps are as many, and their lengths and the squares of these add up, as if each were priced (to half a step)."""
+    lengths = range(101, 100 + generate)
+    found = decode_lengths(100, generate)
+    assert sum(times for _, times in found) == pytest.approx(len(lengths), rel=1e-12)
+    assert sum(times * length for length, times in found) == pytest.approx(sum(lengths), rel=1e-12)
+    squares = sum(length**2 for length in lengths)
+    assert sum(times * length**2 for length, times in found) == pytest.approx(squares, rel=1e-3)
+
+
+def test_a_slice_times_its_scale_is_the_work_of_the_whole() -> None:
+    """Products of m n k, keys that rows of queries see, places times filters, elements: counted here from the sizes."""
+    whole = {"m": 5000, "n": 3000, "k": 4000}
+    for sizes in (whole, {**whole, "m": 4}, {"m": 96, "n": 64, "k": 32}):
+        found = _product({"op": "matmul"}, sizes, 8, 8)
+        assert found.scale * prod(found.data["sizes"].values()) == pytest.approx(prod(sizes.values()))
+    heads = {"batch": 3, "heads": 32, "kv_heads": 16, "queries": 500, "n": 3000, "d": 64}
+    for causal, pairs in ((False, 500 * 3000), (True, 500 * 3000 - 500 * 499 // 2)):
+        found = _attention({"op": "attention"}, {**heads, "causal": causal})
+        cut = found.data["sizes"]
+        assert (cut["heads"], cut["kv_heads"], cut["queries"], cut["n"]) == (16, 8, 64, 1024)
+        assert found.scale * cut["heads"] * cut["queries"] * cut["n"] == pytest.approx(3 * 32 * pairs)
+    image = {"batch": 2, "ci": 64, "height": 224, "width": 112, "co": 200, "kernel": 3, "stride": 2, "padding": 1}
+    found = _convolution({"op": "conv2d"}, image, 4, 6)
+    cut = found.data["sizes"]
+    assert (cut["batch"], cut["co"], cut["height"], cut["width"]) == (1, 64, 16 * 2 + 3, 112)
+    rows = (35 + 2 - 3) // 2 + 1
+    assert found.scale * cut["co"] * rows == pytest.approx(2 * 200 * 112)
+    apart = _convolution({"op": "conv2d"}, {**image, "groups": 200, "ci": 200}, 4, 6)
+    assert apart.data["sizes"]["co"] == 200
+    for sizes in ({"n": 10**7}, {"n": 100}, {"m": 10**5, "n": 4096}, {"m": 3, "n": 5}):
+        found = _rows({"op": "add"}, sizes)
+        cut = found.data["sizes"]
+        assert prod(cut.values()) <= max(MOST_ELEMENTS, sizes["n"] if "m" in sizes else 0)
+        assert found.scale * prod(cut.values()) == pytest.approx(prod(sizes.values()))

@@ -9,6 +9,7 @@ import json
 import pickle
 import zipfile
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +152,175 @@ def test_archives_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest
         import_file(cut)
     with pytest.raises(InputError, match="a TorchScript archive"):
         import_file(archive(tmp_path / "script.pt2", b"", "net/code/__torch__.py"))
+    with pytest.raises(InputError, match="an archive without the graph of a program"):
+        import_file(archive(tmp_path / "weights.pt2", b"", "net/data/0"))
     with pytest.raises(InputError, match=r"no file of a model: its name ends in .yaml, .*\.pt2"):
         load_model(str(tmp_path / "weights.pt"))
     monkeypatch.setattr(torch_export, "MOST_GRAPH_BYTES", 1000)
     with pytest.raises(InputError, match="its graph is larger than 1 kB"):
         import_file(PROGRAMS / "resnet_small.pt2")
+
+
+def written(
+    path: Path, shapes: dict[str, tuple[int, ...]], *calls: tuple[str, str, dict[str, Any]],
+    given: str = "x", strides: dict[str, tuple[int, ...]] | None = None,
+) -> LoadedModel:  # fmt: skip
+    """A program of a few operators (operator, what it makes, arguments); tensors that nothing makes are weights."""
+
+    def argument(value: Any) -> dict[str, Any]:
+        if isinstance(value, str):
+            return {"as_tensor": {"name": value}} if value in shapes else {"as_string": value}
+        if isinstance(value, list):
+            named = bool(value) and isinstance(value[0], str)
+            return {"as_tensors": [{"name": each} for each in value]} if named else {"as_ints": value}
+        return {"as_bool": value} if isinstance(value, bool) else {"as_int": value}
+
+    def tensor(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+        steps = (strides or {}).get(name, tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))
+        return {"dtype": 7, "sizes": [{"as_int": n} for n in shape], "strides": [{"as_int": n} for n in steps]}
+
+    made = {output for _, output, _ in calls}
+    specs: list[Any] = [{"user_input": {"arg": {"as_tensor": {"name": name}}}} for name in given.split()]
+    specs += [
+        {"parameter": {"arg": {"name": name}, "parameter_name": f"net.{name}"}}
+        for name in shapes
+        if name not in made and name not in given.split()
+    ]
+    nodes = [
+        {
+            "target": f"torch.ops.aten.{word}.default",
+            "inputs": [{"name": name, "arg": argument(value)} for name, value in values.items()],
+            "outputs": [argument(output)], "metadata": {},
+        }
+        for word, output, values in calls
+    ]  # fmt: skip
+    graph = {"nodes": nodes, "tensor_values": {name: tensor(name, shape) for name, shape in shapes.items()}}
+    module = {"graph": graph, "signature": {"input_specs": specs}}
+    return import_file(archive(path / "made.pt2", {"graph_module": module, "schema_version": {"major": 8}}))
+
+
+def operation(loaded: LoadedModel, word: str) -> dict[str, Any]:
+    """The fields of the last operation of a word."""
+    found = [each for block in loaded.model.blocks for each in block.operations if each.op == word]
+    return found[-1].model_dump()
+
+
+def test_an_einstein_sum_is_the_product_that_its_indices_say(tmp_path: Path) -> None:
+    """Of heads: b and h stand in all three, d is summed: 4 products of 5 x 8 with 8 x 7 for each sample."""
+    shapes = {"x": (2, 4, 5, 8), "k": (2, 4, 7, 8), "y": (2, 4, 5, 7)}
+    sum_of_heads = ("einsum", "y", {"equation": "bhqd, bhkd -> bhqk", "operands": ["x", "k"]})
+    found = operation(written(tmp_path, shapes, sum_of_heads, given="x k"), "product")
+    assert (found["m"], found["n"], found["k"], found["batch"], found["weights"]) == (5, 7, 8, 4, False)
+    shapes = {"x": (2, 5, 8), "w": (8, 3), "y": (2, 5, 3)}
+    loaded = written(tmp_path, shapes, ("einsum", "y", {"equation": "btd,de->bte", "operands": ["x", "w"]}))
+    assert operation(loaded, "linear")["out"] == 3
+    assert counts(loaded) == (8 * 3, 5 * 8 * 3)
+
+
+@pytest.mark.parametrize(
+    ("equation", "operands"), [("bi,bj", ["x", "k"]), ("bi,bj,bk->b", ["x", "k", "x"]), ("bi->b", ["x"])]
+)
+def test_an_einstein_sum_of_another_form_is_a_movement_and_says_so(
+    tmp_path: Path, equation: str, operands: list[str]
+) -> None:
+    shapes = {"x": (2, 6), "k": (2, 6), "y": (2, 6)}
+    call = ("einsum", "y", {"equation": equation, "operands": operands})
+    loaded = written(tmp_path, shapes, call, given="x k")
+    assert loaded.notes == ("1 x einsum: not known; counted as a movement of its bytes",)
+    moved = operation(loaded, "move")
+    assert (moved["read"], moved["write"]) == (6 * len(operands), 6)
+
+
+def test_tensors_that_are_computed_are_multiplied_for_every_head(tmp_path: Path) -> None:
+    """By hand: 3 heads of 10 x 16 with 16 x 10; two vectors of 16 give one number."""
+    shapes = {"x": (1, 3, 10, 16), "k": (1, 3, 16, 10), "y": (1, 3, 10, 10)}
+    loaded = written(tmp_path, shapes, ("matmul", "y", {"self": "x", "other": "k"}), given="x k")
+    found = operation(loaded, "product")
+    assert (found["m"], found["n"], found["k"], found["batch"]) == (10, 10, 16, 3)
+    assert counts(loaded) == (0, 3 * 10 * 10 * 16)
+    shapes = {"x": (1, 16), "v": (16,), "y": ()}
+    calls = (("select", "v", {"self": "x", "dim": 0, "index": 0}), ("dot", "y", {"self": "v", "tensor": "v"}))
+    assert counts(written(tmp_path, shapes, *calls)) == (0, 16)
+
+
+def test_what_is_joined_along_channels_stands_side_by_side_and_anything_else_moves(tmp_path: Path) -> None:
+    def joined(given: tuple[int, ...], made: tuple[int, ...], axis: int) -> str:
+        shapes = {"x": given, "a": given, "y": made}
+        calls = (("relu", "a", {"self": "x"}), ("cat", "y", {"tensors": ["x", "a"], "dim": axis}))
+        loaded = written(tmp_path, shapes, *calls)
+        assert loaded.notes == ()
+        return loaded.model.blocks[-1].operations[-1].op
+
+    assert joined((2, 3, 4, 5), (2, 6, 4, 5), 1) == "concat"
+    assert joined((2, 3, 4, 5), (2, 6, 4, 5), -3) == "concat"
+    assert joined((2, 3, 4, 5), (2, 3, 8, 5), 2) == "move"
+    assert joined((2, 7, 16), (2, 7, 32), 2) == "concat"
+    assert joined((2, 7, 16), (2, 7, 32), -1) == "concat"
+    assert joined((2, 7, 16), (2, 14, 16), 1) == "move"
+    assert joined((2, 3, 4, 5, 6), (2, 6, 4, 5, 6), 1) == "move"  # of a volume
+
+
+def test_a_learned_row_before_all_others_is_a_token_of_a_class(tmp_path: Path) -> None:
+    shapes = {"x": (2, 9, 16), "t": (1, 1, 16), "e": (2, 1, 16), "y": (2, 10, 16)}
+    calls = (("expand", "e", {"self": "t", "size": [2, -1, -1]}), ("cat", "y", {"tensors": ["e", "x"], "dim": 1}))
+    loaded = written(tmp_path, shapes, *calls)
+    assert [each.op for each in loaded.model.blocks[-1].operations][-1] == "class_token"
+    assert counts(loaded) == (16, 0)
+    two = shapes | {"t": (1, 2, 16), "e": (2, 2, 16), "y": (2, 11, 16)}  # two such rows are no token of a class
+    assert [each.op for each in written(tmp_path, two, *calls).model.blocks[-1].operations][-1] == "move"
+
+
+def test_a_copy_of_numbers_that_do_not_lie_in_order_moves_them_and_another_is_a_look(tmp_path: Path) -> None:
+    """Rows of 6 and columns of 4 exchanged: the strides of the view are 1 and 6."""
+    shapes = {"x": (1, 4, 6), "a": (1, 6, 4), "b": (1, 24), "y": (1, 24)}
+    calls = (
+        ("transpose", "a", {"self": "x", "dim0": 1, "dim1": 2}), ("reshape", "b", {"self": "a", "shape": [1, 24]}),
+        ("relu", "y", {"self": "b"}),
+    )  # fmt: skip
+    loaded = written(tmp_path, shapes, *calls, strides={"a": (24, 1, 6)})
+    moved = operation(loaded, "move")
+    assert (moved["read"], moved["write"], moved["makes"]) == (24, 24, (24,))
+    loaded = written(tmp_path, shapes, *calls)
+    assert all(each.op != "move" for block in loaded.model.blocks for each in block.operations)
+
+
+def test_windows_that_are_no_whole_number_of_strides_and_other_means_are_movements(tmp_path: Path) -> None:
+    def pooled(word: str, made: tuple[int, ...], **values: Any) -> dict[str, Any]:
+        calls = (word, "y", {"self": "x", **values})
+        loaded = written(tmp_path, {"x": (2, 3, 8, 10), "y": made}, calls)
+        return next(each for each in loaded.model.blocks[-1].operations if each.op != "view").model_dump()
+
+    half = pooled("max_pool2d", (2, 3, 4, 5), kernel_size=[2, 2])
+    assert (half["op"], half["kernel"], half["stride"]) == ("maxpool", 2, 2)
+    mean = pooled("avg_pool2d", (2, 3, 8, 10), kernel_size=[3, 3], stride=[1, 1], padding=[1, 1])
+    assert (mean["op"], mean["kernel"], mean["stride"], mean["padding"]) == ("avgpool", 3, 1, 1)
+    uneven = pooled("max_pool2d", (2, 3, 5, 5), kernel_size=[2, 2], ceil_mode=True)
+    assert (uneven["op"], uneven["read"], uneven["write"]) == ("move", 3 * 8 * 10, 3 * 5 * 5)
+    assert pooled("adaptive_avg_pool2d", (2, 3, 1, 1), output_size=[1, 1])["op"] == "global_avgpool"
+    assert pooled("adaptive_avg_pool2d", (2, 3, 2, 2), output_size=[2, 2])["op"] == "move"
+    assert pooled("mean", (2, 3), dim=[2, 3])["op"] == "global_avgpool"
+    assert pooled("mean", (2, 8, 10), dim=[1])["op"] == "move"
+
+
+def test_an_axis_that_was_left_open_counts_as_one_sample_or_as_it_was(tmp_path: Path) -> None:
+    """Exported with a batch of 6 and 40 tokens: one sample of 40 x 8, and a note of the tokens."""
+    changed = program()
+    graph = changed["graph_module"]["graph"]
+    own = (
+        {"as_expr": {"expr_str": "s77", "hint": {"as_int": 6}}},
+        {"as_expr": {"expr_str": "s3", "hint": {"as_int": 40}}},
+    )
+    sizes = [*own, {"as_int": 8}]
+    graph["tensor_values"] = {name: {"dtype": 7, "sizes": sizes, "strides": []} for name in ("x", "y")}
+    graph["nodes"] = [
+        {"target": "torch.ops.aten.relu.default", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "x"}}}],
+         "outputs": [{"as_tensor": {"name": "y"}}], "metadata": {}},
+    ]  # fmt: skip
+    changed["graph_module"]["signature"]["input_specs"] = [{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}]
+    loaded = import_file(archive(tmp_path / "open.pt2", changed))
+    assert loaded.notes == ("open sizes are taken as they were when it was exported: s3 as 40",)
+    assert loaded.model.use.batch == 1
+    assert operation(loaded, "view")["makes"] == (40, 8)
 
 
 @pytest.mark.parametrize("core", [False, True])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hwsim.errors import InputError
-from hwsim.numerics.datapath import Datapath, find_datapath, integer_dot
-from hwsim.numerics.format import Array, find_format
+from hwsim.numerics.datapath import Datapath, accumulate, find_datapath, integer_dot
+from hwsim.numerics.format import FORMATS, Array, find_format
 from hwsim.numerics.quantize import quantize
 
 
@@ -208,3 +208,14 @@ def test_what_makes_no_datapath_is_refused_with_a_reason(precision: str, options
 def test_mx_formats_need_no_other_scale() -> None:
     with pytest.raises(InputError, match="scale for each block of 32 already"):
         find_datapath("mxfp8", scale="row").quantize_a(np.ones((4, 4)))
+
+
+def test_sums_are_added_in_place_only_in_formats_that_numpy_rounds_to_by_itself() -> None:
+    floats = {name for name, fmt in FORMATS.items() if not fmt.is_integer and fmt.is_native}
+    assert floats == {"fp32", "fp64"}
+    for name in ("fp16", "bf16", "fp8_e4m3"):
+        fmt = find_format(name)
+        target = fmt.store(np.array([1.0, 100.0, -3.0]))
+        accumulate(target, np.array([2.0**-12, 0.3, 3.0], dtype=target.dtype), fmt)
+        expected = fmt.store(np.array([1 + 2.0**-12, float(fmt.load(fmt.store(np.array([100.0])))[0]) + 0.3, 0.0]))
+        np.testing.assert_array_equal(target, expected)

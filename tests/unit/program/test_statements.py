@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 
 from hwsim.catalog import load_workload
 from hwsim.errors import InputError
 from hwsim.program.bind import bind, times
 from hwsim.program.contraction import find_convolution
-from hwsim.program.expression import Affine, Element, Extent, Local, walk
+from hwsim.program.evaluate import Frame, evaluate
+from hwsim.program.expression import (
+    FUNCTIONS,
+    ONE,
+    ZERO,
+    Affine,
+    Element,
+    Extent,
+    Local,
+    Number,
+    apply,
+    walk,
+)
 from hwsim.program.gradient import build_graph
 from hwsim.program.loop_kernel import build_kernel
 from hwsim.program.statement import Statement, TileBlock, all_statements, parse_expression, parse_statements
@@ -159,3 +174,26 @@ def test_operations_below_a_causal_diagonal_are_counted_tile_by_tile() -> None:
         for word in ("false", "true")
     )
     assert 0.5 * whole.useful_flops < causal.useful_flops < 0.75 * whole.useful_flops
+
+
+def test_what_is_known_about_zeros_and_ones_changes_no_value() -> None:
+    """Each function of 0, 1, 2.5 and an unknown x, in every place: as simplified, and as it is written."""
+    frame = Frame((), {}, lambda _: np.asarray(0.0), np.dtype(np.float64), {"x": np.asarray(0.7)})
+    choices = (ZERO, ONE, Number(2.5), Local("x"))
+    for name, function in FUNCTIONS.items():
+        for arguments in product(choices, repeat=function.arity):
+            with np.errstate(all="ignore"):
+                plain = function.compute(*(evaluate(each, frame) for each in arguments))
+                made = evaluate(apply(name, *arguments), frame)
+            np.testing.assert_allclose(made, plain, rtol=1e-15, err_msg=f"{name}{arguments}")
+
+
+def test_sums_with_zero_and_products_with_one_are_no_work() -> None:
+    x = Local("x")
+    assert [apply("+", ZERO, x), apply("+", x, ZERO), apply("-", x, ZERO)] == [x, x, x]
+    assert [apply("*", ONE, x), apply("*", x, ONE), apply("/", x, ONE)] == [x, x, x]
+    assert [apply("*", ZERO, x), apply("*", x, ZERO)] == [ZERO, ZERO]
+    assert apply("-", ZERO, x) == apply("neg", x)
+    assert apply("neg", apply("neg", x)) == x
+    assert apply("max", ZERO, x) != x and apply("/", ZERO, x) != x
+    assert [apply(sign, Number(6.0), Number(1.5)).value for sign in "+-*/"] == [7.5, 4.5, 9.0, 4.0]  # type: ignore[attr-defined]

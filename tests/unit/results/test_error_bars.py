@@ -17,6 +17,7 @@ from hwsim.results.bar_table import (
     VOTE_ROWS,
     BarGroup,
     BarTable,
+    Interval,
     decade_of,
     estimate,
     interval_of,
@@ -218,3 +219,19 @@ def test_energy_that_was_measured_in_part_says_so_and_time_does_not() -> None:
 
 def test_a_size_class_is_a_decade_of_seconds() -> None:
     assert [decade_of(seconds) for seconds in (9.9e-6, 1e-5, 9.9e-5, 2.0)] == [-6, -5, -5, 0]
+
+
+def test_an_uneven_interval_measures_each_side_by_its_own_end() -> None:
+    """From -0.1 over 0.2 to 0.8: half the way down is 0.05, half the way up 0.5."""
+    uneven = Interval(-0.1, 0.2, 0.8, 30)
+    assert [uneven.distance(value) for value in (0.05, 0.5, 0.2, 1.4)] == pytest.approx([0.5, 0.5, 0.0, 2.0])
+    assert (uneven.widened(2).low, uneven.widened(2).middle, uneven.widened(2).high) == pytest.approx((-0.4, 0.2, 1.4))
+    one_sided = Interval(0.1, 0.2, 0.2, 30)
+    assert (one_sided.distance(0.2), one_sided.distance(0.15), one_sided.distance(0.3)) == pytest.approx((0, 0.5, 1))
+
+
+def test_an_interval_of_thirty_rows_is_drawn_a_quarter_of_the_way_to_that_of_its_family() -> None:
+    """As by ten rows of the wider group: 30 of 40 are its own."""
+    found = Interval(-0.2, 0.0, 0.4, 30).shrunk(Interval(-0.6, 0.2, 0.8, 1000, machines=7))
+    assert (found.low, found.middle, found.high) == pytest.approx((-0.3, 0.05, 0.5))
+    assert (found.rows, found.machines) == (30, 1)

@@ -7,7 +7,7 @@ import pytest
 from hwsim.catalog import load_machine
 from hwsim.models.load import load_model
 from hwsim.models.run import run
-from hwsim.results.html import render_page, run_page
+from hwsim.results.html import _memory, render_page, run_page
 from hwsim.spec.variant import with_parameters
 from hwsim.units import data
 
@@ -34,3 +34,10 @@ def test_the_memory_of_a_model_is_drawn_part_by_part() -> None:
     memory = result.work.use["model"]["memory"]
     assert f"{data(memory['total'])} in all" in text
     assert all(name.replace("_", " ") in text for name, size in memory.items() if size and name != "total")
+    about = result.work.use["model"]
+    each = about["kv_bytes_per_token"]
+    assert each == 2 * 12 * 768 * 2  # a key and a value in each of 12 layers, bf16 or fp16
+    most = about["fit"]["largest_batch"]
+    assert f"; {data(each)} of the cache for each token; a batch of up to {most:,} fits." in text
+    used, about["fit"]["largest_batch"] = dict(memory), 0
+    assert f"{data(used['total'])} in all; {data(each)} of the cache for each token.</p>" in _memory(about)

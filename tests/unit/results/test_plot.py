@@ -22,9 +22,9 @@ from hwsim.errors import InputError
 from hwsim.result import bytes_moved, machine_of
 from hwsim.results.plot.compare import ComparedRun, plot_compare, plot_ladder, plot_steps
 from hwsim.results.plot.diagram import _thickness, as_svg, as_text, draw_machine, fit_words, level_words
-from hwsim.results.plot.run import make_roofline
-from hwsim.results.plot.style import LOOKS, look_of, plot_energy_stack, series_looks, spread
-from hwsim.results.plot.sweep import Curve, _label_axis, plot_lines
+from hwsim.results.plot.run import Spot, _draw_spots, make_roofline
+from hwsim.results.plot.style import LOOKS, look_of, plot_energy_stack, plot_traffic, series_looks, spread
+from hwsim.results.plot.sweep import Curve, _draw_bars, _label_axis, plot_lines
 from hwsim.results.plot.timeline import plot_collective, plot_knee
 from hwsim.sweep.result_set import ResultSet
 from tests.unit.results.made import small
@@ -288,3 +288,41 @@ def test_six_lines_with_short_names_have_these_at_their_ends_and_others_a_legend
     assert len(figure.legends) == legends
     at_ends = {text.get_text() for text in figure.axes[0].texts}
     assert set(names) <= at_ends if not legends else not set(names) & at_ends
+
+
+def test_bars_of_a_metric_are_logarithmic_where_they_differ_by_more_than_eight_times() -> None:
+    for amounts, scale in (([1e-6, 8e-6], "linear"), ([1e-6, 8.1e-6], "log"), ([None, 1e-6], "linear"), ([], "linear")):
+        axes = Figure().add_subplot()
+        _draw_bars(axes, amounts, "time_s")
+        assert axes.get_xscale() == scale
+        ends = [patch.get_x() + patch.get_width() for patch in axes.patches]
+        assert ends == pytest.approx([amount for amount in amounts if amount])
+        if ends:
+            assert axes.get_xlim()[0] < min(ends) and max(ends) < axes.get_xlim()[1]
+
+
+def test_traffic_is_drawn_to_its_bytes_with_room_for_words_behind() -> None:
+    axes = plot_traffic(RUN).axes[0]
+    levels = list(RUN["tiled"].memory)
+    drawn = [[patch.get_x() + patch.get_width() for patch in bars] for bars in axes.containers]
+    for level, ends in zip(levels, drawn, strict=True):
+        moved = [bytes_moved(run.memory[level]) for run in RUN.values()]
+        assert ends == pytest.approx([amount or ends[n] for n, amount in enumerate(moved)])
+    most = max(end for ends in drawn for end in ends)
+    assert 4 * most < axes.get_xlim()[1] < 40 * most
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(RUN)
+
+
+def test_the_name_of_a_run_stands_beside_its_only_mark_or_above_the_middle_of_several() -> None:
+    """The middle on a logarithmic axis is the geometric mean; the height is that of the mark."""
+    axes = Figure().add_subplot()
+    axes.set(xscale="log", yscale="log", xlim=(0.01, 100), ylim=(1e8, 1e12))
+    spots = [Spot("one", "dram", 0.5, 1e10), Spot("several", "l1", 0.1, 1e11), Spot("several", "dram", 10.0, 1e11)]
+    _draw_spots(axes, spots, ["one", "several"])
+    found = {text.get_text(): text for text in axes.texts}
+    assert found["one"].xy == pytest.approx((0.5, 0.5))  # type: ignore[attr-defined]
+    assert found["several"].xy == pytest.approx((1.0, 0.75))  # type: ignore[attr-defined]
+    assert found["one"].xyann == (10, 0) and found["one"].get_ha() == "left"  # type: ignore[attr-defined]
+    assert found["several"].xyann == (0, 12) and found["several"].get_ha() == "center"  # type: ignore[attr-defined]
+    marks = {(float(x), float(y)) for line in axes.lines for x, y in line.get_xydata()}
+    assert marks == {(spot.intensity, spot.flops_per_s) for spot in spots}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from hwsim.catalog import load_machine
 from hwsim.errors import SpecError
+from hwsim.spec.machine import MachineSpec
+from hwsim.spec.rules import _levels_are_in_order
 
 
 def problems(*settings: str) -> list[tuple[str, str]]:
@@ -106,3 +109,30 @@ def test_a_price_needs_an_action() -> None:
 def test_a_message_says_what_was_found_and_what_is_allowed() -> None:
     [(field, message)] = problems("l1.sector=1 B")
     assert (field, message) == ("l1.sector", "a line of 64 sectors; at most 32, so at least 2 B each")
+
+
+def test_a_machine_may_have_one_clock_one_unit_and_one_level_and_has_to_have_them() -> None:
+    machine = load_machine("course_cpu").spec
+    parts = {name: getattr(machine, name) for name in type(machine).model_fields}
+    least = {name: parts[name][-1:] for name in ("compute", "memory")} | {"clocks": parts["clocks"][:1]}
+    made = MachineSpec.model_validate({**parts, **least})
+    assert [len(each) for each in (made.clocks, made.compute, made.memory)] == [1, 1, 1]
+    for name in least:
+        with pytest.raises(ValidationError, match=f"{name}\n.*at least 1 item"):
+            MachineSpec.model_validate({**parts, name: ()})
+
+
+def test_main_memory_is_there_once_registers_come_first_and_only_storage_lies_behind() -> None:
+    machine = load_machine("course_cpu").spec
+    registers, l1, l2, dram = machine.memory
+    assert (registers.kind, dram.kind) == ("registers", "dram")
+
+    def found(*levels: object) -> list[tuple[object, ...]]:
+        changed = machine.model_copy(update={"memory": levels})
+        return [finding.path for finding in _levels_are_in_order(changed)]
+
+    assert found(registers, l1, l2, dram) == []
+    assert found(registers, l1) == [("memory",)]
+    assert found(registers, l1, dram, dram, dram) == [("memory", 3, "kind"), ("memory", 4, "kind")]
+    assert found(registers, l1, dram, l2) == [("memory", 3, "kind")]
+    assert found(l1, registers, l2, dram) == [("memory", 1, "kind")]

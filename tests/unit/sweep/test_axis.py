@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from hwsim.errors import InputError
+from hwsim.sweep import grid
 from hwsim.sweep.grid import _grown, as_number, make_axis
 
 
@@ -23,6 +24,9 @@ from hwsim.sweep.grid import _grown, as_number, make_axis
         ("tile=8,8,16", (8, 16)),
         ("l2.size=256KiB..1MiB:x2", ("256 KiB", "512 KiB", "1 MiB")),
         ("l2.size=64KiB..192KiB:64KiB", ("64 KiB", "128 KiB", "192 KiB")),
+        ("l2.size=512KiB..2MiB:x2", ("512 KiB", "1 MiB", "2 MiB")),
+        ("dram.bandwidth=1GB/s..4GB/s:x2", ("1 GB/s", "2 GB/s", "4 GB/s")),
+        ("mapping=[a,{b,c}],d", ("[a,{b,c}]", "d")),
         ("clock=1GHz..4GHz:x2", ("1 GHz", "2 GHz", "4 GHz")),
         ("x=0.1..0.3:0.1", (0.1, 0.2, 0.3)),
         ("vector=true,false", (True, False)),
@@ -43,6 +47,8 @@ def test_values_are_read(text: str, values: tuple[object, ...]) -> None:
         ("tile=0..8:x2", "never reach the end"),
         ("tile=8..256:fast", "'fast' is no step"),
         ("tile=a..b", "from number to number"),
+        ("tile=8..b", "from number to number"),
+        ("tile=a..8", "from number to number"),
         ("tile=8,,16", "missing between commas"),
         ("tile=", "missing between commas"),
         ("n=1..10000000", "more than 1,000,000 values"),
@@ -88,3 +94,14 @@ def test_values_of_a_range_that_grows_are_counted_without_making_them(
             make_axis("n", f"{first}..{last}:x{by}")
     else:
         assert len(make_axis("n", f"{first}..{last}:x{by}").values) == count
+
+
+def test_the_largest_range_has_as_many_values_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "MOST_VALUES", 10)
+    monkeypatch.setattr(grid, "MOST_GROWN", 10)
+    assert make_axis("n", "1..10").values == tuple(range(1, 11))
+    assert len(make_axis("n", "0.5..5:0.5").values) == 10
+    assert len(make_axis("n", "1..512:x2").values) == 10
+    for text in ("1..11", "0.5..5.5:0.5", "1..1024:x2"):
+        with pytest.raises(InputError, match=r"more than 10 values|has at most 10"):
+            make_axis("n", text)

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwsim.errors import InputError
-from hwsim.systems.serve_model import Load, ServedModel, make_service
+from hwsim.systems.parallel import make_layout
+from hwsim.systems.serve_model import Load, PriceCurve, ServedModel, make_service
+from hwsim.systems.spec import load_system
 
 chunk = st.tuples(st.integers(1, 4096), st.integers(0, 4096), st.booleans())
 
@@ -58,3 +60,43 @@ def test_devices_of_experts_each_read_their_own() -> None:
 def test_a_model_without_experts_has_none_to_divide() -> None:
     with pytest.raises(InputError, match="ep=2: llama3_8b has no experts"):
         served("llama3_8b", ep="2")
+
+
+@pytest.mark.parametrize(
+    ("asked", "tp", "pp", "dp", "ep", "micro"),
+    [
+        ({}, 8, 1, 1, 1, 1), ({"pp": 2}, 4, 2, 1, 1, 2), ({"dp": 4}, 2, 1, 4, 1, 1), ({"ep": 8}, 1, 1, 1, 8, 1),
+        ({"pp": 2, "dp": 2, "ep": 2}, 1, 2, 2, 2, 2), ({"tp": 2}, 2, 1, 1, 1, 1),
+        ({"pp": 4, "micro": 16}, 2, 4, 1, 1, 16), ({"dp": 3}, 2, 1, 3, 1, 1),
+    ],
+)  # fmt: skip
+def test_heads_are_divided_among_the_devices_that_nothing_else_divides(
+    asked: dict[str, int], tp: int, pp: int, dp: int, ep: int, micro: int
+) -> None:
+    found = make_layout(load_system("dgx_h100"), asked)
+    assert (found.tp, found.pp, found.dp, found.ep, found.micro, found.sp) == (tp, pp, dp, ep, micro, 0)
+    assert found.devices == tp * pp * dp * ep <= 8
+
+
+def test_layouts_that_do_not_fit_the_system_are_refused_and_tokens_are_divided_only_with_heads() -> None:
+    system = load_system("dgx_h100")
+    for asked, says in (({"tp": 9}, "9 devices"), ({"dp": 0}, "dp=0: at least 1"), ({"sp": 2}, "sp=2")):
+        with pytest.raises(InputError, match=says):
+            make_layout(system, asked)
+    assert make_layout(system, {"tp": 8, "sp": 1}).sp == 1
+    assert make_layout(system, {"tp": 1, "sp": 1}).sp == 0
+
+
+def test_a_price_between_two_points_lies_on_the_line_between_them_and_nothing_costs_nothing() -> None:
+    asked: list[int] = []
+
+    def price(rows: int) -> tuple[float, float]:
+        asked.append(rows)
+        return rows**2, 10.0 * rows
+
+    curve = PriceCurve(price)
+    assert curve.at(0) == (0.0, 0.0) and not asked
+    assert curve.at(64) == (64**2, 640.0)
+    assert curve.at(80) == pytest.approx(((64**2 + 96**2) / 2, 800.0))
+    assert curve.at(0.25) == pytest.approx((0.25, 2.5))
+    assert sorted(asked) == [1, 64, 96]

@@ -8,6 +8,8 @@ import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError, InputError, SpecError
+from hwsim.targets.pim.lower import Banks, _share, lower
+from tests.unit.mapping.test_product import formula
 
 BANKS, WIDTH_BYTES, ROW_NS = 32, 32, 28
 """The units of the chip, a column, and precharge + activate (14 ns each in its file)."""
@@ -101,3 +103,48 @@ def test_a_second_bank_for_each_unit_hides_that_rows_open() -> None:
 def test_latches_hold_a_column_for_each_unit() -> None:
     with pytest.raises(CapacityError, match=r"needs 1 KiB in latch, which has 512 B"):
         hwsim.run("gddr6_aim", "matvec", n=64, set={"latch.size": "512 B"})
+
+
+@pytest.mark.parametrize(("total", "count"), [(32, 5), (5, 32), (7, 7), (1, 1), (1000, 3)])
+def test_shares_of_a_total_differ_by_one_at_most_and_are_the_total(total: int, count: int) -> None:
+    shares = [_share(total, number, count) for number in range(count)]
+    assert sum(shares) == total
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_sum_of_arrays_opens_the_rows_that_hold_them_and_reads_all_their_columns() -> None:
+    """Two arrays of 2^18 bf16 come and one goes: 1.5 MiB, of which a bank has 48 KiB in 24 rows of 2 KiB."""
+    run = run_all("gddr6_aim", "add", parameters={"n": 1 << 18})
+    used = run.result.work["pim"]["passes"][0]
+    moved = 3 * 2 * (1 << 18)
+    assert run.outcome.dram.bytes_read + run.outcome.dram.bytes_written == moved
+    assert run.outcome.parts["row activation"] == moved // BANKS // 2048 * ROW_NS * 10**6
+    assert run.outcome.parts["elementwise"] == moved // BANKS // WIDTH_BYTES * 10**6
+    assert used["stays"] == "" and run.result.verified
+
+
+@pytest.mark.parametrize(("bits", "lanes"), [(16, 16), (32, 8), (8, 32), (12, 21), (512, 1)])
+def test_a_unit_works_on_as_many_values_as_a_column_of_32_bytes_holds(bits: int, lanes: int) -> None:
+    assert Banks.of(load_machine("gddr6_aim").spec).lanes(bits) == lanes
+
+
+def test_columns_and_rows_are_counted_whole() -> None:
+    banks = Banks.of(load_machine("gddr6_aim").spec)
+    assert [banks.columns(nbytes) for nbytes in (0, 1, 32, 33)] == [0, 1, 1, 2]
+    assert [banks.rows(nbytes) for nbytes in (0, 1, 2048, 2049)] == [0, 1, 1, 2]
+
+
+def test_an_operand_that_was_computed_before_is_put_into_the_banks_only_where_it_stays_there() -> None:
+    """B is 8 x 64 bf16, 1 KiB: told where the weights stay, 128 B for each of 8 rows to each of two channels; put away
+    first where it stays, and then 64 x 32 weights are told in 32 columns."""
+    kernel = formula("B[i,j] = A[i,j] + A[i,j]; C[i,k] += B[i,j] * W[j,k]", precision="bf16", i=8, j=64, k=32)
+    banks = Banks.of(load_machine("gddr6_aim").spec, "bf16")
+    weights, inputs = (lower(banks, kernel, dataflow)[1] for dataflow in ("ws", "is"))
+    assert (weights.written_bytes, inputs.written_bytes) == (0, 1024)
+    assert sum(step.repeat * step.told_bytes for step in weights.steps) == 8 * 2 * 128
+    assert sum(step.repeat * step.out_bytes for step in weights.steps) == 8 * 32 * 2
+    first, *others = inputs.steps
+    assert (first.repeat, first.told_bytes, first.out_bytes) == (1, 1024, 0)
+    assert sum(step.repeat * step.told_bytes for step in others) == 32 * 2 * 128
+    assert sum(step.repeat * step.out_bytes for step in others) == 8 * 32 * 2
+    assert weights.macs == inputs.macs == 8 * 64 * 32

@@ -54,6 +54,17 @@ def as_lackey(rows: Rows) -> str:
     return "==42== Lackey, an example Valgrind tool\n" + "".join(lines) + "==42== \n"
 
 
+def test_a_block_has_room_for_as_many_accesses_as_its_text_could_hold(tmp_path: Path) -> None:
+    """A line of lackey with two accesses has six characters at least: a place for each three."""
+    path = written(tmp_path, "0 1\n1 2\n" * 1000)
+    with open_trace(path, options=ReadOptions()) as trace:
+        blocks = list(trace)
+    assert sum(len(block.addresses) for block in blocks) == 2000
+    for block in blocks:
+        assert block.addresses.base is not None
+        assert len(block.addresses) <= len(block.addresses.base) <= 2 * 1000 * 4 // 3 + 1
+
+
 def test_din_labels_prefixes_sizes_and_comments(tmp_path: Path) -> None:
     text = "0 1000\n1 0x1004\n2 400000\n0 0XaBc 10 and a comment\n\n  1\t20  2\r\nr 8 4\nw 9 1\ni 7 2\nm 6\n"
     path = written(tmp_path, text)
