@@ -52,8 +52,14 @@ def test_a_machine_file_is_held_to_the_limits_and_defaults_of_its_page() -> None
 
 def test_a_workload_file_is_held_to_the_limits_and_defaults_of_its_page() -> None:
     """But for operations that other tests add."""
-    made, told = sections(GENERATOR.workload_page()), sections(WORKLOADS)
+    told = sections(WORKLOADS)
     assert len(told) > 50
+    ours = {name for title in told for name in re.findall(r"`(\w+)`", title) if title.startswith("op: ")}
+    page = GENERATOR.workload_page()
+    every = {name for title in sections(page) for name in re.findall(r"`(\w+)`", title) if title.startswith("op: ")}
+    for added in every - ours:
+        page = page.replace(f"`{added}`, ", "").replace(f", `{added}`", "")
+    made = sections(page)
     for title, text in told.items():
         assert made[title] == text, title
 
