@@ -288,7 +288,8 @@ def _busy_share(part: str, result: RunResult) -> float:
 def _chain(result: RunResult, machine: MachineSpec) -> str:
     unit = core_spec(machine)
     fused = result.work.instructions["fma"] > 0 and unit.ports.fma > 0
-    latency = unit.latency.fma if fused else unit.latency.add
+    whole = str(result.resolved.workload.get("precision")).startswith("int")
+    latency = unit.latency.fma if fused else unit.latency.integer if whole else unit.latency.add
     return (
         "Bound by the chain of dependent additions: "
         f"each waits {counted(latency, 'cycle')} for the one before. "

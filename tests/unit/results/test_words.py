@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import hwsim
 from hwsim.cli.run import _bar_words
 from hwsim.lessons import OVER_LONGEST, write_number
 from hwsim.record import ErrorBar
@@ -37,6 +38,13 @@ def test_each_bound_has_its_words(part: str, kind: str, says: str) -> None:
     bound = explain(bound_by(part, base)).bound
     assert (bound.part, bound.kind) == (part, kind)
     assert says in bound.words
+
+
+def test_whole_numbers_wait_as_long_as_whole_numbers_do() -> None:
+    """sum_rows adds int32: one cycle for each addition, where those of floating point would take three on a Zen 4."""
+    result = hwsim.run("zen4", "sum_rows", m=64, n=64, math=False)
+    words = explain(bound_by("dependency chain", result)).bound.words
+    assert "each waits 1 cycle for the one before" in words
 
 
 def test_a_link_at_full_bandwidth_is_bound_by_bandwidth_and_else_by_latency() -> None:
