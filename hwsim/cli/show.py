@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import WorkloadSpec
     from hwsim.systems.spec import SystemSpec
+    from hwsim.target import Knob
 
+NO_DEFAULT = "–"
 SHOW_EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
 
 
@@ -92,15 +95,49 @@ def print_knobs(workload: str, machine: str, settings: Sequence[str], as_json: b
         out().print(f"{target.machine.name} reads nothing of the schedule of {work.name}")
         return
     table = titled_table(f"choices of {work.name} on {target.machine.name}", "choice")
-    for column in ("also", "default", "allowed", "meaning"):
+    for column in ("default", "allowed, and what it means"):
         table.add_column(column, no_wrap=column == "default")
-    for knob in knobs.values():
-        table.add_row(knob.name, ", ".join(knob.also), knob.default, knob.allowed.replace(",", ", "), knob.meaning)
+    for (_, allowed, meaning), alike in groupby(knobs.values(), _family):
+        same = [*alike]
+        table.add_row(
+            *_names(same), " ".join(filter(None, (_values(allowed), f"{meaning.rstrip('.')}.", _other_names(same))))
+        )
     out().print(table)
     tried = {name: knob.tries for name, knob in knobs.items() if knob.tries}
     if tried:
         words = " ".join(f"{name}={values}" for name, values in tried.items())
         out().print(f"hwsim tune {target.machine.name} {work.name} tries {words}", style="dim", soft_wrap=True)
+
+
+def _family(knob: Knob) -> tuple[str, str, str]:
+    """What choices share that differ in their last word alone: tiles of each loop."""
+    head, dot, _ = knob.name.rpartition(".")
+    return head if dot else knob.name, knob.allowed, knob.meaning
+
+
+def _values(allowed: str) -> str:
+    """The values that a choice may have, as the beginning of a sentence."""
+    if allowed.endswith(".."):
+        return f"{allowed.removesuffix('..')} or more –"
+    return f"{allowed.replace(',', ', ')} –" if allowed else ""
+
+
+def _names(same: Sequence[Knob]) -> tuple[str, str]:
+    """The name of a choice, or what several begin with, and what is taken where nobody chooses."""
+    if len(same) == 1:
+        return same[0].name, same[0].default
+    chosen = [f"{knob.name.rpartition('.')[2]} {knob.default}" for knob in same if knob.default != NO_DEFAULT]
+    return f"{same[0].name.rpartition('.')[0]}.LOOP", ", ".join(chosen) or NO_DEFAULT
+
+
+def _other_names(same: Sequence[Knob]) -> str:
+    """The loops that several choices are for, and what else they can be called."""
+    loops = [knob.name.rpartition(".")[2] for knob in same]
+    also = same[0].also
+    if len(same) > 1:
+        also = tuple(f"{each.rpartition('.')[0]}.LOOP" for each in also)
+    words = [f"LOOP is one of {', '.join(loops)}."] if len(same) > 1 else []
+    return " ".join([*words, f"Also: {', '.join(also)}."] if also else words)
 
 
 def _draw(spec: MachineSpec | WorkloadSpec, diagram: bool, plot: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,20 @@ def test_show_lists_what_a_machine_reads(machine: str) -> None:
     names = [name for knob in listed for name in (knob["name"], *knob["also"])]
     assert CLASSES[machine] in names
     assert all(knob["default"] for knob in listed)
+
+
+def test_choices_are_told_in_a_few_lines_each_with_every_loop_and_name() -> None:
+    """conv2d has eleven loops, each with a tile in three caches and in registers; once, this took 300 lines."""
+    listed = json.loads(hwsim("show", "conv2d", "--on", "zen4", "--json").out)
+    text = hwsim("show", "conv2d", "--on", "zen4").out
+    words = [word.strip(".") for word in re.findall(r"[\w.]+", text)]
+    for knob in listed:
+        for name in (knob["name"], *knob["also"]):
+            head, _, loop = name.rpartition(".")
+            assert name in words or (f"{head}.LOOP" in words and loop in words), name
+        assert {*re.findall(r"\w+", knob["meaning"])} <= {*re.findall(r"\w+", text)}
+    assert len(text.splitlines()) < 45
+    assert re.search(r"tile\.LOOP +h 4 +1 or more", text)
 
 
 @pytest.mark.parametrize("machine", CLASSES)
