@@ -51,7 +51,7 @@ def observe(machine: str, workload: str, folder: Path) -> Seen:
     file = folder / "result.json"
     file.unlink(missing_ok=True)
     words = [f"{name}={value}" for name, value in small_on(machine, workload).items()]
-    with _in_its_own_place(folder):
+    with in_its_own_place(folder):
         screen, error = _screen("run", machine, workload, *words, "--json", file.name)
         if not file.is_file():
             return Seen(error=error)
@@ -60,7 +60,7 @@ def observe(machine: str, workload: str, folder: Path) -> Seen:
 
 
 @cache
-def _command() -> Any:
+def program() -> Any:
     """The program, put together once; that takes longer than many a run."""
     return get_command(make_app(COMMANDS))
 
@@ -70,14 +70,14 @@ def _screen(*words: str) -> tuple[str, str]:
     out, error = io.StringIO(), ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
-            _command().main(list(words), prog_name="hwsim", standalone_mode=False)
+            program().main(list(words), prog_name="hwsim", standalone_mode=False)
         except HwsimError as refusal:
             error = f"{type(refusal).__name__}: {refusal}"
     return out.getvalue(), error
 
 
 @contextlib.contextmanager
-def _in_its_own_place(folder: Path) -> Iterator[None]:
+def in_its_own_place(folder: Path) -> Iterator[None]:
     """No colours, nobody's cache folder, and no folder with machines of somebody's own."""
     before = dict(os.environ)
     for name in COLOURS:

@@ -121,6 +121,11 @@ def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:12]
 
 
+def digest_of(value: Any) -> str:
+    """Of anything that is written as JSON, numbers rounded."""
+    return _digest(json.dumps(_rounded(value), ensure_ascii=False))
+
+
 def _steady_json(result: dict[str, Any]) -> str:
     """The result without its numeric errors, numbers rounded."""
     texts = json.loads(masked(json.dumps(result["warnings"], ensure_ascii=False)))
