@@ -24,10 +24,10 @@ check: $(VENV)/.ready-dev lint types  ## before you push: format, lint, types, f
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
 golden: $(VENV)/.ready-dev  ## compare every machine with every workload against the golden rows (some minutes)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/golden/test_runs.py --golden-all
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/golden/test_runs.py tests/golden/test_commands.py --golden-all
 
 golden-update: $(VENV)/.ready-dev  ## write the golden rows and screens again; then look at git diff
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/golden/test_runs.py --update-golden
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/golden/test_runs.py tests/golden/test_commands.py --update-golden
 
 extras: $(VENV)/.ready-extras  ## the tests that need Dask, pandas, Optuna or a browser
 	@$(BIN)/python -m pytest -rs tests/unit/sweep tests/cli/test_sweep.py tests/browser
