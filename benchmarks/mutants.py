@@ -50,6 +50,8 @@ EXAMPLES = 8
 """Most examples of a property: those of `make check` begin with them."""
 CASES = 5
 """Most cases of a test with parameters, spread over all of them."""
+WHOLE = "tests/golden"
+"""Tests whose cases are different things, each looked at by no other: all of them are run."""
 QUIETLY = ("-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow")
 COMPILED = {"compiled", "inlined", "called", "njit"}
 UNSEEN = {
@@ -335,7 +337,11 @@ class Recorder:
         families: dict[str, list[pytest.Item]] = {}
         for item in items:
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        kept = {each for same in families.values() for each in same[:: -(-len(same) // CASES)]}
+        kept = {
+            each
+            for name, same in families.items()
+            for each in (same if WHOLE in name else same[:: -(-len(same) // CASES)])
+        }
         items[:] = [item for item in items if item in kept]
 
     @pytest.hookimpl(hookwrapper=True)
