@@ -271,8 +271,8 @@ def _draw_spots(axes: Axes, spots: Sequence[Spot], names: Sequence[str]) -> list
     return written
 
 
-# Where names on a roofline stand: of the places that one may have, the first without anything below it is taken, or else
-# that with the least.
+# Where names on a roofline stand: of the places that one may have, the first without anything below it is taken, or
+# else that with the least.
 
 Side = Literal["left", "center", "right"]
 Box = tuple[float, float, float, float]
