@@ -387,7 +387,7 @@ def _default(field: Schema) -> str:
     default = field["default"]
     if isinstance(default, dict) and default and all(isinstance(value, int | float) for value in default.values()):
         return ", ".join(f"`{name}: {value:g}`" for name, value in default.items())
-    if default is None or default in ({}, []) or isinstance(default, dict):
+    if default is None or default in ({}, [], "") or isinstance(default, dict):
         return "none" if default is None else "as below" if default else "empty"
     if isinstance(default, list):
         return ", ".join(f"`{item}`" for item in default)
@@ -480,7 +480,11 @@ def _command(command: CommandInfo) -> Iterator[str]:
     for name, info, hint in declared:
         shown = f"`{name.upper()}`" if isinstance(info, ArgumentInfo) else _option(name, info)
         default = inspect.signature(function).parameters[name].default
-        told = "" if default is inspect.Parameter.empty or default is None or default is False else f"`{default}`"
+        told = (
+            ""
+            if default is inspect.Parameter.empty or default is None or default is False or default == ""
+            else f"`{default}`"
+        )
         yield f"| {shown} | {_taken(info, hint)} | {told} | {_cell(info.help or '')} |"
     yield ""
     if command.epilog:

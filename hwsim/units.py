@@ -30,6 +30,11 @@ _BYTE_UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
+_BYTES_IN = {
+    10: {unit: _BYTE_UNITS[unit] for unit in ("TB", "GB", "MB", "kB", "B")},
+    2: {unit: _BYTE_UNITS[unit] for unit in ("TiB", "GiB", "MiB", "KiB")},
+}
+"""Units of ten and of two, the largest first."""
 _AMBIGUOUS = {
     "KB": ("KiB", "kB"),
     "K": ("KiB", "kB"),
@@ -92,8 +97,7 @@ class Bandwidth:
             return "inf"
         if self.unit == "cycle":
             return f"{plain(self.amount)} B/cycle"
-        units = {name: Fraction(_BYTE_UNITS[name]) for name in ("TB", "GB", "MB", "kB", "B")}
-        return _scaled(self.amount, units) + "/s"
+        return min((_scaled(self.amount, _BYTES_IN[base]) for base in (10, 2)), key=len) + "/s"
 
 
 @dataclass(frozen=True)
@@ -121,13 +125,21 @@ def plain(amount: Fraction) -> str:
 
 
 def format_bytes(amount: int) -> str:
-    """``32768`` as ``32 KiB``: the largest binary unit that divides it."""
+    """``32768`` as ``32 KiB``: the largest binary unit that divides it, or the decimal one where that is shorter."""
     if amount >= INFINITE_BYTES:
         return "inf"
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if amount and amount % _BYTE_UNITS[unit] == 0:
-            return f"{amount // _BYTE_UNITS[unit]} {unit}"
-    return f"{amount} B"
+    exact = _divided(amount, 2)
+    return min((exact, _divided(amount, 10)), key=len) if len(exact) > _LONG else exact
+
+
+_LONG = len("1024 GiB")
+"""A size with more letters than this is hard to read."""
+
+
+def _divided(amount: int, base: int) -> str:
+    """In the largest unit of a base that divides it."""
+    found = (f"{amount // size} {unit}" for unit, size in _BYTES_IN[base].items() if amount and amount % size == 0)
+    return next(found, f"{amount} B")
 
 
 def format_frequency(hertz: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ def clean(app: Sphinx) -> None:
 
 
 def fill_in(app: Sphinx, name: str, text: list[str]) -> None:
-    """The list of pages behind the first one, and the explorer."""
+    """The list of pages behind the first one, and the explorer. A notebook is a page here, not a file to download."""
+    text[0] = re.sub(r"\(([./]*notebooks/\w+)\.ipynb\)", r"(\1.md)", text[0])
     if name == "index":
         text[0] += "".join(_toctree(title, entries) for title, entries in PARTS.items())
     elif name == "reference/lessons":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.arguments import JsonFile, PlotFile, Settings, check_output, pairs, sort_words, spinner, word_argument
-from hwsim.cli.console import err, make_table, out, screen, styled, wrapped
+from hwsim.cli.console import err, make_table, out, styled, wrapped
 from hwsim.errors import HwsimError, InputError
 from hwsim.record import ALIKE, ALIKE_WORDS, NEVER_MARK, NEVER_WORDS, within_bars
 from hwsim.results.metrics import (
@@ -424,9 +424,13 @@ def probes(machine: MachineSpec) -> dict[str, RunResult]:
     return found
 
 
-def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> None:
+_ROOFLINE_WIDTH = 120
+"""Levels of a machine and its formats take more room than other tables, where a terminal has it."""
 
-    console = screen()
+
+def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> None:
+    console = out()
+    console.width = min(console.width, _ROOFLINE_WIDTH)
     console.print(styled((roofline.machine, "bold"), f", roofs for {counted(roofline.units, 'compute unit')}"))
     together: dict[float, list[str]] = {}
     for form, peak in roofline.ceilings.items():
@@ -437,7 +441,6 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
         table.add_row(level, rate(bandwidth, "B"), *(digits(peak / bandwidth) for peak in together))
     table.add_section()
     table.add_row("peak", "", *(rate(peak, "FLOP") for peak in together))
-    console.width = max(console.width, 120)
     console.print(table)
     console.print("ridge: arithmetic intensity (flop/byte) from which on the level no longer limits", style="dim")
     if runs:

@@ -169,8 +169,8 @@ def _plot(workload: str, machine: str, swept: list[Axis], points: list[Point], f
         ending = "".join(f", {name}={value}" for name, value in these.items())
         for name, times in zip(("measured", "simulated"), _times(found), strict=True):
             time = tuple(times[n] for n in chosen)
-            lines.append(Curve(name + ending, first.values, tuple(float(x or 0) for x in places), {"time": time}))
-    plot_lines(lines, ["time"], first.name, path, title=f"{workload}, on this computer and on {Path(machine).stem}")
+            lines.append(Curve(name + ending, first.values, tuple(float(x or 0) for x in places), {"time_s": time}))
+    plot_lines(lines, ["time_s"], first.name, path, title=f"{workload}, on this computer and on {Path(machine).stem}")
     out().print(f"drawn: {path}")
 
 

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -20,6 +21,7 @@ from hwsim.units import counted, data, digits, joules, percent, rate, seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hwsim.engine import Span
     from hwsim.record import ErrorBar
     from hwsim.systems.communicate import Communication
     from hwsim.systems.serve import Percentiles, ServeResult
@@ -78,10 +80,12 @@ def serve_command(
             heard = partial(_tell, told, len(stream.requests), f"{kind}={value}")
             results.append(service.run(stream, timeline=timeline is not None, told=heard))
     if timeline is not None:
+        from hwsim.results.plot.style import is_plot_file
         from hwsim.results.plot.timeline import write_timeline
 
         spans = results[0].spans
-        write_timeline(timeline, spans, f"{names[0]} on {names[1]}")
+        drawn = _by_kind(spans) if is_plot_file(timeline) else spans
+        write_timeline(timeline, drawn, f"{names[0]} on {names[1]}")
         if len(spans) >= 50_000:
             err().print(f"{timeline} has the first {len(spans):,} steps", style="dim")
     if plot is not None:
@@ -239,6 +243,17 @@ def _data(
         {**result.to_dict(), "formula_tpot_s": formula, "bars": {name: bar.to_dict() for name, bar in each.items()}}
         for result, formula, each in zip(results, formulas, bars, strict=True)
     ]
+
+
+def _by_kind(spans: Sequence[Span]) -> list[Span]:
+    """Steps named by what is in them: a picture has a colour for each name, and no two steps have equal numbers."""
+    return [replace(span, name=_step_kind(span.name)) for span in spans]
+
+
+def _step_kind(name: str) -> str:
+    if "of prompts" not in name:
+        return "tokens of answers"
+    return "prompts" if name.startswith("0 ") else "prompts and tokens of answers"
 
 
 def _plot(path: Path, kind: str, loads: list[str], results: list[ServeResult], title: str) -> None:

@@ -351,7 +351,8 @@ def _phase(found: ModelRun, name: str) -> dict[str, Any]:
             row["seconds"] += each.times * operation.seconds
             row["joules"] += each.times * (operation.joules or 0.0)
             row["bound"] = _operation_bound(operation, bounds, each.times)
-        if waited := each.step.seconds - sum(operation.seconds for operation in each.step.operations):
+        waited = each.step.seconds - sum(operation.seconds for operation in each.step.operations)
+        if waited > _ROUNDING * each.step.seconds:
             bounds[HOST] += each.times * waited
     return {
         "name": name,
@@ -366,6 +367,10 @@ def _phase(found: ModelRun, name: str) -> dict[str, Any]:
         "bounds": dict(sorted(bounds.items(), key=lambda item: -item[1])),
         "operations": list(operations.values()),
     }
+
+
+_ROUNDING = 1e-9
+"""What is left of a step after its operations is nobody's time if it is a smaller share than this."""
 
 
 def _operation_bound(operation: OperationCost, bounds: defaultdict[str, float], times: float) -> str:

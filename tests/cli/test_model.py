@@ -45,6 +45,16 @@ def test_json_adds_up(tmp_path: Path) -> None:
     assert "forward, by operation" in explained.out
 
 
+def test_a_training_step_that_was_written_is_read_again(tmp_path: Path) -> None:
+    """Its operations add up to the step but for rounding, which once was less than no time of the host."""
+    path = tmp_path / "r.json"
+    words = ("bert_large", "a100_80", "phase=train", "batch=8", "--no-math")
+    assert hwsim("model", *words, "--json", str(path)).code == 0
+    about = json.loads(path.read_text())["work"]["model"]
+    assert min(about["phases"][0]["bounds"].values()) > 0
+    assert hwsim("explain", str(path)).code == 0
+
+
 def test_what_does_not_fit_says_what_would() -> None:
     found = hwsim("model", "llama3_70b", "a100_80", "prompt=64", "generate=2", "--no-math")
     assert found.code == 0

@@ -37,6 +37,18 @@ def test_no_name_and_no_unit_is_lost(words: tuple[str, ...], width: int) -> None
     assert max(map(len, tables)) <= width
 
 
+@pytest.mark.parametrize(
+    "words", [("course_cpu", "matmul_naive", "softmax"), ("h100", "matmul"), ("eyeriss", "matmul")]
+)
+def test_a_roofline_fits_its_terminal(words: tuple[str, ...], width: int) -> None:
+    """It was 120 columns wide on each: a narrower terminal broke its rows anywhere."""
+    outcome = hwsim("roofline", *words, "n=16")
+    assert outcome.code == 0, outcome.err
+    assert "…" not in outcome.out
+    tables = [line.rstrip() for line in outcome.out.splitlines() if not re.match(r"\w+: ", line)]
+    assert max(map(len, tables)) <= width
+
+
 def test_a_table_wraps_heads_first_then_becomes_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(columns: int) -> str:
         table = make_table("level", "bytes to and from", "holds", left=(0, 2))

@@ -10,6 +10,8 @@ import pytest
 from command_line import hwsim
 
 from hwsim.catalog import find
+from hwsim.cli.serve import _by_kind
+from hwsim.engine import Span
 from hwsim.systems.communicate import communicate
 from hwsim.systems.spec import load_system, system_names
 from hwsim.units import data, rate, seconds
@@ -232,3 +234,10 @@ def test_a_collective_and_its_system_come_in_any_order_and_a_typo_is_named() -> 
     assert wrong.code == 2
     assert "'allreduce' is not one of" in wrong.err
     assert "did you mean 'all_reduce'?" in wrong.err
+
+
+def test_a_picture_of_serving_has_a_colour_for_each_kind_of_step() -> None:
+    """Numbers of tokens differ from step to step: with a colour for each name, most steps were grey."""
+    names = ("0 decoding, 8192 of prompts", "4 decoding, 31 of prompts", "8 decoding", "9 decoding")
+    kinds = [span.name for span in _by_kind([Span("vllm", name, 0, 1) for name in names])]
+    assert kinds == ["prompts", "prompts and tokens of answers", "tokens of answers", "tokens of answers"]

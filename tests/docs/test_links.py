@@ -39,3 +39,13 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("[x](nowhere.md), [y](https://example.org), `[z]` (n)\n", encoding="utf-8")
     assert links(page) == [tmp_path / "nowhere.md"]
+
+
+@pytest.mark.parametrize("path", pages(), ids=page_name)
+def test_no_row_of_a_table_stands_alone_and_no_cell_is_an_empty_piece_of_code(path: Path) -> None:
+    """A row after an empty line belongs to no table, and is shown as it was typed."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    blocks = [block.strip().splitlines() for block in re.split(r"\n\s*\n", text)]
+    tables = [block for block in blocks if block and block[0].startswith("|")]
+    assert [table[0] for table in tables if len(table) < 2 or not set(table[1]) <= set("|-: ")] == []
+    assert "| `` |" not in text

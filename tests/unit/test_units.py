@@ -176,3 +176,11 @@ def test_other_quantities_are_refused_with_a_reason(parse, value: object, reason
 @pytest.mark.parametrize("text", ["0.000001 ns", "1 s", "0.000001 cycles", "1000000000 cycles"])
 def test_the_ends_of_the_range_of_latencies_belong_to_it(text: str) -> None:
     assert parse_latency(text).amount > 0
+
+
+def test_sizes_and_bandwidths_are_written_in_the_unit_that_says_them_shortest() -> None:
+    assert [format_bytes(size) for size in (32768, 180 * 10**9, 48, 1500, 3 * 2**40)] == [
+        "32 KiB", "180 GB", "48 B", "1500 B", "3 TiB"
+    ]  # fmt: skip
+    assert str(parse_bandwidth("30 GiB/s")) == "30 GiB/s"
+    assert str(parse_bandwidth("25.6 GB/s")) == "25.6 GB/s"

@@ -58,8 +58,8 @@
     series.forEach((values, number) => {
       const chosen = number === at.precision;
       const path = values.map((value, tile) => `${tile ? "L" : "M"}${x(axes.tile[tile]).toFixed(1)},${y(value).toFixed(1)}`).join("");
-      svg.append(make("path", {d: path, fill: "none", stroke: colours[number], "stroke-width": chosen ? 3 : 1.5, opacity: chosen ? 1 : 0.6}));
-      svg.append(make("text", {x: W - R + 38, y: labels[number] + 11, "text-anchor": "end", style: `fill:${colours[number]}`}, axes.precision[number]));
+      svg.append(make("path", {d: path, fill: "none", stroke: colours[number], "stroke-width": chosen ? 3 : 1.5}));
+      svg.append(make("text", {x: W - R + 38, y: labels[number] + 11, "text-anchor": "end", style: `fill:color-mix(in srgb, ${colours[number]} 72%, var(--ink))`}, axes.precision[number]));
     });
     const now = point(at)[metric];
     svg.append(make("circle", {cx: x(axes.tile[at.tile]), cy: y(now), r: 6, fill: "var(--ground)", stroke: colours[at.precision], "stroke-width": 3}));

@@ -95,7 +95,7 @@ def plot_compare(entries: Sequence[ComparedRun], path: Path | None = None, title
                 [place for place, _ in labels], [name for _, name in labels] if number == 0 else [""] * len(labels)
             )
             axes.tick_params(axis="y", labelsize=10, labelcolor=TEXT)
-            axes.invert_yaxis()
+            axes.set_ylim(max(places) + 0.8, -0.8)
         if len(names) > 1:
             _legend(figure, looks)
         if any(ends for panel in panels for ends in panel.ends):
@@ -136,7 +136,8 @@ def _draw(
     span = max(found) / start
     axes.set_xlim(start, max(found) * max(6.0, span ** (0.75 if speed_up else 0.45)))
     ticks = [10.0**power for power in range(round(log10(start)), floor(log10(max(found))) + 1)]
-    axes.set_xticks(ticks[:: max(1, -(-len(ticks) // 4))])
+    between = [digit * tick for tick in ticks for digit in (1, 2, 5) if digit * tick <= max(found)]
+    axes.set_xticks(ticks[:: max(1, -(-len(ticks) // 4))] if len(ticks) > 1 else between)
     axes.xaxis.set_major_formatter(lambda tick, _: panel.written(tick))
     axes.tick_params(axis="x", which="minor", bottom=False)
 
@@ -216,7 +217,7 @@ def _draw_time(axes: Axes, rungs: Mapping[str, RunResult]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: seconds(value))
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.set_yticks(list(rows), [""] * len(results))
-    axes.invert_yaxis()
+    axes.set_ylim(len(results) - 0.4, -0.6)
     for row, (name, result) in enumerate(rungs.items()):
         left: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right"}
         beside(axes, name, (0, row), (-8, 1), va="bottom", fontweight="bold", **left)
@@ -306,7 +307,7 @@ def plot_bars(
             axes.spines["left"].set_color(FAINT)
             axes.set_title(head.replace("dram", "DRAM", 1) if head.startswith("dram") else head[:1].upper() + head[1:])
             axes.set_yticks(range(len(rows)), list(rows))
-        panels[0].invert_yaxis()
+        panels[0].set_ylim(len(rows) - 0.4, -0.6)
     return figure
 
 

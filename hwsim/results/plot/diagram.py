@@ -296,13 +296,14 @@ def plot_diagram(drawing: Drawing, path: Path | None = None, title: str = "") ->
             )
             room = int(box.width / 7)
             middle = box.x + box.width / 2
+            words = fit_words(box.title, int(box.width / 6))
             axes.text(
                 middle,
                 box.y + 18,
-                fit_words(box.title, room),
+                words,
                 ha="center",
                 va="center",
-                fontsize=9,
+                fontsize=min(9.0, 1.25 * box.width / len(words)),
                 fontweight="bold",
                 zorder=3,
             )

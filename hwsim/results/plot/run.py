@@ -8,11 +8,12 @@ has its own intensity at every level: operations over the bytes that the level r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log10
+from math import cos, log10, radians, sin
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, Literal
 
 from hwsim.energy import STATIC
 from hwsim.engine import BUSY, summed
@@ -154,7 +155,7 @@ def plot_roofline(roofline: Roofline, path: Path | None = None, title: str = "")
         axes.set_ylim(bottom, top * 2)
         _draw_ceilings(axes, roofline, low, high)
         slanted = _draw_roofs(axes, roofline, low, top)
-        _draw_spots(axes, roofline.spots, names)
+        written = _draw_spots(axes, roofline.spots, names)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"1/{round(1 / value):,}")
         axes.yaxis.set_major_formatter(lambda value, _: rate(value, "FLOP"))
         axes.yaxis.set_minor_formatter(lambda value, _: "")
@@ -164,8 +165,7 @@ def plot_roofline(roofline: Roofline, path: Path | None = None, title: str = "")
         units = counted(roofline.units, "compute unit")
         axes.set_title(title or f"Roofline of {roofline.machine}, {units}")
         figure.draw_without_rendering()  # names beside the axes decide how wide these are
-        for name in slanted:
-            name.set_rotation(_slope(axes))
+        _place_names(axes, roofline.spots, written, slanted, _slope(axes))
     return figure
 
 
@@ -182,12 +182,15 @@ def _draw_ceilings(axes: Axes, roofline: Roofline, low: float, high: float) -> N
         together.setdefault(peak, []).append(form)
     steepest = max(roofline.roofs.values(), default=None)
     bottom, top = axes.get_ylim()
-    heights = spread([log10(peak / bottom) / log10(top / bottom) for peak in together], 0.075)
+    words = {peak: fill(", ".join(forms), _FORMATS_WIDE) for peak, forms in together.items()}
+    lines = max((text.count("\n") + 2 for text in words.values()), default=2)
+    gap = min(0.0375 * lines, 1 / max(1, len(words)))
+    heights = spread([log10(peak / bottom) / log10(top / bottom) for peak in together], gap)
     for (peak, forms), height in zip(together.items(), heights, strict=True):
         start = peak / steepest if steepest else low
         axes.plot([start, high], [peak, peak], color=look_of(forms[0]).colour, linewidth=1.8, zorder=2)
         axes.annotate(
-            f"{rate(peak, 'FLOP')}\n{', '.join(forms)}", (1, height), (5, 0), "axes fraction", "offset points",
+            f"{rate(peak, 'FLOP')}\n{words[peak]}", (1, height), (5, 0), "axes fraction", "offset points",
             ha="left", va="center", fontsize=8.5, color=TEXT,
         )  # fmt: skip
 
@@ -218,6 +221,8 @@ def _draw_roofs(axes: Axes, roofline: Roofline, low: float, top: float) -> list[
     return names
 
 
+_FORMATS_WIDE = 26
+"""Letters of a line of names of formats."""
 _ALONG = (0.3, 0.4, 0.5, 0.6)
 """Where on its line the name of a level stands: names of neighbours are not at the same height."""
 _DECADES = 1e6
@@ -233,7 +238,7 @@ def _slope(axes: Axes) -> float:
     return degrees(atan2(box.height / log10(y1 / y0), box.width / log10(x1 / x0)))
 
 
-def _draw_spots(axes: Axes, spots: Sequence[Spot], names: Sequence[str]) -> None:
+def _draw_spots(axes: Axes, spots: Sequence[Spot], names: Sequence[str]) -> list[Annotation]:
     """Each run at its own height, its name above its marks or beside the only one."""
     looks = series_looks(names)
     low, high = axes.get_ylim()
@@ -251,15 +256,120 @@ def _draw_spots(axes: Axes, spots: Sequence[Spot], names: Sequence[str]) -> None
                 color=look_of(spot.level).colour, markeredgecolor=TEXT, markeredgewidth=0.8, zorder=4,
             )  # fmt: skip
         ends.append((name, own))
-    heights = spread([log10(own[-1].flops_per_s / low) / log10(high / low) for _, own in ends], 0.05)
-    for (name, own), height in zip(ends, heights, strict=True):
+    written = []
+    for name, own in ends:
+        height = log10(own[-1].flops_per_s / low) / log10(high / low)
         alone = len(own) == 1
         middle = 10 ** (sum(log10(spot.intensity) for spot in own) / len(own))
-        axes.annotate(
-            name, (middle, height), (10, 0) if alone else (0, 12), ("data", "axes fraction"), "offset points",
-            va="center", ha="left" if alone else "center", fontsize=9, fontweight="bold", color=TEXT, zorder=5,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
+        written.append(
+            axes.annotate(
+                name, (middle, height), (10, 0) if alone else (0, 12), ("data", "axes fraction"), "offset points",
+                va="center", ha="left" if alone else "center", fontsize=9, fontweight="bold", color=TEXT, zorder=5,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
+            )
         )  # fmt: skip
+    return written
+
+
+# Where names on a roofline stand: of the places that one may have, the first without anything below it is taken, or
+# else that with the least.
+
+Side = Literal["left", "center", "right"]
+Box = tuple[float, float, float, float]
+"""Left, lower, right and upper end, in pixels."""
+
+_MARK_POINTS = 5.5
+_ALONE: tuple[tuple[float, float, Side], ...] = (
+    (10, 0, "left"),
+    (-10, 0, "right"),
+    (0, 12, "center"),
+    (0, -13, "center"),
+    (0, 25, "center"),
+)
+_STEPS = (0.0, 0.1, -0.1, 0.2, -0.2, 0.3, 0.4)
+"""How far the name of a roof may move along its line, as a share of what is seen of it."""
+
+
+def _place_names(
+    axes: Axes, marks: Sequence[Spot], runs: Sequence[Annotation], roofs: Sequence[Annotation], degrees: float
+) -> None:
+    """Names of roofs move along their lines, which have a slope of so many degrees, those of runs round their marks."""
+    half = _MARK_POINTS * axes.figure.dpi / 72
+    seen = [axes.transData.transform((mark.intensity, mark.flops_per_s)) for mark in marks]
+    taken: list[Box] = [(x - half, y - half, x + half, y + half) for x, y in seen]
+    for name in roofs:
+        taken += _move_along(axes, name, degrees, taken)
+    for name in runs:
+        own = sorted((mark.intensity, mark.flops_per_s) for mark in marks if mark.name == name.get_text())
+        taken.append(_move_round(axes, name, own, taken))
+
+
+def _move_along(axes: Axes, name: Annotation, degrees: float, taken: Sequence[Box]) -> list[Box]:
+    """The boxes of a name that lies along a line, letter by letter."""
+    size = name.get_window_extent()
+    x0, y0 = axes.transData.transform(name.xy)
+    turn = radians(degrees)
+    reach = axes.bbox.width
+    tries: list[tuple[float, int, tuple[float, float], list[Box]]] = []
+    for step in _STEPS:
+        x, y = x0 + step * reach * cos(turn), y0 + step * reach * sin(turn)
+        count = max(1, round(size.width / size.height))
+        places = [(number + 0.5 - count / 2) * size.height for number in range(count)]
+        half = size.height / 2
+        lifted = [
+            (x + along * cos(turn) - half * sin(turn), y + along * sin(turn) + half * cos(turn)) for along in places
+        ]
+        boxes = [(px - half, py - half, px + half, py + half) for px, py in lifted]
+        tries.append((sum(_covered(axes, box, taken) for box in boxes), len(tries), (x, y), boxes))
+    _, _, place, boxes = min(tries)
+    name.xy = tuple(axes.transData.inverted().transform(place))
+    name.set_rotation(degrees)
+    return boxes
+
+
+def _move_round(axes: Axes, name: Annotation, own: Sequence[tuple[float, float]], taken: Sequence[Box]) -> Box:
+    """The box of a name that stands beside its only mark, or above, below or beside several."""
+    tries: list[tuple[float, int, tuple[float, float, float, Side], Box]] = []
+    for x, dx, dy, side in _places(name, own):
+        name.xy, name.xyann = (x, name.xy[1]), (dx, dy)
+        name.set_horizontalalignment(side)
+        found = name.get_window_extent()
+        box = (found.x0, found.y0, found.x1, found.y1)
+        tries.append((_covered(axes, box, taken), len(tries), (x, dx, dy, side), box))
+    _, _, (x, dx, dy, side), box = min(tries)
+    name.xy, name.xyann = (x, name.xy[1]), (dx, dy)
+    name.set_horizontalalignment(side)
+    return box
+
+
+def _places(name: Annotation, own: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float, float, Side]]:
+    if len(own) == 1:
+        yield from ((own[0][0], *place) for place in _ALONE)
+        return
+    first, middle, last = own[0][0], name.xy[0], own[-1][0]
+    for dy in (12, -13):
+        yield middle, 0, dy, "center"
+    yield last, 10, 0, "left"
+    yield first, -10, 0, "right"
+    for dy in (12, -13):
+        yield last, 0, dy, "right"
+        yield first, 0, dy, "left"
+    for dy in (25, -26):
+        yield middle, 0, dy, "center"
+
+
+def _covered(axes: Axes, box: Box, taken: Sequence[Box]) -> float:
+    """Pixels that a box has in common with others; what lies outside the axes counts as well."""
+    frame = axes.bbox
+    inside = _common(box, (frame.x0, frame.y0, frame.x1, frame.y1))
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    return sum(_common(box, other) for other in taken) + area - inside
+
+
+def _common(one: Box, other: Box) -> float:
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return wide * high if wide > 0 and high > 0 else 0.0
 
 
 PlotPath = str | Path | None

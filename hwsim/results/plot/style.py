@@ -5,11 +5,12 @@ Bars for several runs: where the energy of each went, and how many bytes went ov
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
+from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ from hwsim.units import HIDDEN, data, joules, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Figure  # noqa: PLC0414 - others name the type from here
 
 
@@ -195,6 +197,36 @@ def log_title(title: str, logarithmic: bool) -> str:
     return f"{title} ({LOG})" if logarithmic else title
 
 
+_FEW_DECADES = 30
+"""A logarithmic axis whose ends differ by less than this factor has hardly a power of ten to name."""
+
+
+def name_places(axis: Axis, name: Callable[[float], str]) -> None:
+    """Names on an axis. A short logarithmic one has hardly a power of ten: there, places between them are named too."""
+
+    def between(value: float, _: object = None) -> str:
+        low, high = axis.get_view_interval()
+        return name(value) if _leading(value) in _digits_between(low, high) else ""
+
+    axis.set_major_formatter(lambda value, _: name(value))
+    axis.set_minor_formatter(between)
+
+
+def _leading(value: float) -> int:
+    return round(value / 10.0 ** floor(log10(value)))
+
+
+def _digits_between(low: float, high: float) -> Collection[int]:
+    """Which first digits of places between powers of ten are named: 2 and 5 where that is enough, or all."""
+    if low <= 0:
+        return ()
+    powers = [10.0**power for power in range(floor(log10(low)), floor(log10(high)) + 1)]
+    if high / low >= _FEW_DECADES and sum(low <= power <= high for power in powers) > 1:
+        return ()
+    found = [digit * power for power in powers for digit in (1, 2, 5) if low <= digit * power <= high]
+    return (2, 5) if len(found) > 1 else range(2, 10)
+
+
 def spread(positions: Sequence[float], gap: float) -> list[float]:
     """Positions moved apart until neighbours have `gap` between them, as little as that takes: for labels of lines."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
@@ -218,6 +250,20 @@ def spread(positions: Sequence[float], gap: float) -> list[float]:
 def beside(axes: Axes, words: str, place: tuple[float, float], shift: tuple[float, float] = (5, 0), **look: Any) -> Any:
     """Words beside a place, so many points away from it; `look` is how Matplotlib writes them."""
     return axes.annotate(words, place, shift, textcoords="offset points", **{"va": "center", **look})
+
+
+def readable_on(ground: Sequence[float]) -> str:
+    """The colour of words on a ground of red, green and blue from 0 to 1: that with more contrast, as WCAG 2 has it."""
+    return TEXT if _luminance(ground) > _EQUAL_CONTRAST else "white"
+
+
+def _luminance(colour: Sequence[float]) -> float:
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+_EQUAL_CONTRAST = 0.21
+"""Grounds of this luminance have as much contrast with white as with the dark of words."""
 
 
 def quiet_grid(axes: Axes) -> None:
@@ -265,7 +311,7 @@ def plot_energy(runs: Mapping[str, RunResult], path: Path | None = None, title: 
         axes = figure.subplots()
         ends = draw_dynamic(axes, splits, 0.68)
         axes.set_yticks(range(len(runs)), list(runs), color=TEXT)
-        axes.invert_yaxis()
+        axes.set_ylim(len(runs) - 0.4, -0.6)
         axes.set_xlim(0, (max(ends, default=0.0) or 1.0) * 1.4)
         axes.xaxis.set_major_formatter(lambda value, _: joules(value))
         axes.set_title(
@@ -305,7 +351,7 @@ def plot_traffic(runs: Mapping[str, RunResult], path: Path | None = None, title:
         most = max((amount for row in moved for amount in row), default=10)
         axes.set_xlim(start, most * 12)
         axes.set_yticks([run * pitch + (len(levels) - 1) / 2 for run in range(len(moved))], list(runs))
-        axes.invert_yaxis()
+        axes.set_ylim(len(moved) * pitch - 1, -0.8)
         axes.xaxis.set_major_formatter(lambda value, _: data(value))
         axes.tick_params(axis="x", which="minor", bottom=False)
         axes.set_title(log_title(title or "Traffic of each level", True))
@@ -335,7 +381,7 @@ def _draw(axes: Axes, bars: Mapping[str, Mapping[str, float]], shares: bool) -> 
     for row, (end, whole) in enumerate(zip(ends, wholes, strict=True)):
         beside(axes, joules(whole), (end, row), color=TEXT)
     axes.set_yticks(range(len(bars)), list(bars))
-    axes.invert_yaxis()
+    axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.set_xlim(0, max(ends, default=1.0) * 1.15)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}" if shares else joules(value))
     axes.tick_params(axis="x", colors=FAINT)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwsim.results.metrics import about, write
-from hwsim.results.plot.style import BAR, FAINT, TEXT, Series, canvas, log_title, quiet_grid, series_looks, spread
+from hwsim.results.plot.style import (
+    BAR,
+    FAINT,
+    TEXT,
+    Series,
+    canvas,
+    log_title,
+    name_places,
+    quiet_grid,
+    series_looks,
+    spread,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,13 +76,14 @@ def plot_lines(
         grid = figure.subplots(len(heights), len(metrics), squeeze=False, sharex="col", height_ratios=heights)
         for column, metric in enumerate(metrics):
             axes = grid[0][column]
-            _draw(axes, lines, metric, looks)
+            banded = _draw(axes, lines, metric, looks)
             bottom = axes
             if rows:
                 bottom = grid[1][column]
                 _draw_marks(axes, bottom, marks, rows, looks, labelled=column == 0)
             few = lines_are and _named_at_ends(lines)
             _label_axis(bottom, lines, axis, f"; lines: {lines_are}" if few else "")
+            _note_below(bottom, BAND_WORDS if banded else "", any(any(line.unfit) for line in lines))
             if rows:
                 axes.tick_params(axis="x", which="both", bottom=False, labelbottom=False)
         if not _named_at_ends(lines):
@@ -98,7 +111,8 @@ def _legend_below(figure: Figure, lines: Sequence[Curve], looks: Mapping[str, Se
     )  # fmt: skip
 
 
-def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, Series]) -> None:
+def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, Series]) -> bool:
+    """One panel; whether it has bands."""
     drawn, banded = [], False
     for line in lines:
         pairs = [(x, y) for x, y in zip(line.numbers, line.values[metric], strict=True) if y is not None]
@@ -119,22 +133,19 @@ def _draw(axes: Axes, lines: Sequence[Curve], metric: str, looks: Mapping[str, S
     if logarithmic:
         axes.set_yscale("log")
         axes.set_ylim(min(positive) / 1.35, max(positive) * 1.35)
-        axes.tick_params(axis="y", which="minor", left=False, labelleft=False)
+        axes.tick_params(axis="y", which="minor", left=False, labelcolor=TEXT)
     elif values:
         low, high = min(values), max(values)
         room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
         axes.set_ylim(0 if 0 <= low < 0.6 * high else low - room, high + room)
-    axes.yaxis.set_major_formatter(lambda value, _: write(metric, value))
+    name_places(axes.yaxis, partial(write, metric))
     axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
     axes.set_title(log_title(about(metric).title, logarithmic))
-    if banded:
-        axes.annotate(
-            BAND_WORDS, (1, 0), (-3, 3), "axes fraction", "offset points", ha="right", color=FAINT, fontsize=7.5
-        )
     if _named_at_ends(lines):
         _name_ends(axes, drawn, looks, logarithmic)
     able = {line.name: line for line in lines}
     _mark_best(axes, [(name, _able(able[name], pairs)) for name, pairs in drawn], metric, looks)
+    return banded
 
 
 def _able(line: Curve, pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -146,16 +157,21 @@ def _able(line: Curve, pairs: Sequence[tuple[float, float]]) -> list[tuple[float
 UNFIT_WORDS = "does not fit the memory"
 
 
+def _note_below(axes: Axes, words: str, unfit: bool) -> None:
+    """What signs mean, below an axis and its name: inside, there would be marks under it."""
+    look: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 7.5}
+    if unfit:
+        axes.annotate(f"× {UNFIT_WORDS}", (0, 0), (0, -44), ha="left", color=CROSS, **look)
+    if words:
+        axes.annotate(words, (1, 0), (0, -44), ha="right", color=FAINT, **look)
+
+
 def _draw_unfit(axes: Axes, points: Sequence[tuple[float, float | None, bool]]) -> None:
     """A cross through each point that could not be run."""
     crossed = [(x, y) for x, y, unfit in points if unfit and y is not None]
     if crossed:
         xs, ys = [x for x, _ in crossed], [y for _, y in crossed]
         axes.scatter(xs, ys, s=110, marker="x", color=CROSS, linewidths=1.8, clip_on=False, zorder=5)
-        axes.annotate(
-            f"× {UNFIT_WORDS}", (1, 0), (-3, 13), "axes fraction", "offset points", ha="right",
-            color=CROSS, fontsize=7.5,
-        )  # fmt: skip
 
 
 CROSS = "#B00020"
@@ -394,10 +410,8 @@ def plot_pareto(
                 setter("log")
         ordered = sorted((dots[number] for number in best), key=lambda dot: (dot.x, dot.y))
         _draw_front(axes, ordered, metrics)
-        axes.xaxis.set_major_formatter(lambda value, _: write(metrics[0], value))
-        axes.yaxis.set_major_formatter(lambda value, _: write(metrics[1], value))
-        axes.xaxis.set_minor_formatter(_between(metrics[0], axes.get_xlim()))
-        axes.yaxis.set_minor_formatter(_between(metrics[1], axes.get_ylim()))
+        name_places(axes.xaxis, partial(write, metrics[0]))
+        name_places(axes.yaxis, partial(write, metrics[1]))
         axes.set_xlabel(log_title(about(metrics[0]).title, logs[0]))
         axes.set_ylabel(log_title(about(metrics[1]).title, logs[1]))
         quiet_grid(axes)
@@ -415,24 +429,9 @@ def plot_pareto(
         for handle in legend.legend_handles:
             if handle is not None and hasattr(handle, "set_sizes"):
                 handle.set_sizes([45])
-        if len(metrics) > 2:
-            words = f"size: {about(metrics[2]).title}, larger is worse"
-            axes.annotate(words, (1, 0), (-4, 6), "axes fraction", "offset points", ha="right", color=FAINT, fontsize=9)
+        size = f"size: {about(metrics[2]).title}, larger is worse" if len(metrics) > 2 else ""
+        _note_below(axes, size, not all(dot.fits for dot in dots))
     return figure
-
-
-_FEW_DECADES = 30
-"""An axis whose ends differ by less than this factor has hardly a power of ten to name."""
-
-
-def _between(metric: str, ends: tuple[float, float]) -> Callable[[float, float], str]:
-    """How places between two powers of ten are named: on a short axis twice and five times the lower one, else none."""
-    short = ends[0] > 0 and ends[1] / ends[0] < _FEW_DECADES
-
-    def name(value: float, _: float) -> str:
-        return write(metric, value) if short and round(value / 10 ** floor(log10(value))) in (2, 5) else ""
-
-    return name
 
 
 def _on_axes(dots: Sequence[Dot]) -> tuple[list[Dot], tuple[bool, bool]]:

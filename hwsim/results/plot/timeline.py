@@ -18,7 +18,20 @@ from hwsim.engine import FEMTOSECONDS, Outcome, Span
 from hwsim.errors import InputError
 from hwsim.files import write_text
 from hwsim.result import RunResult
-from hwsim.results.plot.style import BAR, FAINT, LOOKS, TEXT, beside, canvas, is_plot_file, quiet_grid, series_looks
+from hwsim.results.plot.style import (
+    BAR,
+    FAINT,
+    LOOKS,
+    TEXT,
+    beside,
+    canvas,
+    is_plot_file,
+    log_title,
+    name_places,
+    quiet_grid,
+    readable_on,
+    series_looks,
+)
 from hwsim.spec.machine import MachineSpec
 from hwsim.units import data, joules, percent, seconds
 
@@ -260,6 +273,7 @@ def _draw_blocks(axes: Axes, placed: Sequence[PlacedBlocks], end: int) -> dict[s
                 ha="center",
                 va="center",
                 fontsize=8,
+                color=readable_on(colour),
             )
     axes.set_ylim(units, 0)
     axes.set_ylabel(placed[0].lane)
@@ -351,7 +365,10 @@ def _draw_phase(axes: Axes, phase: dict[str, Any]) -> None:
     axes.margins(x=0.16)
     handles = _bounds_legend(axes, [row["bound"] for row in shown])
     if handles:
-        axes.legend(*handles, loc="lower right", frameon=False, fontsize=8, title="bound by", title_fontsize=8)
+        axes.legend(
+            *handles, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False, fontsize=8,
+            title="bound by", title_fontsize=8,
+        )  # fmt: skip
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -383,34 +400,36 @@ def _draw_memory(axes: Axes, about: dict[str, Any]) -> None:
         share = [0.0, about["prompt"] / last, 1.0]
         below = [0.0] * 3
         for name, size in parts.items():
-            tops = [b + size * (s if name == "kv_cache" else 1.0) / 1e9 for b, s in zip(below, share, strict=True)]
+            tops = [b + size * (s if name == "kv_cache" else 1.0) for b, s in zip(below, share, strict=True)]
             axes.fill_between(places, below, tops, color=PARTS.get(name, BAR), label=name.replace("_", " "),
                               linewidth=0)  # fmt: skip
             below = tops
         axes.set_xlabel(f"tokens of each of {about['batch']:,} sequences")
-        axes.set_ylabel("GB")
     else:
         below = [0.0]
         for name, size in parts.items():
-            axes.bar(["memory"], [size / 1e9], 0.5, bottom=below, color=PARTS.get(name, BAR),
-                     label=name.replace("_", " "))  # fmt: skip
-            below = [below[0] + size / 1e9]
-        axes.set_ylabel("GB")
+            axes.bar(["memory"], [size], 0.5, bottom=below, color=PARTS.get(name, BAR), label=name.replace("_", " "))
+            below = [below[0] + size]
+    axes.yaxis.set_major_formatter(lambda value, _: data(value))
     axes.set_title(f"memory: {data(memory['total'])}")
     top = axes.get_ylim()[1]
-    if has is not None and has / 1e9 < 3 * top:
-        axes.axhline(has / 1e9, color=TEXT, linewidth=1, linestyle="--")
-        axes.annotate(f"the machine has {data(has)}", (0.02, has / 1e9), (0, 3), xycoords=("axes fraction", "data"),
+    if has is not None and has < 3 * top:
+        axes.axhline(has, color=TEXT, linewidth=1, linestyle="--")
+        axes.annotate(f"the machine has {data(has)}", (0.02, has), (0, 3), xycoords=("axes fraction", "data"),
                       textcoords="offset points", fontsize=8, color=TEXT)  # fmt: skip
-        axes.set_ylim(0, max(top, 1.1 * has / 1e9))
+        axes.set_ylim(0, max(top, 1.1 * has))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False, fontsize=8)
 
 
 Points = Sequence[tuple[float, float]]
+_MOST_SIZES = 7
+"""So many sizes have room for their names below an axis."""
 
 
 def plot_collective(lines: Mapping[str, Points], path: Path | None = None, title: str = "") -> Figure:
     """Seconds over bytes, a line for each kernel; the one that is taken lies below them all."""
+    from matplotlib.ticker import NullLocator
+
     looks = series_looks(lines)
     with canvas((7.6, 4.8), path) as figure:
         axes = figure.subplots()
@@ -424,10 +443,15 @@ def plot_collective(lines: Mapping[str, Points], path: Path | None = None, title
                 alpha=0.18 if taken else 1.0, linestyle="-" if taken else looks[name].dash,
                 marker="" if taken else looks[name].marker, markersize=5, solid_capstyle="round",
             )  # fmt: skip
+        sizes = sorted({x for points in lines.values() for x, _ in points})
+        axes.set_xticks(sizes[:: -(-len(sizes) // _MOST_SIZES)])
+        if len(sizes) == 1:
+            axes.set_xlim(sizes[0] / 2, sizes[0] * 2)
         axes.xaxis.set_major_formatter(lambda value, _: data(value))
-        axes.yaxis.set_major_formatter(lambda value, _: seconds(value))
-        axes.set_xlabel("size of the buffer")
-        axes.set_ylabel("time")
+        axes.xaxis.set_minor_locator(NullLocator())
+        name_places(axes.yaxis, seconds)
+        axes.set_xlabel(log_title("size of the buffer", True))
+        axes.set_ylabel(log_title("time", True))
         quiet_grid(axes)
         axes.legend(frameon=False, fontsize=9)
         axes.set_title(title)

@@ -20,6 +20,7 @@ from hwsim.measure.here import Computer, KnownCache, this_computer
 from hwsim.measure.loops import Bench, make_job
 from hwsim.measure.probes import reading_of
 from hwsim.measure.worker import HARDWARE, ProcessorCounters
+from hwsim.results.metrics import about
 from hwsim.target import find_target
 
 
@@ -135,6 +136,14 @@ def test_a_sweep_draws_both_curves(tmp_path: Path, capsys: pytest.CaptureFixture
     assert picture.stat().st_size > 1000
     rows = json.loads((tmp_path / "tiles.json").read_text())
     assert [row["parameters"]["tile"] for row in rows] == [4, 8]
+
+
+def test_times_of_measured_curves_are_drawn_with_their_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr("hwsim.results.plot.sweep.plot_lines", lambda lines, metrics, *_, **__: drawn.extend(metrics))
+    words = ["measure", "sweep", "copy", "n=16,32", "--repeats", "1", "--plot", str(tmp_path / "copy.png")]
+    assert main(words) == 0
+    assert [about(name).unit for name in drawn] == ["s"]
 
 
 def test_caches_are_read_from_the_folder_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
