@@ -66,7 +66,7 @@ def test_lru_gives_up_what_was_used_longest_ago_and_fifo_what_came_first() -> No
 
 
 def test_a_tree_of_two_ways_is_lru_and_one_of_four_is_not() -> None:
-    """In a tree, using line 0 turns the root to lines 2 and 3, where 2 was used before 3; then to 0 and 1, and so on."""
+    """In a tree, using line 0 turns the root to lines 2 and 3, where 2 was used before 3; then to 0 and 1."""
     lines = [random.Random(3).randrange(5) for _ in range(200)]
     assert evicted("plru", 2, lines) == evicted("lru", 2, lines)
     assert evicted("plru", 4, [0, 1, 2, 3, 0, 4, 5]) == [2, 1]
