@@ -423,7 +423,7 @@ def find_format(name: str | FormatSpec) -> Format:
         try:
             return _own_format(FormatSpec(exponent=int(short[1]), mantissa=int(short[2])))
         except ValidationError:
-            raise InputError(f"'{name}': e takes 2 to 11 bits, and m 1 to 50") from None
+            raise InputError(f"'{name}': e takes 2 to 10 bits, and m 1 to 50") from None
     if name in get_args(WeightOnly):
         raise InputError(f"precision: {name} is about weights of a matrix product; here, one of {', '.join(FORMATS)}")
     near = did_you_mean(name, FORMATS) or ", nor like e5m3"

@@ -439,7 +439,7 @@ class _Binder:
         return self.inputs or tuple(read), tuple(dict.fromkeys(outputs))
 
     def _error(self, line: Line, column: int, message: str) -> InputError:
-        text = " " * line.indent + line.text if isinstance(line, Statement) else f"for {line.index} by {line.size}:"
+        text = line.source if isinstance(line, Statement) else f"for {line.index} by {line.size}:"
         return statement_error(text, min(column, len(text)), message, line.line)
 
 

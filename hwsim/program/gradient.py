@@ -344,8 +344,7 @@ def _contribution(name: str, element: Element, value: Expr, again: bool) -> Stat
     target = Element(name, tuple(positions))
     moved = _substituted(value, moves)
     sign: Sign = "+=" if again or reduced_indices(Statement(target, "+=", moved)) else "="
-    made = Statement(target, sign, moved)
-    return replace(made, text=f"{target} {sign} {show(moved)}", label=name)
+    return Statement(target, sign, moved, name, f"{target} {sign} {show(moved)}")
 
 
 def _substituted(expr: Expr, moves: Mapping[str, Affine]) -> Expr:

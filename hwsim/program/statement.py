@@ -60,10 +60,13 @@ class Statement:
     sign: Sign
     value: Expr
     label: str = ""
-    text: str = ""
+    source: str = ""
+    """Its text, as far to the right as in its line."""
     line: int = 0
-    indent: int = 0
-    """Columns before the text in its line."""
+
+    @property
+    def text(self) -> str:
+        return self.source.lstrip()
 
     @property
     def accumulates(self) -> bool:
@@ -100,7 +103,7 @@ class Statement:
 
     def __hash__(self) -> int:
         """Of its text alone: statements are looked up often, and those of one text are mostly one."""
-        return hash((self.text, self.line))
+        return hash((self.source, self.line))
 
 
 @dataclass(frozen=True)
@@ -212,8 +215,7 @@ class _Parser:
         self._end()
         if isinstance(target, Local) and sign != "=":
             raise self._error(0, f"{target.name} has no axes: a sum needs a tensor, such as {target.name}[i]")
-        indent = len(self.text) - len(self.text.lstrip())
-        return Statement(target, sign, value, self.label, self.text.strip(), self.line, indent)
+        return Statement(target, sign, value, self.label, self.text.rstrip(), self.line)
 
     def condition(self) -> Expr:
         value = self._expression()

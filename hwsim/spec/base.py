@@ -109,7 +109,7 @@ class FormatSpec(Spec):
     """A floating-point format of your own: a sign, exponent bits and mantissa bits."""
 
     name: Name | None = Field(None, description="How results call it; `e5m3` and the like if not given.")
-    exponent: int = Field(ge=2, le=11, description="Bits of the exponent.")
+    exponent: int = Field(ge=2, le=10, description="Bits of the exponent.")
     mantissa: int = Field(ge=1, le=50, description="Bits of the mantissa, without the hidden one.")
     bias: int | None = Field(None, description="Subtracted from the stored exponent; 2^(exponent-1) - 1 if not given.")
     specials: Literal["ieee", "nan", "none"] = Field(
@@ -147,7 +147,7 @@ def _choose(*known: Any) -> WrapValidator:
             try:
                 FormatSpec.model_validate({"exponent": int(short[1]), "mantissa": int(short[2])})
             except ValidationError:
-                raise ValueError(f"'{value}': e takes 2 to 11 bits, and m 1 to 50") from None
+                raise ValueError(f"'{value}': e takes 2 to 10 bits, and m 1 to 50") from None
         elif value not in names:
             from hwsim.spec.fields import did_you_mean
 

@@ -10,6 +10,7 @@ import hwsim
 from hwsim.catalog import load_machine
 from hwsim.engine import Outcome, play
 from hwsim.errors import CapacityError
+from hwsim.spec.workload import WorkloadSpec
 from hwsim.targets.systolic.estimate import Goal
 from hwsim.targets.systolic.run import ArrayCrew
 from tests.property.test_array_bounds import Array, Shape, arrays, dataflows, foldings, product, traffic
@@ -126,6 +127,15 @@ def test_the_bound_of_a_stream_is_its_bytes_over_the_bandwidth() -> None:
     n = 2**20
     (only,) = hwsim.run("tpu_v3", "add", n=n, precision="bf16", math=False).work["array"]["passes"]
     assert only["bound_s"] == pytest.approx(3 * 2 * n / 900e9, rel=1e-12)
+
+
+def test_what_a_loop_does_not_reach_is_not_in_its_bound() -> None:
+    """The second half of a tensor of 2 n comes, and n results leave."""
+    n = 2**20
+    data = {"format": 1, "name": "half", "description": "", "op": "formula", "formula": f"Y[i] = X[i+{n}]"}
+    half = WorkloadSpec.model_validate({**data, "sizes": {"i": n}, "precision": "bf16"})
+    (only,) = hwsim.run("tpu_v3", half, math=False).work["array"]["passes"]
+    assert only["bound_s"] == pytest.approx(2 * 2 * n / 900e9, rel=1e-12)
 
 
 ROWS = (256, 512, 1024, 2048, 4096)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwsim.errors import ShapeError
+from hwsim.errors import InputError, ShapeError
 from hwsim.numerics.format import find_format
-from hwsim.trace.view import FIRST_ADDRESS, AddressSpace, TensorView
+from hwsim.trace.view import FIRST_ADDRESS, AddressSpace, TensorView, start
 
 
 def elements(view: TensorView) -> np.ndarray:
@@ -168,3 +168,34 @@ def test_peak_memory_remembers_what_was_freed():
     assert space.peak_bytes == 4000
     with pytest.raises(ValueError, match="already"):
         space.allocate("B", (1,), find_format("fp32"))
+
+
+def test_an_access_without_a_number_of_elements_takes_one():
+    """Two loops over a 3 x 5 matrix of fp32: element (i, 2 j), one at a time, and rows of five at once."""
+    view = TensorView.row_major("A", 1000, (3, 5))
+    one = view.access(0, (1, 2))
+    assert (one.strides, one.nbytes, one.write) == ((20, 8), 4, False)
+    rows = view.access(0, None, at=(1, 0), elements=5, write=True)
+    assert (rows.strides, rows.nbytes, rows.write, rows.base) == ((20, 0), 20, True, 1020)
+
+
+def test_a_row_major_tensor_is_what_one_has_without_saying_so():
+    """The order of a stored tensor: rows one after the other, or columns; it can be said only at the beginning."""
+    plain, row, column = start("2x3"), start("2x3").then("order", "row"), start("2x3").then("order", "column")
+    assert (row.view, row.values, row.steps) == (plain.view, plain.values, ("order=row",))
+    assert column.view.strides == (1, 2)
+    with pytest.raises(InputError, match="order=rows: it is row or column"):
+        plain.then("order", "rows")
+    with pytest.raises(InputError, match="order comes first"):
+        row.then("order", "column")
+
+
+def test_a_copy_is_made_only_where_elements_do_not_lie_in_order():
+    """A part of a tensor, a transposed one, and one that has an offset are copied; a whole one is not."""
+    assert start("2x3").then("contiguous").copied == 0
+    assert start("2x3").then("reshape", "3,2").then("contiguous").copied == 0
+    for word, value, count in (("permute", "1,0", 6), ("slice", "1:2,0:3", 3), ("slice", "0:1,0:3", 3)):
+        made = start("2x3").then(word, value).then("contiguous")
+        assert (made.copied, made.view.offset, made.why_not_contiguous()) == (count, 0, "")
+    assert start("2x3").then("permute", "1,0").why_not_contiguous() == "axis 1 has stride 3, and 1 would be needed"
+    assert start("2x3").then("slice", "0:2,0:2").why_not_contiguous() == "axis 0 has stride 3, and 2 would be needed"

@@ -59,7 +59,7 @@ class Transfer:
     """How long it takes when nobody else uses the link."""
     shared_bytes: Fraction | int
     """Bytes that go over a link which other cores use as well, or what takes it as long; 0 for a private one."""
-    lead_cycles: Cycles = Fraction(0)
+    lead_cycles: Cycles = ZERO
     """How much earlier than the instructions that need it it can begin: while as much arrives as is in flight at
     once."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import groupby, pairwise
@@ -189,9 +190,9 @@ def _share_of_bound(chip: Chip, mapped: Mapped, each: ArrayPass, elapsed: int) -
 
 def bound_cycles(chip: Chip, mapped: Mapped, each: ArrayPass) -> float:
     """All cells at work all the time, all lanes, or each byte that has to be moved moved once: whichever is longest."""
-    once: dict[str, int] = {}
+    once: Counter[str] = Counter()
     for move in moves_from(chip, each):
-        once[move.tensor] = once.get(move.tensor, 0) + move.nbytes
+        once[move.tensor] += move.nbytes
     nbytes = sum([min(total, mapped.places.nbytes[name]) for name, total in once.items()])
     vector = sum([step.vector_cycles for step in each])
     return max(each.counts.macs / float(chip.peak_macs_per_cycle), vector, nbytes / chip.dram_speed)

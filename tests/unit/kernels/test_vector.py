@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hwsim.errors import CapacityError
+from hwsim.trace.nest import MAX_ACCESSES
 from tests.unit.kernels.helpers import counts, kernel, steps, touches
 
 
@@ -78,3 +82,21 @@ def test_a_register_tile_takes_two_vectors_of_columns_unless_told_otherwise():
     made = kernel("matmul", {"n": 64}, vector=True, v1=4, lanes=8)
     assert made.registers_needed == 4 + 2 + 8
     assert counts(made)["loads.B"] == 64**3 // 4 // 8
+
+
+def test_stores_of_a_register_tile_are_joined_only_where_a_nest_has_no_room_for_them():
+    """v1 + v2 loads and v1 v2 stores of one number each, of which a nest describes 64."""
+    exactly = kernel("matmul", {"m": 4, "n": 12, "k": 2}, v1=4, v2=12)
+    assert MAX_ACCESSES == 64 == 4 + 12 + 4 * 12
+    assert counts(exactly) == {"loads": 32, "loads.A": 8, "loads.B": 24, "stores": 48, "stores.C": 48}
+    assert {size for _, size, _ in touches(exactly)} == {4}
+    one_more = kernel("matmul", {"m": 5, "n": 10, "k": 2}, v1=5, v2=10)  # 65
+    assert counts(one_more)["loads"] == 2 * 15
+    assert [size for _, size, write in touches(one_more) if write] == [4 * 50]
+
+
+def test_a_register_tile_may_load_as_much_as_a_nest_describes_and_no_more():
+    """v1 + v2 loads and one joined store: 64, and 65."""
+    assert len(steps(kernel("matmul", {"m": 3, "n": 60, "k": 2}, v1=3, v2=60))[0].nests[0].accesses) == MAX_ACCESSES
+    with pytest.raises(CapacityError, match="makes 65 accesses; at most 64"):
+        steps(kernel("matmul", {"m": 3, "n": 61, "k": 2}, v1=3, v2=61))

@@ -53,6 +53,14 @@ def test_patches_are_for_images_more_than_four_times_as_wide_as_the_array() -> N
     assert found == [{"n": 1, "p": 4, "q": 32}, {"n": 1, "p": 8, "q": 32}]
 
 
+def test_patches_have_fewer_rows_than_the_image() -> None:
+    """4, 8 or 16 rows twice as wide as the array; an image of as many rows is no patch of itself."""
+    for high, rows in ((4, []), (5, [4]), (8, [4]), (9, [4, 8]), (16, [4, 8]), (17, [4, 8, 16]), (500, [4, 8, 16])):
+        found = patches({"p": high, "q": 65}, 16)
+        assert [cut.box for cut in found] == [{"p": each, "q": 32} for each in rows]
+    assert patches({"p": 500, "q": 65}, 17) == [], "only where an image is wider than four arrays"
+
+
 def test_tiles_that_are_too_many_are_thinned_evenly_and_keep_both_ends() -> None:
     numbers = list(range(1, 11))
     assert _thinned(numbers, 4) == [1, 4, 7, 10]

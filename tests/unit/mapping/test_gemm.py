@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil
+
 import pytest
 
 from hwsim.api import prepare, resolve_machine, resolve_workload
@@ -9,6 +12,10 @@ from hwsim.program.contraction import GemmShape, GemmView, gemm_view
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.program.loops import Loop
 from hwsim.spec.workload import WorkloadSpec
+from hwsim.targets.systolic.gemm import TilingSearch
+from hwsim.targets.systolic.lower import program_of
+from hwsim.targets.systolic.model import build_chip, find_places
+from hwsim.targets.systolic.spec import Dataflow
 
 
 def loop_of(formula: str, **sizes: int) -> Loop:
@@ -75,3 +82,54 @@ def test_workloads_of_the_course_are_seen_as_products() -> None:
         found[name] = [gemm_view(loop) is not None for loop in kernel.loops]
     assert found["matmul"] == found["conv2d"] == found["conv2d_depthwise"] == found["matvec"] == [True]
     assert not any(found["softmax"])
+
+
+def search_of(text: str, dataflow: Dataflow | None = None, machine: str = "gemmini16", **sizes: int) -> TilingSearch:
+    """The ways to cut a product for the array of Gemmini, 16 x 16 cells whose commands stream up to 16 rows."""
+    data = {"format": 1, "name": "made", "description": "", "op": "formula", "precision": "int8"}
+    spec = WorkloadSpec.model_validate({**data, "formula": text, "sizes": sizes})
+    described = resolve_machine(machine)
+    kernel = prepare(described, spec, math=False)
+    assert isinstance(kernel, LoopKernel)
+    chip = build_chip(described, "int8")
+    if dataflow is not None:
+        chip = replace(chip, array=replace(chip.array, dataflow=dataflow))
+    view = gemm_view(kernel.loops[0])
+    assert view is not None
+    return TilingSearch(chip, view, 0, find_places(chip, kernel, program_of(kernel), keep=False))
+
+
+CONV = "O[y,x,f] += I[y+r,x+s,c] * W[r,s,c,f]"
+IMAGE = {"y": 20, "x": 20, "f": 24, "r": 3, "s": 2, "c": 40}
+
+
+def test_a_fold_takes_the_channels_of_one_place_of_a_window_where_nothing_gathers_them() -> None:
+    """Folds of 16 rows, place by place: 40 channels are three folds, the last one with 8 idle rows."""
+    search = search_of(CONV, **IMAGE)
+    assert (search.chip.unit.rows, search.chip.unit.gathers, search.chip.array.dataflow) == (16, False, "ws")
+    for places in (1, 2, 6):
+        for channels in (1, 8, 16, 17, 32, 40):
+            box = dict(zip(search.view.k, (places // min(places, 2), min(places, 2), channels), strict=True))
+            folds = sum(len(range(0, channels, 16)) for _ in range(places))
+            assert search.streamed("k", box) == 16 * folds
+    assert search_of(CONV, machine="tpu_v1", **IMAGE).streamed("k", {"r": 3, "s": 2, "c": 40}) == 240
+
+
+def test_commands_stream_a_line_of_an_image_in_rows_of_the_array_and_take_a_time_of_their_own() -> None:
+    """As many cycles as rows, or 7 and a third of one for each row where that is longer, up to those of a full one."""
+    search = search_of(CONV, **IMAGE)
+    command = search.chip.unit.command
+    assert command is not None and (float(command.base), float(command.row)) == (7, 0.33)
+    for lines in (1, 3, 20):
+        for run in (1, 2, 7, 10, 11, 15, 16, 17, 20):
+            rows = [min(16, run - first) for first in range(0, run, 16)]
+            cycles = lines * sum(max(each, min(16, 7 + 0.33 * each)) for each in rows)
+            assert search.streamed("m", {"y": lines, "x": run}) == ceil(cycles)
+    assert search.streamed("n", {"f": 24}) == 24
+
+
+def test_only_weights_that_stay_are_cut_place_by_place_and_line_by_line() -> None:
+    for dataflow in ("os", "is"):
+        search = search_of(CONV, dataflow, **IMAGE)  # type: ignore[arg-type]
+        assert search.streamed("k", {"r": 3, "s": 2, "c": 17}) == 6 * 17
+        assert search.streamed("m", {"y": 3, "x": 7}) == 21

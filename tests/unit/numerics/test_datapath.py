@@ -198,7 +198,7 @@ def test_results_are_rounded_to_the_accumulator() -> None:
      ("bf16", {"accumulate": "mxfp4"}, "mxfp4 has blocks"),
      ("bf16", {"chunk": 0}, "at least one product"),
      ("w4a16", {"scale": "row"}, "w4a16 has its own scales"),
-     ("e1m3", {}, "e takes 2 to 11 bits")],
+     ("e1m3", {}, "e takes 2 to 10 bits")],
 )  # fmt: skip
 def test_what_makes_no_datapath_is_refused_with_a_reason(precision: str, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
