@@ -443,6 +443,10 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
     table.add_row("peak", "", *(rate(peak, "FLOP") for peak in together))
     console.print(table)
     console.print("ridge: arithmetic intensity (flop/byte) from which on the level no longer limits", style="dim")
+    if any(unit.column_bytes is not None for unit in machine.compute):
+        console.print(
+            f"{machine.memory[-1].name}: inside its banks, where the units are; its pins have less", style="dim"
+        )
     if runs:
         console.print()
         console.print(_spot_table(machine, roofline, runs))

@@ -263,6 +263,11 @@ class UnitSpec(Sourced):
     pays_by_instruction: ClassVar[bool] = False
     """Whether each instruction that it issues costs energy of its own, beside its arithmetic."""
 
+    @property
+    def column_bytes(self) -> int | None:
+        """What a unit takes from its own bank of main memory in a cycle, past the pins; None where it has no bank."""
+        return None
+
     if TYPE_CHECKING:  # declared by each class, at its own place
 
         @property

@@ -83,7 +83,10 @@ class Roofline:
 
 
 def level_bandwidths(machine: MachineSpec, units: int) -> dict[str, float]:
-    """Bytes per second that each level delivers to `units` compute units together; without a limit, it is left out."""
+    """Bytes per second that each level delivers to `units` compute units together; without a limit, it is left out.
+
+    Units at banks read main memory inside it, past its pins.
+    """
     found = {}
     for level in machine.memory:
         if isinstance(level, RegistersSpec | StorageSpec) or level.bandwidth is None:
@@ -98,6 +101,9 @@ def level_bandwidths(machine: MachineSpec, units: int) -> dict[str, float]:
         if own is not None:
             total = min(total, own * hz * units)
         found[level.name] = float(total)
+    for unit in machine.compute:
+        if unit.column_bytes is not None:
+            found |= dict.fromkeys(_last(machine), float(unit.column_bytes * machine.clock_hz(unit.clock) * units))
     return found
 
 

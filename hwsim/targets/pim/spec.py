@@ -30,6 +30,10 @@ class PimSpec(UnitSpec):
     )
     formats: dict[Name, BankFormatSpec] = Field(min_length=1, description="Number formats of the units.")
 
+    @property
+    def column_bytes(self) -> int:
+        return int(self.width)
+
 
 UNIT = PimSpec
 

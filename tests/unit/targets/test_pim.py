@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import hwsim
 from hwsim.api import run_all
 from hwsim.catalog import load_machine
 from hwsim.errors import CapacityError, InputError, SpecError
+from hwsim.results.plot.run import level_bandwidths
 from hwsim.targets.pim.lower import Banks, _share, lower
+from tests.cli.command_line import hwsim as command
 from tests.unit.mapping.test_product import formula
 
 BANKS, WIDTH_BYTES, ROW_NS = 32, 32, 28
@@ -29,6 +33,15 @@ def test_only_the_vector_and_the_results_pass_the_channel() -> None:
     """2 KiB of the vector to each of two channels, 2 KiB of results."""
     used = run_all("gddr6_aim", "matvec", parameters={"n": 1024, "m": 1024}).result.work["pim"]
     assert used["passes"][0]["channel_bytes"] == 2 * 2048 + 2048
+
+
+def test_the_roof_is_that_of_the_banks_and_no_run_lies_above_it() -> None:
+    """512 GB/s inside each of two channels (SK hynix at Hot Chips 35); the 64 GB/s of the pins made 977 % of a run."""
+    machine = load_machine("gddr6_aim").spec
+    assert level_bandwidths(machine, machine.compute[0].count)["dram"] == 2 * 512e9
+    outcome = command("roofline", "gddr6_aim", "matvec", "n=1024", "--json", "-")
+    (spot,) = json.loads(outcome.out)["spots"]
+    assert 0.3 * spot["intensity"] * 1.024e12 < spot["flops_per_s"] <= spot["intensity"] * 1.024e12
 
 
 def test_every_vector_of_a_product_reads_the_matrix_again() -> None:
