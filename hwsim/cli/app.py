@@ -11,12 +11,13 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hwsim import __version__
-from hwsim.cli.arguments import CTRL_C, INTERRUPTED, with_plot_name
+from hwsim.cli.arguments import CTRL_C, INTERRUPTED, check_option, with_plot_name
 from hwsim.cli.console import err, make_safe, out, print_error, styled
 from hwsim.errors import HwsimError, InputError
 from hwsim.files import forget_inputs
@@ -88,7 +89,8 @@ def make_app(used: Container[str]) -> typer.Typer:
     for name, text in COMMANDS.items():
         if name in used:
             module = command_module(name)
-            app.command(name, epilog=getattr(module, f"{name.upper()}_EXAMPLE"))(getattr(module, f"{name}_command"))
+            epilog = getattr(module, f"{name.upper()}_EXAMPLE")
+            app.command(name, cls=_Command, epilog=epilog)(getattr(module, f"{name}_command"))
         else:
             app.command(name, help=text)(_unused)
     return app
@@ -97,6 +99,24 @@ def make_app(used: Container[str]) -> typer.Typer:
 def command_module(name: str) -> ModuleType:
     """The module of a command, imported."""
     return import_module(f"hwsim.cli.{_HOMES.get(name, name)}")
+
+
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+class _Command(TyperCommand):
+    """A command that tells whoever writes a parameter as an option, `--tile 32`, how it is written."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As Click does it."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            name = getattr(error, "option_name", "") if hasattr(error, "possibilities") else ""
+            if name and any(each.name == "words" for each in self.params):
+                check_option(str(name), given)
+            raise
 
 
 def _unused() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.arguments import Settings, check_output, machine_completion
-from hwsim.cli.console import make_table, out, print_json, print_plain, styled, titled_table
+from hwsim.cli.console import make_table, out, print_json, print_plain, styled, titled_table, wrapped
 from hwsim.errors import InputError
 from hwsim.units import digits, rate
 
@@ -308,6 +308,7 @@ def _cell(value: Any) -> str:
 
 def _print_workload(loaded: LoadedWorkload) -> None:
     from hwsim.spec.fields import as_data
+    from hwsim.spec.variant import describe_keys, parameter_keys
 
     _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
     for key, value in as_data(loaded.spec).items():
@@ -317,6 +318,9 @@ def _print_workload(loaded: LoadedWorkload) -> None:
             _print_blocks(value)
             continue
         out().print(f"  {key}: {_in_one_line(value) if isinstance(value, dict) else value}")
+    wrapped(out(), "  name=value: ", describe_keys(parameter_keys(loaded.spec)), style="none")
+    more = f"what a machine reads of its schedule: hwsim show {loaded.spec.name} --on MACHINE"
+    out().print(more, style="dim", soft_wrap=True)
 
 
 def _print_blocks(blocks: Sequence[dict[str, Any]]) -> None:

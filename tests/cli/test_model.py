@@ -125,7 +125,7 @@ def test_other_commands_say_how_to_make_a_model_file_of_an_exported_program() ->
     ("words", "says"),
     [
         (("llama3_8b",), "a model and a machine are needed"),
-        (("llama9", "h100"), "there is no workload 'llama9'"),
+        (("llama9", "h100"), "there is no model 'llama9'"),
         (("llama3_8b", "h100", "batch=0"), "batch=0: must be a whole number of at least 1"),
         (("llama3_8b", "h100", "batsch=8"), "did you mean 'batch'"),
         (("llama3_8b", "h100", "weights=fp7"), "weights=fp7: must be"),
