@@ -11,7 +11,7 @@ from hwsim.cli.arguments import check_output, spinner
 from hwsim.cli.console import make_table, print_body, print_json, screen, styled, wrapped
 from hwsim.cli.run import formula_table, print_head, print_reasons, stage_table, why_table
 from hwsim.errors import InputError
-from hwsim.units import bar, data, digits, joules, percent, seconds
+from hwsim.units import bar, data, digits, joules, listed, percent, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,7 +87,7 @@ def _explain_term(asked: str, as_json: bool) -> None:
     term = find_term(asked)
     if term is None:
         near = near_terms(asked)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        hint = f"; did you mean {listed(near, 'or')}?" if near else ""
         raise InputError(f"'{asked}' is no term of the glossary, and no result file{hint}")
     if as_json:
         print_json({"term": term.name, "meaning": term.meaning, "also": list(term.also), "see": list(term.see)})

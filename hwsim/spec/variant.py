@@ -524,12 +524,11 @@ def _message(details: Mapping[str, Any], keys: Mapping[str, Key]) -> str:
     found = details["input"]
     for name, key in keys.items():
         if location[: len(key.path)] == key.path:
+            if isinstance(found, str) and "commas" not in key.kind and _LISTED.search(found) is not None:
+                return f"{name}={found}: one value is needed; hwsim sweep takes several"
             if details["type"] == "value_error":
                 return f"{name}={found}: {details['ctx']['error']}"
             near = did_you_mean(str(found), [str(word) for word in literals(key.annotation)])
-            several = isinstance(found, str) and key.kind != "text" and _LISTED.search(found) is not None
-            if several and "commas" not in key.kind:
-                return f"{name}={found}: one value is needed, {key.kind}; hwsim sweep takes several"
             limit = f" of at least {details['ctx']['ge']}" if details["type"] == "greater_than_equal" else ""
             return f"{name}={found}: must be {key.kind}{limit}{near}"
     if details["type"] == "value_error":
