@@ -73,9 +73,9 @@ bubble | also pipeline bubble | see exposed communication
 serving kernels | also eager kernels; kernels=serving; kernels=eager
   The kernels of an engine that serves: fused attention, norms and activations fused with what is beside them, graphs
   that are launched as one. `eager` ones are those of a framework that runs operation by operation.
-time | also latency of a run; longest part; sum of all parts | see cycles; bound
+time | also time in all; latency of a run; longest part; sum of all parts | see cycles; bound
   Seconds that the simulated machine takes, from the first cycle to the last result in memory.
-error bar | also bar; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar;
+error bar | also bar; ?; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar;
 + energy, high end of its bar; energy, low end of its bar; power, high end of its bar; power, low end of its bar
   The range in which a time or an energy is expected to lie, from how far the model was off on measurements that it was
   not fitted on; a question mark where nothing was ever compared.
@@ -236,8 +236,8 @@ stride | also strides; offset; row major; column major; view; broadcast; slice |
   strides, slicing shifts the offset, broadcasting makes a stride 0: nothing is copied.
 contiguous | see stride | lesson strides
   Elements lie in memory in the order of their indices, without a gap.
-tile | also tiles; block; tiling; at a time; passes; passes played; layer; times | see reuse; register tile | lesson
-+ tiling
+tile | also tiles; block; tiling; at a time; passes; passes played; layer; layers; times | see reuse; register tile
++ | lesson tiling
   A part of a tensor that is worked on while it lies in a fast memory.
 register tile | also v1; v2; unroll | see tile | lesson strips
   Several sums that stay in registers together, so that each loaded number is used several times.
@@ -258,7 +258,7 @@ roofline | also roof; ridge | see arithmetic intensity; peak; bandwidth | lesson
 closed form | also formula; predicted; estimated; why they differ; difference; least possible; simulated; says; ratio;
 + elements; tensor
   A formula for what is simulated, printed beside it with the reason for a difference.
-speed-up | also speedup; gain; against the fastest; of n devices; efficiency
+speed-up | also speedup; gain; against the fastest; efficiency; speed-up (efficiency)
   Time of the first over time of this one.
 SIMD | also vector; vectors; lanes | see instruction | lesson simd
   One instruction for several numbers, side by side in a wide register.

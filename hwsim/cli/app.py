@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from hwsim import __version__
-from hwsim.cli.arguments import CTRL_C, INTERRUPTED, check_option, with_plot_name
+from hwsim.cli.arguments import CTRL_C, INTERRUPTED, check_option, with_json_place, with_plot_name
 from hwsim.cli.console import err, make_safe, out, print_error, styled
 from hwsim.errors import HwsimError, InputError
 from hwsim.files import forget_inputs
@@ -146,7 +146,7 @@ def main(given: Sequence[str]) -> int:
     """Run one command line; gives its exit code: 0 fine, 1 a run or a check failed, 2 the input is wrong."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it reads the metadata of all installed packages
     debug = "--debug" in given or os.environ.get("HWSIM_DEBUG", "") not in ("", "0")
-    words = with_plot_name([word for word in given if word != "--debug"])
+    words = with_json_place(with_plot_name([word for word in given if word != "--debug"]))
     make_safe(sys.stdout)
     make_safe(sys.stderr)
     forget_inputs()

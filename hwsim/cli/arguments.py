@@ -63,6 +63,11 @@ JsonFile = Annotated[
 ]
 
 
+BareJson = Annotated[
+    str | None, typer.Option("--json", metavar="[FILE|-]", help="Write JSON; alone or with -, prints it.")
+]
+
+
 @dataclass(frozen=True)
 class Words:
     """A command line, sorted: machine, workload, parameters."""
@@ -308,6 +313,24 @@ def with_plot_name(words: Sequence[str]) -> list[str]:
         found.append(word)
         if word == PLOT and _is_bare(words[number + 1 :]):
             found.append(default_name(words))
+    return found
+
+
+_JSON = "--json"
+_MAY_BE_BARE = ("show", "list", "check", "explain")
+"""Commands whose `--json` may stand alone, and then prints."""
+
+
+def with_json_place(words: Sequence[str]) -> list[str]:
+    """A command line in which a bare `--json` says where to: `-`. A file is what ends in ``.json``, except where that
+    is the result that a command reads."""
+    found: list[str] = []
+    for number, word in enumerate(words):
+        found.append(word)
+        if word == _JSON and words[0] in _MAY_BE_BARE:
+            after = "".join(words[number + 1 : number + 2])
+            if after != "-" and (words[0] == "explain" or not after.endswith(".json")):
+                found.append("-")
     return found
 
 

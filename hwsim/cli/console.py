@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import json
-import shutil
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -132,7 +132,8 @@ def print_chunk(text: str) -> None:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else max(_WIDTH_IN_PIPES, shutil.get_terminal_size((0, 0)).columns)
+    asked = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() else int(asked) if asked.isdecimal() and int(asked) else _WIDTH_IN_PIPES
     return PlainConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 

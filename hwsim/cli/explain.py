@@ -37,7 +37,9 @@ def explain_command(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the run and what was found as JSON.")] = False,
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="[-]", help="Print the run and what was found as JSON.")
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -50,6 +52,7 @@ def explain_command(
     from hwsim.cli.run import blaming, last_run, recall
     from hwsim.results.explanation import explain
 
+    as_json = json_to is not None
     if words and not _is_result(words):
         _explain_term(" ".join(words), as_json)
         return

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import Settings, check_output, machine_completion
-from hwsim.cli.console import make_table, out, print_json, print_plain, styled, titled_table, wrapped
+from hwsim.cli.arguments import BareJson, Output, Settings, check_output, machine_completion
+from hwsim.cli.console import make_table, out, print_plain, styled, titled_table, wrapped
 from hwsim.errors import InputError
 from hwsim.units import digits, rate
 
@@ -22,18 +22,22 @@ if TYPE_CHECKING:
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import WorkloadSpec
-    from hwsim.systems.spec import SystemSpec
+    from hwsim.systems.spec import EngineSpec, SystemSpec
+    from hwsim.target import Knob
 
 SHOW_EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
 
 
 def show_command(
     name: Annotated[
-        str, typer.Argument(help="A machine, workload, system or engine: its name, or the path of a file.")
-    ],
+        str | None,
+        typer.Argument(
+            help="A machine, workload, system or engine: its name, or the path of a file.", show_default=False
+        ),
+    ] = None,
     resolved: Annotated[bool, typer.Option("--resolved", help="Print full YAML with every default.")] = False,
     settings: Settings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the resolved description as JSON.")] = False,
+    json_file: BareJson = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -49,34 +53,51 @@ def show_command(
     ] = None,
 ) -> None:
     """Show a machine, workload, system or engine."""
-    from hwsim.spec.fields import as_data, as_yaml
-    from hwsim.spec.machine import MachineSpec
-    from hwsim.systems.spec import SystemSpec, described_kind, load_described
+    from hwsim.spec.fields import as_data
+    from hwsim.systems.spec import described_kind, load_described
 
+    if name is None:
+        raise InputError(
+            "show what? hwsim list names machines, workloads, models, systems and engines; then: hwsim show course_cpu"
+        )
+    output = check_output(json_file, plot, (name,))
     if on is not None:
-        print_knobs(name, on, settings or (), as_json)
+        print_knobs(name, on, settings or (), output)
         return
     if (kind := described_kind(name)) is not None:
         if settings or diagram or plot is not None:
             raise InputError(f"{name} is a {kind}: --set, --diagram and --plot are for machines and workloads")
         spec = load_described(kind, name)
-        if as_json or resolved:
-            print_json(as_data(spec)) if as_json else print_plain(as_yaml(spec))
-        else:
-            _print_system(spec) if isinstance(spec, SystemSpec) else _print_engine(as_data(spec))
+        output.show(lambda: as_data(spec), lambda: _print_described(spec, resolved))
         return
     loaded = load_any(name, settings or ())
     if diagram or plot is not None:
         _draw(loaded.spec, diagram, plot)
-    elif as_json:
-        print_json(as_data(loaded.spec))
-    elif resolved:
+    else:
+        output.show(lambda: as_data(loaded.spec), lambda: _print_loaded(loaded, resolved))
+
+
+def _print_described(spec: SystemSpec | EngineSpec, resolved: bool) -> None:
+    from hwsim.spec.fields import as_data, as_yaml
+    from hwsim.systems.spec import SystemSpec
+
+    if resolved:
+        print_plain(as_yaml(spec))
+    else:
+        _print_system(spec) if isinstance(spec, SystemSpec) else _print_engine(as_data(spec))
+
+
+def _print_loaded(loaded: LoadedMachine | LoadedWorkload, resolved: bool) -> None:
+    from hwsim.spec.fields import as_yaml
+    from hwsim.spec.machine import MachineSpec
+
+    if resolved:
         print_plain(as_yaml(loaded.spec))
     else:
         _print_machine(loaded) if isinstance(loaded.spec, MachineSpec) else _print_workload(loaded)
 
 
-def print_knobs(workload: str, machine: str, settings: Sequence[str], as_json: bool) -> None:
+def print_knobs(workload: str, machine: str, settings: Sequence[str], output: Output) -> None:
     """What a machine reads of the schedule of a workload: names, defaults, allowed values."""
     from dataclasses import asdict
 
@@ -85,13 +106,15 @@ def print_knobs(workload: str, machine: str, settings: Sequence[str], as_json: b
 
     target, work = find_target(resolve_machine(machine, settings)), resolve_workload(workload, {})
     knobs = target.reads(work)
-    if as_json:
-        print_json([{key: value for key, value in asdict(knob).items() if key != "group"} for knob in knobs.values()])
-        return
+    data = [{key: value for key, value in asdict(knob).items() if key != "group"} for knob in knobs.values()]
+    output.show(lambda: data, lambda: _print_knobs(target.machine.name, work.name, knobs))
+
+
+def _print_knobs(machine: str, workload: str, knobs: Mapping[str, Knob]) -> None:
     if not knobs:
-        out().print(f"{target.machine.name} reads nothing of the schedule of {work.name}")
+        out().print(f"{machine} reads nothing of the schedule of {workload}")
         return
-    table = titled_table(f"choices of {work.name} on {target.machine.name}", "choice")
+    table = titled_table(f"choices of {workload} on {machine}", "choice")
     for column in ("also", "default", "allowed", "meaning"):
         table.add_column(column, no_wrap=column == "default")
     for knob in knobs.values():
@@ -100,7 +123,7 @@ def print_knobs(workload: str, machine: str, settings: Sequence[str], as_json: b
     tried = {name: knob.tries for name, knob in knobs.items() if knob.tries}
     if tried:
         words = " ".join(f"{name}={values}" for name, values in tried.items())
-        out().print(f"hwsim tune {target.machine.name} {work.name} tries {words}", style="dim", soft_wrap=True)
+        out().print(f"hwsim tune {machine} {workload} tries {words}", style="dim", soft_wrap=True)
 
 
 def _draw(spec: MachineSpec | WorkloadSpec, diagram: bool, plot: Path | None) -> None:
@@ -353,15 +376,17 @@ class Listed(Enum):
 
 def list_command(
     what: Annotated[Listed | None, typer.Argument(help="Only these.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_file: BareJson = None,
 ) -> None:
     """List machines, workloads, models, systems and engines, with one line on each."""
+    output = check_output(json_file)
     every: tuple[Kind, ...] = ("machine", "workload", "model", "system", "engine")
     kinds = [kind for kind in every if what is None or what.value == f"{kind}s"]
     found = {f"{kind}s": _entries(kind) for kind in kinds}
-    if as_json:
-        print_json(found)
-        return
+    output.show(lambda: found, lambda: _print_lists(found))
+
+
+def _print_lists(found: Mapping[str, list[dict[str, str]]]) -> None:
     for title, entries in found.items():
         _print_table(title, entries)
 

@@ -350,7 +350,7 @@ def _phase(found: ModelRun, name: str) -> dict[str, Any]:
             })  # fmt: skip
             row["seconds"] += each.times * operation.seconds
             row["joules"] += each.times * (operation.joules or 0.0)
-            row["bound"] = _operation_bound(operation, bounds, each.times)
+            row["bound"] = operation_bound(operation, bounds, each.times)
         if waited := each.step.seconds - sum(operation.seconds for operation in each.step.operations):
             bounds[HOST] += each.times * waited
     return {
@@ -368,7 +368,7 @@ def _phase(found: ModelRun, name: str) -> dict[str, Any]:
     }
 
 
-def _operation_bound(operation: OperationCost, bounds: defaultdict[str, float], times: float) -> str:
+def operation_bound(operation: OperationCost, bounds: defaultdict[str, float], times: float) -> str:
     """What its longest kernel is bound by; seconds of all its kernels are put down to what bounds each."""
     longest, word = -1.0, ""
     for _, price, count in operation.kernels:

@@ -121,6 +121,17 @@ def test_other_commands_say_how_to_make_a_model_file_of_an_exported_program() ->
         assert "hwsim import" in found.err
 
 
+def test_the_screen_says_from_how_few_rows_a_bar_comes_and_what_its_table_counts() -> None:
+    """Three models were measured whole on an H100: the bar is no narrower knowledge than one from hundreds of rows."""
+    screen = hwsim("model", "gpt2", "h100", "prompt=64", "generate=8", "--no-math").out
+    assert "only 3 measured rows that were not fitted" in screen
+    head = next(line for line in screen.splitlines() if line.startswith("phase "))
+    assert head.split("  ")[0] == "phase"
+    assert "layers" in head and "time in all" in head and "times" not in head
+    many = hwsim("run", "h100", "matmul", "n=256", "--no-math").out
+    assert "measured rows that were not fitted" in many and "only" not in many.split("measured rows")[0]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
