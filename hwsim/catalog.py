@@ -312,11 +312,27 @@ def kind_of_file(path: Path) -> Kind:
             message += "; to begin with one that works: hwsim show course_cpu --resolved, hwsim show matmul --resolved"
         problems = [Problem(shown(path), node.place.line, "", message)]
         for name, value in node.fields.items():
-            if name not in machine_fields | workload_fields:
+            if name in _PARENTS and isinstance(value.value, str):
+                problems.append(Problem(shown(path), value.place.line, name, _how_to_extend(value.value)))
+            elif name not in machine_fields | workload_fields:
                 near = did_you_mean(name, sorted({*machine_fields, *workload_fields, "sizes", "schedule"}))
                 problems.append(Problem(shown(path), value.place.line, name, f"a field of neither{near}"))
         raise SpecError(tuple(problems))
     return "machine" if as_machine > as_workload else "workload"
+
+
+_PARENTS = ("base", "like", "parent", "inherits", "inherit", "from", "based_on", "include")
+"""What others call the field that names the file which is changed."""
+
+
+def _how_to_extend(parent: str) -> str:
+    """Two lines of a variant."""
+    if parent not in names("machine") and parent in names("workload"):
+        return f"a variant says which workload it changes, and then what differs:\nextends: {parent}\nsizes: {{n: 512}}"
+    return (
+        f"a variant says which machine it changes, and then what differs:\nextends: {parent}\n"
+        "memory: [{name: l1, size: 64 KiB}]"
+    )
 
 
 def shown(path: Path) -> str:

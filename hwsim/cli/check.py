@@ -16,7 +16,10 @@ from hwsim.errors import HwsimError, InputError, Problem, SpecError
 if TYPE_CHECKING:
     from hwsim.spec.base import Spec
 
-CHECK_EXAMPLE = "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]"
+CHECK_EXAMPLE = (
+    "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]   "
+    "A file may say [cyan]extends: zen4[/cyan] and then only what differs."
+)
 
 
 @dataclass(frozen=True)

@@ -246,6 +246,10 @@ class FittingTable(Table):
             drawn += [Text(""), self._with([*first, *group])] if number else [self._with([*first, *group])]
         return drawn
 
+    def fits(self, console: Console) -> bool:
+        """Whether all columns fit beside each other, with heads and long texts wrapped where needed."""
+        return self._fits(console, console.options, self.columns)
+
     def _fits(self, console: Console, options: ConsoleOptions, columns: Sequence[Column]) -> bool:
         """Whether some columns fit with their heads and long texts wrapped."""
         part = self._with(columns)

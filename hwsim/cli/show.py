@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from hwsim.systems.spec import EngineSpec, SystemSpec
     from hwsim.target import Knob
 
-SHOW_EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
+SHOW_EXAMPLE = (
+    "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]   "
+    "To keep a variant, write a file: format: 1, name: mine, extends: course_cpu, and the fields that differ."
+)
 
 
 def show_command(
@@ -74,7 +77,7 @@ def show_command(
     if diagram or plot is not None:
         _draw(loaded.spec, diagram, plot)
     else:
-        output.show(lambda: as_data(loaded.spec), lambda: _print_loaded(loaded, resolved))
+        output.show(lambda: as_data(loaded.spec), lambda: _print_loaded(loaded, resolved, settings or ()))
 
 
 def _print_described(spec: SystemSpec | EngineSpec, resolved: bool) -> None:
@@ -87,14 +90,14 @@ def _print_described(spec: SystemSpec | EngineSpec, resolved: bool) -> None:
         _print_system(spec) if isinstance(spec, SystemSpec) else _print_engine(as_data(spec))
 
 
-def _print_loaded(loaded: LoadedMachine | LoadedWorkload, resolved: bool) -> None:
+def _print_loaded(loaded: LoadedMachine | LoadedWorkload, resolved: bool, settings: Sequence[str]) -> None:
     from hwsim.spec.fields import as_yaml
     from hwsim.spec.machine import MachineSpec
 
     if resolved:
         print_plain(as_yaml(loaded.spec))
     else:
-        _print_machine(loaded) if isinstance(loaded.spec, MachineSpec) else _print_workload(loaded)
+        _print_machine(loaded, settings) if isinstance(loaded.spec, MachineSpec) else _print_workload(loaded, settings)
 
 
 def print_knobs(workload: str, machine: str, settings: Sequence[str], output: Output) -> None:
@@ -148,13 +151,13 @@ def load_any(name: str, settings: Sequence[str]) -> LoadedMachine | LoadedWorklo
     return load_machine(path, settings) if kind == "machine" else load_workload(path, settings)
 
 
-def _print_machine(loaded: LoadedMachine) -> None:
+def _print_machine(loaded: LoadedMachine, settings: Sequence[str]) -> None:
     """How fast a machine is, behind which memory, and what it draws; `--resolved` has every field."""
     from hwsim.spec.fields import as_data
 
     console = out()
     machine = as_data(loaded.spec)
-    _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
+    _print_head(loaded.spec.name, loaded.spec.description, loaded.files, settings)
     clocks = {clock["name"]: clock["frequency"] for clock in machine["clocks"]}
     first = next(iter(clocks))
     units = make_table("compute", "kind", "count", "clock", "more", left=(0, 1, 4))
@@ -329,11 +332,11 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _print_workload(loaded: LoadedWorkload) -> None:
+def _print_workload(loaded: LoadedWorkload, settings: Sequence[str]) -> None:
     from hwsim.spec.fields import as_data
     from hwsim.spec.variant import describe_keys, parameter_keys
 
-    _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
+    _print_head(loaded.spec.name, loaded.spec.description, loaded.files, settings)
     for key, value in as_data(loaded.spec).items():
         if key in ("format", "name", "description", "shows") or value in (None, "", {}, []):
             continue
@@ -355,12 +358,17 @@ def _print_blocks(blocks: Sequence[dict[str, Any]]) -> None:
         out().print(styled("    ", (f"{block['name']}{often}", "cyan"), f": {listed}"), soft_wrap=True)
 
 
-def _print_head(name: str, description: str, files: Sequence[Path]) -> None:
+def _print_head(name: str, description: str, files: Sequence[Path], settings: Sequence[str]) -> None:
     from hwsim.catalog import shown
 
     console = out()
     console.print(styled((name, "bold"), f": {' '.join(description.split())}"))
     console.print(f"from {' ← '.join(shown(file) for file in files)}", style="dim", soft_wrap=True)
+    if settings:
+        changed = ", ".join(" ".join(part.strip() for part in setting.split("=", 1)) for setting in settings)
+        console.print(
+            styled(("changed: ", "bold"), f"{changed}; the words above are those of the file"), soft_wrap=True
+        )
 
 
 LIST_EXAMPLE = "Example: [cyan]hwsim list machines[/cyan]"

@@ -124,3 +124,10 @@ def test_json_stands_alone_takes_a_dash_or_a_file(words: tuple[str, ...], tmp_pa
     assert both.code == 0, both.err
     assert json.loads(file.read_text()) == data
     assert both.out == hwsim(*words).out
+
+
+def test_a_changed_machine_says_what_was_changed_beside_its_description() -> None:
+    screen = hwsim("show", "zen4", "--set", "l1.size=64 KiB").out
+    assert "32 KiB L1" in screen, "the file's own words"
+    assert "changed: l1.size 64 KiB; the words above are those of the file" in screen
+    assert "changed:" not in hwsim("show", "zen4").out
