@@ -8,6 +8,7 @@ ending in ``.yaml`` or ``.yml``, is a path. ``my_kernels.py:name`` is an operati
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -227,6 +228,9 @@ def is_file(path: Path) -> bool:
         return False
 
 
+SO_MANY = re.compile(r"(?P<count>\d{1,6})[x×](?P<machine>[a-z][a-z0-9_]*)")
+"""So many devices of a machine: `8xh100`."""
+
 FOREIGN = (".onnx", ".pt2", ".csv")
 """Endings of models that other programs wrote, and that are no YAML."""
 
@@ -247,7 +251,7 @@ def find(kind: Shelf, name: str | Path, relative_to: Path = Path()) -> Path:
         file = folder / f"{name}{_SUFFIX}"
         if is_file(file):
             return file
-    if kind == "workload" and (model := _plain_name(name)) in names("model"):
+    if kind in ("workload", "model") and (model := _plain_name(name)) in names("model"):
         return find("model", model)
     raise CatalogError(_unknown(kind, str(name)))
 
@@ -272,8 +276,17 @@ def find_any(name: str) -> tuple[Kind, Path]:
     from hwsim.spec.fields import did_you_mean
 
     known = [each for kind in KINDS for each in names(kind)]
-    listed = ", ".join(known) if known else "none"
-    raise CatalogError(f"there is no machine or workload '{name}'; known: {listed}{did_you_mean(name, known)}")
+    raise CatalogError(f"there is no machine or workload '{name}'{did_you_mean(name, known)}; {_listed(known)}")
+
+
+_MOST_LISTED = 12
+
+
+def _listed(known: Sequence[str], kind: str = "") -> str:
+    """What there is: by name where these are few, otherwise where they are listed."""
+    if len(known) > _MOST_LISTED:
+        return f"hwsim list{f' {kind}s' if kind else ''} shows them"
+    return f"known: {', '.join(known) if known else 'none'}"
 
 
 def kind_of_file(path: Path) -> Kind:
@@ -299,11 +312,27 @@ def kind_of_file(path: Path) -> Kind:
             message += "; to begin with one that works: hwsim show course_cpu --resolved, hwsim show matmul --resolved"
         problems = [Problem(shown(path), node.place.line, "", message)]
         for name, value in node.fields.items():
-            if name not in machine_fields | workload_fields:
+            if name in _PARENTS and isinstance(value.value, str):
+                problems.append(Problem(shown(path), value.place.line, name, _how_to_extend(value.value)))
+            elif name not in machine_fields | workload_fields:
                 near = did_you_mean(name, sorted({*machine_fields, *workload_fields, "sizes", "schedule"}))
                 problems.append(Problem(shown(path), value.place.line, name, f"a field of neither{near}"))
         raise SpecError(tuple(problems))
     return "machine" if as_machine > as_workload else "workload"
+
+
+_PARENTS = ("base", "like", "parent", "inherits", "inherit", "from", "based_on", "include")
+"""What others call the field that names the file which is changed."""
+
+
+def _how_to_extend(parent: str) -> str:
+    """Two lines of a variant."""
+    if parent not in names("machine") and parent in names("workload"):
+        return f"a variant says which workload it changes, and then what differs:\nextends: {parent}\nsizes: {{n: 512}}"
+    return (
+        f"a variant says which machine it changes, and then what differs:\nextends: {parent}\n"
+        "memory: [{name: l1, size: 64 KiB}]"
+    )
 
 
 def shown(path: Path) -> str:
@@ -332,5 +361,10 @@ def _unknown(kind: Shelf, name: str) -> str:
     if name in names(other) and other != kind:
         how = "hwsim lesson" if kind == "lesson" else f"hwsim list {kind}s"
         return f"'{name}' is a {other}, and a {kind} is needed here; {how} shows them"
-    listed = ", ".join(known) if known else "none"
-    return f"there is no {kind} '{name}'{did_you_mean(name, known)}; known: {listed}"
+    if kind == "machine" and (SO_MANY.fullmatch(name) or name in names("system")):
+        return (
+            f"'{name}' is a system of several devices, and one machine is needed here; systems are for hwsim model "
+            f"MODEL {name}, hwsim tune {name} MODEL (its layouts), hwsim serve and hwsim collective"
+        )
+    listed = f"known: {', '.join(known)}" if kind == "lesson" else _listed(known, kind)
+    return f"there is no {kind} '{name}'{did_you_mean(name, known)}; {listed}"

@@ -73,9 +73,9 @@ bubble | also pipeline bubble | see exposed communication
 serving kernels | also eager kernels; kernels=serving; kernels=eager
   The kernels of an engine that serves: fused attention, norms and activations fused with what is beside them, graphs
   that are launched as one. `eager` ones are those of a framework that runs operation by operation.
-time | also latency of a run; longest part; sum of all parts | see cycles; bound
+time | also time in all; latency of a run; longest part; sum of all parts | see cycles; bound
   Seconds that the simulated machine takes, from the first cycle to the last result in memory.
-error bar | also bar; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar;
+error bar | also bar; ?; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar;
 + energy, high end of its bar; energy, low end of its bar; power, high end of its bar; power, low end of its bar
   The range in which a time or an energy is expected to lie, from how far the model was off on measurements that it was
   not fitted on; a question mark where nothing was ever compared.
@@ -111,14 +111,15 @@ issue | also instruction issue; issues other instructions; issue width
   A core starts a few instructions in each cycle; what is left when its units are not the limit.
 instruction | also instructions; other instructions | see SIMD; control | lesson simd
   One command to a core: a load, a store, an arithmetic operation on one number or on a vector.
-load port | also store port; waits for a load port; port
+load port | also store port; waits for a load port; waits for a store port; port
   A core can start only so many loads, or stores, in a cycle.
 loop start | also starts innermost loops
   A few cycles at the start of each innermost loop, before it runs at full speed.
 short run | also waits for short runs of lines; short runs | see prefetch
   Neighbouring lines from behind the second cache that end within a page: a prefetcher finds out about them when most
   have passed, so the core waits for them.
-spawn | also starts the cores; starting cores; starting and gathering cores; barrier | lesson parallel
+spawn | also starts the cores; waits for other cores; starting cores; starting and gathering cores; barrier | lesson
++ parallel
   Starting other cores for a parallel loop, and gathering them at its end.
 operations | also FLOP; OP; flops; work
   Additions, multiplications and other arithmetic. A multiply-add counts two. FLOP where numbers have a floating point,
@@ -131,7 +132,7 @@ utilisation | also of peak; utilization | see peak
   Operations that were done over those that the units could have done in the time.
 fma | also multiply-add; fma unit at work; math; multiply-adds on the SMs; mac; add; add unit at work
   A fused multiply-add: a * b + c in one instruction, with one rounding.
-special function | also special; special functions and lanes on the SMs
+special function | also special; special unit at work; special functions and lanes on the SMs
   Exponentials, divisions, roots: slower and fewer units than for additions.
 loads | also loaded | see stores
   Numbers that go from memory into registers.
@@ -147,7 +148,7 @@ cache | see line; hit rate; set; associativity | lesson hierarchy
 scratchpad | also buffer; shared memory; unified_buffer; weight_fifo; accumulators; operands; sums; room used; holds;
 + stays | see tile
   A small fast memory that the program fills and empties itself: shared memory of a GPU, buffers of an accelerator.
-DRAM | also main memory; memory | see row hit | lesson hierarchy
+DRAM | also main memory | see row hit; footprint | lesson hierarchy
   Main memory: large, and hundreds of cycles away.
 line | also cache line; lines filled; accesses per line; lines for each set | see cache; stride | lesson strides
   The piece in which caches move memory, usually 64 bytes. One touched byte brings all of it.
@@ -166,11 +167,56 @@ associativity | also ways | see set
   How many lines a set holds: its ways.
 replacement | also LRU; eviction
   Which line of a full set goes when another one comes: the least recently used one (LRU), or another rule.
-memory traffic | also traffic; traffic of the array; bytes to and from; moved in; moved out; to and from the array;
-+ over the pins; at the banks; bytes | see arithmetic intensity
+memory traffic | also traffic; moved; traffic of the array; bytes to and from; moved in; moved out;
++ to and from the array; over the pins; at the banks; bytes | see arithmetic intensity
   Bytes that a level exchanges with its neighbours.
-peak memory | also memory footprint
-  The most bytes that the tensors of a run take at one time.
+footprint | also memory; peak memory; memory footprint; memory of a device; activations; gradients; optimizer; kv cache
++ and weights; total; keys and values | see DRAM; memory traffic
+  The most bytes that the tensors of a run take at one time: the column `memory`. Of a model, its weights, keys and
+  values, activations and, in training, gradients and the optimizer's numbers. How much of it moves is traffic.
+padding | also ld; leading dimension; padded; padded rows | see set; stride; conflict miss | lesson tiling
+  Elements without use at the end of each row: `ld=272` stores rows of 256 elements 272 apart. Elements of a column then
+  fall into different sets of a cache.
+packed | also packing; packed=true; packed tiles | see padding; tile
+  Each tile is stored in one piece, so that its lines follow each other, whatever the length of a row of the matrix.
+loop order | also order; ijk; ikj; kij; loop interchange | see stride; schedule | lesson strides
+  Which loop runs outside and which inside: `ijk` takes k, the sum, innermost, `ikj` the columns, so that B is read
+  along its rows. The answer is the same up to rounding.
+store forwarding | also store to load forwarding; forwarding; waits for store forwarding | see dependency chain
+  A load takes its value from a store that is not yet in the cache. It takes some cycles, so a sum that lies in memory
+  waits so long for each addition.
+first bytes | see latency; overlap
+  What the first transfers of a run take before anything can work: nothing can hide it.
+tensor parallelism | also tp; model parallelism; shards | see all-reduce; exposed communication; data parallelism
+  Each device holds a part of every weight matrix and computes a part of every product; `tp=8` cuts them in eight. After
+  attention and after the feed-forward part all devices sum what they have: two all-reduces in each layer.
+pipeline parallelism | also pp; microbatch; microbatches; micro | see bubble; tensor parallelism
+  Each device holds some of the layers. A batch goes through them in pieces (`micro=`), so that all have work.
+data parallelism | also dp | see tensor parallelism
+  Each group of devices holds the whole model and takes a part of the batch; in training they sum their gradients.
+expert parallelism | also ep | see tensor parallelism
+  Each device holds some of the experts of a mixture, and tokens travel to theirs.
+sequence parallelism | also sp | see tensor parallelism
+  What lies between the products is divided along the tokens: each device keeps the activations of its own.
+address translation | also tlb; page walk; waits for address translation | see latency
+  From the addresses of a program to those of memory. A few recent pages are kept; any other page is looked up first.
+array's ends | also entering weights; leaving sums | see dataflow
+  Weights that enter the cells before anything streams, and sums that leave them at the end.
+overhead inside kernels | see launch overhead; latency
+  What a kernel spends on neither arithmetic nor memory: the latencies of its steps, its start, its last blocks.
+percentile | also p50; p90; p99; mean; median; tail latency | see time to first token
+  p99 is the time within which 99 of 100 requests lie, p50 the median, mean the average.
+phase | also prefill; decode; prompt; token; forward; train; training step; context | see KV cache
+  A part of what a model does: reading the prompt (prefill), making one token after the other (decode), a training step.
+  They are bound by different things: prefill by arithmetic, decode by reading the weights.
+operation of a run | also operation; op; made by; read by; step; stage; size | see fusion; tile
+  One operation of a chain or a model, as a product or a norm, with the tensors that it reads and makes.
+part | also alone; compute; everything else; other; count | see bound; overlap
+  One thing that takes time or energy: a unit, a link, a wait. `alone`: how long a run would take if it were nothing but
+  this part; `count`: how often the action happens.
+point | also best; value; at; the worst is; machine; workload; on; cores at work | see Pareto front
+  One combination of machine, workload and parameters. `on` are the units that take part in it, `at` where the best
+  lies.
 write-back | also writebacks; writeback
   A changed line goes to the level behind only when it is thrown out.
 write-allocate | lesson fusion
@@ -190,12 +236,12 @@ stride | also strides; offset; row major; column major; view; broadcast; slice |
   strides, slicing shifts the offset, broadcasting makes a stride 0: nothing is copied.
 contiguous | see stride | lesson strides
   Elements lie in memory in the order of their indices, without a gap.
-tile | also tiles; block; tiling; at a time; passes; passes played; layer; times | see reuse; register tile | lesson
-+ tiling
+tile | also tiles; block; tiling; at a time; passes; passes played; layer; layers; times | see reuse; register tile
++ | lesson tiling
   A part of a tensor that is worked on while it lies in a fast memory.
 register tile | also v1; v2; unroll | see tile | lesson strips
   Several sums that stay in registers together, so that each loaded number is used several times.
-schedule | also loop; order; mapping | see tile
+schedule | also loop; mapping | see tile; loop order
   How something is computed: order of loops, tiles, vectors, cores. It changes the cost, never the answer.
 fusion | also fused; epilogue; fuse | see memory traffic | lesson fusion
   Operations in one pass, so that what lies between them never goes to memory.
@@ -212,7 +258,7 @@ roofline | also roof; ridge | see arithmetic intensity; peak; bandwidth | lesson
 closed form | also formula; predicted; estimated; why they differ; difference; least possible; simulated; says; ratio;
 + elements; tensor
   A formula for what is simulated, printed beside it with the reason for a difference.
-speed-up | also speedup; gain
+speed-up | also speedup; gain; against the fastest; efficiency; speed-up (efficiency)
   Time of the first over time of this one.
 SIMD | also vector; vectors; lanes | see instruction | lesson simd
   One instruction for several numbers, side by side in a wide register.
@@ -263,7 +309,7 @@ occupancy | also limited by
   Warps on an SM over those that it could hold; limited by registers, shared memory or blocks.
 wave | also waves; tail; waits for the last blocks; start; starts and ends blocks
   As many thread blocks as a GPU holds at once. The last wave is often not full: the tail.
-launch overhead | also launch; starts kernels | see fusion
+launch overhead | also launch; starts kernels; starting kernels | see fusion
   Microseconds between asking for a kernel and its first block.
 coalescing | also coalesced; sector; load/store; loads and stores on the SMs | see warp | lesson cuda
   Loads of a warp that fall on the same 32-byte sectors become one transaction.
@@ -327,19 +373,39 @@ def find_term(words: str) -> Term | None:
     What a unit `waits for` is looked up as it is, and otherwise as what it waits for.
     """
     asked = _folded(words)
-    for form in (asked, asked.removesuffix("s"), asked.removesuffix("es"), f"{asked}s", asked.removeprefix(_WAITS)):
+    if _LINK.fullmatch(asked):
+        return TERMS["bandwidth"]
+    of_level = _OF_LEVEL.sub("", asked)
+    of_table = _OF_TABLE.sub("", asked)
+    forms = (asked, asked.removesuffix("s"), asked.removesuffix("es"), f"{asked}s", asked.removeprefix(_WAITS))
+    for form in (*forms, of_level, of_table):
         if form in _words():
             return TERMS[_words()[form]]
     return None
+
+
+_LINK = re.compile(r"(waits for )?[a-z0-9_.]+ ?→ ?[a-z0-9_.]+")
+"""`dram→l3`, from one level to another."""
+_OF_LEVEL = re.compile(r"^(l\d|dram|regs) ")
+"""`l3 misses`: a column about one level."""
+_OF_TABLE = re.compile(r"^why: | of .*$")
+"""`why: cycles of 1 core`: the head of the table that says where the time went."""
 
 
 def near_terms(words: str) -> list[str]:
     """Terms that one may have meant."""
     import difflib
 
-    close = difflib.get_close_matches(_folded(words), _words(), n=4, cutoff=0.6)
-    inside = [word for word in _words() if _folded(words) in word]
+    asked = _folded(words)
+    close = difflib.get_close_matches(asked, _words(), n=4, cutoff=_NEAR)
+    inside = [word for word in _words() if re.search(rf"\b{re.escape(asked)}", word)] if len(asked) > _SHORT else []
     return list(dict.fromkeys(_words()[word] for word in (*close, *inside)))[:6]
+
+
+_NEAR = 0.78
+"""Words less alike than this are other words: `nothing` is no `tiling`."""
+_SHORT = 2
+"""So few letters begin too many words."""
 
 
 def _folded(text: str) -> str:

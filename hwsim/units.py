@@ -9,7 +9,7 @@ Numbers as people read them: three or four digits and a unit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -371,6 +371,12 @@ def format_title(precision: object) -> str:
     if not isinstance(precision, dict):
         return str(precision)
     return str(precision.get("name") or f"e{precision['exponent']}m{precision['mantissa']}")
+
+
+def listed(words: Iterable[str], last: str = "and") -> str:
+    """``i, j and k``."""
+    *others, final = [*words] or [""]
+    return f"{', '.join(others)} {last} {final}" if others else final
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:

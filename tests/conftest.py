@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import settings
 
 settings.register_profile("hwsim", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("hwsim")
+os.environ.pop("COLUMNS", None)  # a screen that is piped is as wide as that says
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,12 +11,13 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hwsim import __version__
-from hwsim.cli.arguments import CTRL_C, INTERRUPTED, with_plot_name
+from hwsim.cli.arguments import CTRL_C, INTERRUPTED, check_option, with_json_place, with_plot_name
 from hwsim.cli.console import err, make_safe, out, print_error, styled
 from hwsim.errors import HwsimError, InputError
 from hwsim.files import forget_inputs
@@ -88,7 +89,8 @@ def make_app(used: Container[str]) -> typer.Typer:
     for name, text in COMMANDS.items():
         if name in used:
             module = command_module(name)
-            app.command(name, epilog=getattr(module, f"{name.upper()}_EXAMPLE"))(getattr(module, f"{name}_command"))
+            epilog = getattr(module, f"{name.upper()}_EXAMPLE")
+            app.command(name, cls=_Command, epilog=epilog)(getattr(module, f"{name}_command"))
         else:
             app.command(name, help=text)(_unused)
     return app
@@ -97,6 +99,24 @@ def make_app(used: Container[str]) -> typer.Typer:
 def command_module(name: str) -> ModuleType:
     """The module of a command, imported."""
     return import_module(f"hwsim.cli.{_HOMES.get(name, name)}")
+
+
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+class _Command(TyperCommand):
+    """A command that tells whoever writes a parameter as an option, `--tile 32`, how it is written."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As Click does it."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            name = getattr(error, "option_name", "") if hasattr(error, "possibilities") else ""
+            if name and any(each.name == "words" for each in self.params):
+                check_option(str(name), given)
+            raise
 
 
 def _unused() -> None:
@@ -126,7 +146,7 @@ def main(given: Sequence[str]) -> int:
     """Run one command line; gives its exit code: 0 fine, 1 a run or a check failed, 2 the input is wrong."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it reads the metadata of all installed packages
     debug = "--debug" in given or os.environ.get("HWSIM_DEBUG", "") not in ("", "0")
-    words = with_plot_name([word for word in given if word != "--debug"])
+    words = with_json_place(with_plot_name([word for word in given if word != "--debug"]))
     make_safe(sys.stdout)
     make_safe(sys.stderr)
     forget_inputs()

@@ -63,6 +63,11 @@ JsonFile = Annotated[
 ]
 
 
+BareJson = Annotated[
+    str | None, typer.Option("--json", metavar="[FILE|-]", help="Write JSON; alone or with -, prints it.")
+]
+
+
 @dataclass(frozen=True)
 class Words:
     """A command line, sorted: machine, workload, parameters."""
@@ -273,6 +278,31 @@ def _values(knob: Knob) -> list[str]:
     return []
 
 
+_USUAL = ("n", "m", "k", "tile", "batch", "prompt", "generate", "phase", "load", "bytes")
+
+
+def check_option(option: str, words: Sequence[str]) -> None:
+    """Raises InputError where an unknown option is a parameter of the workload, or one of the usual ones."""
+    from hwsim.catalog import load_workload
+    from hwsim.errors import HwsimError
+    from hwsim.spec.fields import near_names
+    from hwsim.spec.variant import TOP, parameter_keys
+    from hwsim.spec.workload import NAMES
+
+    name, _, value = option.lstrip("-").partition("=")
+    plain = name.replace("-", "_")
+    position = next((number for number, word in enumerate(words) if word.partition("=")[0].lstrip("-") == name), None)
+    if position is not None and not value:
+        after = words[position].partition("=")[2] or "".join(words[position + 1 : position + 2])
+        value = "" if after.startswith("-") else after
+    known = [*_USUAL, *TOP, *NAMES]
+    for word in words:
+        with suppress(HwsimError, OSError):
+            known += parameter_keys(load_workload(word.split(",")[0]).spec) if "=" not in word else ()
+    if (found := near_names(plain, known, 1.0)) and found[0].casefold() == plain.casefold():
+        raise InputError(f"no such option: {option}; {found[0]} is a parameter: write {found[0]}={value or 'VALUE'}")
+
+
 PLOT = "--plot"
 
 
@@ -283,6 +313,24 @@ def with_plot_name(words: Sequence[str]) -> list[str]:
         found.append(word)
         if word == PLOT and _is_bare(words[number + 1 :]):
             found.append(default_name(words))
+    return found
+
+
+_JSON = "--json"
+_MAY_BE_BARE = ("show", "list", "check", "explain")
+"""Commands whose `--json` may stand alone, and then prints."""
+
+
+def with_json_place(words: Sequence[str]) -> list[str]:
+    """A command line in which a bare `--json` says where to: `-`. A file is what ends in ``.json``, except where that
+    is the result that a command reads."""
+    found: list[str] = []
+    for number, word in enumerate(words):
+        found.append(word)
+        if word == _JSON and words[0] in _MAY_BE_BARE:
+            after = "".join(words[number + 1 : number + 2])
+            if after != "-" and (words[0] == "explain" or not after.endswith(".json")):
+                found.append("-")
     return found
 
 

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hwsim.cli.arguments import BareJson, check_output
 from hwsim.cli.console import err, out, print_error, print_json, wrapped
 from hwsim.errors import HwsimError, InputError, Problem, SpecError
 
 if TYPE_CHECKING:
     from hwsim.spec.base import Spec
 
-CHECK_EXAMPLE = "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]"
+CHECK_EXAMPLE = (
+    "Example: [cyan]hwsim check machines/my.yaml --strict[/cyan]   "
+    "A file may say [cyan]extends: zen4[/cyan] and then only what differs."
+)
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,21 @@ def check_command(
         list[str] | None, typer.Argument(help="Files or names; everything that comes with hwsim if none is given.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Numbers without a source fail the check, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_file: BareJson = None,
 ) -> None:
     """Check files of machines, workloads, systems and engines: all problems, with file and line."""
+    output = check_output(json_file, None, files or ())
     verdicts = [_check(name) for name in files or _everything()]
-    if as_json:
-        print_json([asdict(verdict) for verdict in verdicts])
-    else:
-        for verdict in verdicts:
-            _print(verdict, told=len(verdicts) == 1)
+    output.show(lambda: [asdict(verdict) for verdict in verdicts], lambda: _print_all(verdicts))
     if any(verdict.problems for verdict in verdicts):
         raise typer.Exit(InputError.exit_code)
     if strict and any(verdict.unsourced for verdict in verdicts):
         raise typer.Exit(HwsimError.exit_code)
+
+
+def _print_all(verdicts: list[Verdict]) -> None:
+    for verdict in verdicts:
+        _print(verdict, told=len(verdicts) == 1)
 
 
 def _everything() -> list[str]:

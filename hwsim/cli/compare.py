@@ -459,7 +459,15 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
     from hwsim.results.plot.run import level_bandwidths, units_used
 
     levels = list(roofline.roofs)
-    heads = ("workload", "speed", *(f"per {level} byte" for level in levels), "attainable", "of it", "under")
+    heads = (
+        "workload",
+        "speed",
+        "error bar",
+        *(f"per {level} byte" for level in levels),
+        "attainable",
+        "of it",
+        "under",
+    )
     table = make_table(*heads, left=(0, len(heads) - 1))
     table.columns[0].no_wrap = True
     for name, result in runs.items():
@@ -472,7 +480,7 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
         cells = [digits(own[level]) if level in own else "–" for level in levels]
         bar = _speed_bar(result)
         table.add_row(
-            name, rate(speed, "FLOP") + bar, *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof
+            name, rate(speed, "FLOP"), bar, *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof
         )
     return table
 
@@ -483,7 +491,7 @@ def _speed_bar(result: RunResult) -> str:
     from hwsim.results.plot.run import speed_ends
 
     ends = speed_ends(result)
-    return f" {NEVER_MARK}" if ends is None else f" {interval_words(float(result.work.flops_per_s), ends)}"
+    return NEVER_MARK if ends is None else interval_words(float(result.work.flops_per_s), ends)
 
 
 def _data(roofline: Roofline) -> dict[str, object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import json
-import shutil
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -132,7 +132,8 @@ def print_chunk(text: str) -> None:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else max(_WIDTH_IN_PIPES, shutil.get_terminal_size((0, 0)).columns)
+    asked = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() else int(asked) if asked.isdecimal() and int(asked) else _WIDTH_IN_PIPES
     return PlainConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -244,6 +245,10 @@ class FittingTable(Table):
         for number, group in enumerate(groups):
             drawn += [Text(""), self._with([*first, *group])] if number else [self._with([*first, *group])]
         return drawn
+
+    def fits(self, console: Console) -> bool:
+        """Whether all columns fit beside each other, with heads and long texts wrapped where needed."""
+        return self._fits(console, console.options, self.columns)
 
     def _fits(self, console: Console, options: ConsoleOptions, columns: Sequence[Column]) -> bool:
         """Whether some columns fit with their heads and long texts wrapped."""

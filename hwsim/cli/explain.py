@@ -11,7 +11,7 @@ from hwsim.cli.arguments import check_output, spinner
 from hwsim.cli.console import make_table, print_body, print_json, screen, styled, wrapped
 from hwsim.cli.run import formula_table, print_head, print_reasons, stage_table, why_table
 from hwsim.errors import InputError
-from hwsim.units import bar, data, digits, joules, percent, seconds
+from hwsim.units import bar, data, digits, joules, listed, percent, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,9 @@ def explain_command(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the run and what was found as JSON.")] = False,
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="[-]", help="Print the run and what was found as JSON.")
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -50,6 +52,7 @@ def explain_command(
     from hwsim.cli.run import blaming, last_run, recall
     from hwsim.results.explanation import explain
 
+    as_json = json_to is not None
     if words and not _is_result(words):
         _explain_term(" ".join(words), as_json)
         return
@@ -87,7 +90,7 @@ def _explain_term(asked: str, as_json: bool) -> None:
     term = find_term(asked)
     if term is None:
         near = near_terms(asked)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        hint = f"; did you mean {listed(near, 'or')}?" if near else ""
         raise InputError(f"'{asked}' is no term of the glossary, and no result file{hint}")
     if as_json:
         print_json({"term": term.name, "meaning": term.meaning, "also": list(term.also), "see": list(term.see)})

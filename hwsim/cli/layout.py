@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from hwsim.cli.arguments import Output, spinner, split_words
 from hwsim.cli.console import make_table, screen, styled, wrapped
 from hwsim.errors import CapacityError, InputError
-from hwsim.units import counted, data, digits, joules, percent, seconds
+from hwsim.units import counted, data, digits, joules, percent, rate, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +26,7 @@ def show_on_system(
     model: str, system: str, parameters: dict[str, str], output: Output, timeline: Path | None, plot: Path | None
 ) -> None:
     """`hwsim model MODEL SYSTEM`."""
-    from hwsim.systems.shards import run_on_system
+    from hwsim.systems.shards import run_alone, run_on_system
 
     if plot is not None:
         raise InputError(
@@ -36,13 +37,25 @@ def show_on_system(
         return
     with spinner("simulating") as told:
         run = run_on_system(model, system, parameters, timeline=timeline is not None, told=told)
+        one = run_alone(run) if run.layout.devices > 1 else None
     if timeline is not None:
         title = f"{run.model.name} on {run.layout.devices} x {run.system.machine}, {run.layout.words}"
         _write_timeline(timeline, [steps[0][0] for steps in run.named().values()], title)
-    output.show(run.to_dict, lambda: _print_run(run))
+    output.show(lambda: _run_data(run, one), lambda: _print_run(run, one, (model, system, parameters)))
 
 
-def _print_run(run: SystemRun) -> None:
+def _run_data(run: SystemRun, one: SystemRun | None) -> dict[str, object]:
+    """The run, and how much faster it is than one of its devices."""
+    if one is None:
+        return run.to_dict()
+    speed_up = one.seconds / run.seconds
+    return {**run.to_dict(), "speed_up": speed_up, "efficiency": speed_up / run.layout.devices}
+
+
+def _print_run(run: SystemRun, one: SystemRun | None, asked: tuple[str, str, dict[str, str]]) -> None:
+    from hwsim.record import NEVER_MARK
+    from hwsim.systems.shards import DIVIDED
+
     console = screen()
     used = run.layout.devices
     console.print(
@@ -63,27 +76,61 @@ def _print_run(run: SystemRun) -> None:
         loading = feed(run.system, run.steps[0][0].memory.weights, devices=run.layout.devices)
         console.print(f"loading the weights from the host takes {seconds(loading.seconds)}", style="dim")
     console.print()
-    speaks = run.speaks
-    table = make_table(
-        "phase", "time", "tokens/s" if speaks else "images/s", "compute", "exposed talk", "bubble", "energy"
-    )
+    compared = one.named() if one is not None else {}
+    heads = ("speed-up (efficiency)",) if compared else ()
+    table = make_table("phase", "time", "throughput", *heads, "compute", "exposed talk", "bubble", "energy")
     for name, steps in run.named().items():
         step, _ = steps[len(steps) // 2]
-        speed = step.phase.batch * (step.phase.tokens if speaks else 1) / step.seconds
+        speed = step.phase.batch * (step.phase.tokens if run.speaks else 1) / step.seconds
+        times = compared[name][len(steps) // 2][0].seconds / step.seconds if compared else 0.0
+        gain = (f"{digits(times)}× ({percent(times, used)})",) if compared else ()
         table.add_row(
-            PHASES[name], seconds(step.seconds), digits(speed), percent(step.share("compute"), 1),
-            percent(step.share("exposed"), 1), percent(step.share("waiting"), 1),
-            joules(step.joules) if step.joules is not None else "–",
+            PHASES[name], f"{seconds(step.seconds)} {NEVER_MARK}", rate(speed, "token" if run.speaks else "image"),
+            *gain, percent(step.share("compute"), 1), percent(step.share("exposed"), 1),
+            percent(step.share("waiting"), 1),
+            f"{joules(step.joules)} {NEVER_MARK}" if step.joules is not None else "–",
         )  # fmt: skip
     console.print(table)
     if len(run.steps) > 1:
-        spent = f", {joules(run.joules)}" if run.joules is not None else ""
-        console.print(styled(("in all  ", "bold"), f"{seconds(run.seconds)}{spent}"))
+        spent = f", {joules(run.joules)} {NEVER_MARK}" if run.joules is not None else ""
+        console.print(styled(("in all  ", "bold"), f"{seconds(run.seconds)} {NEVER_MARK}{spent}"))
+    wrapped(console, f"{NEVER_MARK}  ", DIVIDED, "dim")
+    if one is not None:
+        first = one.steps[0][0]
+        room = (
+            ""
+            if first.fits
+            else f", which has no room for it ({data(first.memory.total)} of {data(first.has_bytes or 0)})"
+        )
+        words = f"over one {run.system.machine}{room}; efficiency is speed-up over {counted(used, 'device')}"
+        wrapped(console, "speed-up  ", words, "dim")
     for note in dict.fromkeys(note for step, _ in run.steps for note in step.notes):
         wrapped(console, "note  ", note, "dim")
     console.print()
     wrapped(console, "", _why(run), "bold")
     _print_check(console, run)
+    command, why = _next(run, *asked)
+    console.print(styled("\nnext  ", (command, "cyan")), soft_wrap=True)
+    wrapped(console, "      ", why, "dim")
+
+
+def _next(run: SystemRun, model: str, system: str, given: dict[str, str]) -> tuple[str, str]:
+    """A command that changes what most of the time goes into, and what it is about."""
+    step, _ = max(run.steps, key=lambda each: each[0].seconds * each[1])
+    if not run.fits or run.layout.devices < run.system.count:
+        kept = {name: value for name, value in given.items() if name not in ("tp", "pp", "dp", "ep", "sp", "micro")}
+        words = ("tune", system, model, *(f"{name}={value}" for name, value in kept.items()))
+        return shlex.join(("hwsim", *words)), "all ways to divide it over the devices, best first"
+    changed = {**given, "batch": str(4 * run.model.use.batch)}
+    if _bubbles(step) and _cuts_finer(run, step):
+        changed = {**given, "micro": str(2 * run.layout.micro)}
+    words = ("model", model, system, *(f"{name}={value}" for name, value in changed.items()))
+    why = "a larger batch shares the weights that each device reads, and the start of each exchange"
+    if "micro" in changed and changed["micro"] != given.get("micro"):
+        why = "more microbatches make the bubble smaller"
+    elif step.phase.name != "decode":
+        why = "whether a larger batch hides more of what the devices tell each other"
+    return shlex.join(("hwsim", *words)), why
 
 
 def _print_memory(console: Console, step: ParallelStep) -> None:
@@ -100,16 +147,30 @@ def _why(run: SystemRun) -> str:
     """One sentence about the longest phase."""
     step, _ = max(run.steps, key=lambda each: each[0].seconds * each[1])
     name = PHASES[step.phase.name]
-    if step.share("waiting") > max(0.15, step.share("exposed")):
+    if _bubbles(step):
         more = f"more microbatches (micro={2 * run.layout.micro})"
-        room = step.phase.batch // (run.layout.dp * run.layout.ep) >= 2 * run.layout.micro
+        room = _cuts_finer(run, step)
         return (
             f"{percent(step.share('waiting'), 1)} of the time of a {name} is the bubble of the pipeline; "
             f"{more if room else 'a larger batch, cut into more microbatches,'} would make it smaller."
         )
+    bounds = step.bounds
+    whole = sum(bounds.values())
+    bound = ", ".join(f"{percent(size, whole)} {each}" for each, size in list(bounds.items())[:2])
+    computing = f"{percent(step.share('compute'), 1)} of the time of a {name} the devices compute, bound by {bound}"
     if step.share("exposed") > 0.15:
-        return f"{percent(step.share('exposed'), 1)} of the time of a {name} devices talk and nothing hides it."
-    return f"{percent(step.share('compute'), 1)} of the time of a {name} the devices compute."
+        return f"{computing}; {percent(step.share('exposed'), 1)} they talk and nothing hides it."
+    return f"{computing}."
+
+
+def _bubbles(step: ParallelStep) -> bool:
+    """Whether stages wait for each other more than for anything else that several devices bring."""
+    return step.share("waiting") > max(0.15, step.share("exposed"))
+
+
+def _cuts_finer(run: SystemRun, step: ParallelStep) -> bool:
+    """Whether the batch of a copy can be cut into twice as many microbatches."""
+    return step.phase.batch // (run.layout.dp * run.layout.ep) >= 2 * run.layout.micro
 
 
 def _print_check(console: Console, run: SystemRun) -> None:

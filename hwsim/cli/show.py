@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import Settings, check_output, machine_completion
-from hwsim.cli.console import make_table, out, print_json, print_plain, styled, titled_table
+from hwsim.cli.arguments import BareJson, Output, Settings, check_output, machine_completion
+from hwsim.cli.console import make_table, out, print_plain, styled, titled_table, wrapped
 from hwsim.errors import InputError
 from hwsim.units import digits, rate
 
@@ -23,20 +23,26 @@ if TYPE_CHECKING:
     from hwsim.spec.load import LoadedMachine, LoadedWorkload
     from hwsim.spec.machine import MachineSpec
     from hwsim.spec.workload import WorkloadSpec
-    from hwsim.systems.spec import SystemSpec
+    from hwsim.systems.spec import EngineSpec, SystemSpec
     from hwsim.target import Knob
 
 NO_DEFAULT = "–"
-SHOW_EXAMPLE = "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]"
+SHOW_EXAMPLE = (
+    "Example: [cyan]hwsim show course_cpu --set l1.size='64 KiB' --resolved[/cyan]   "
+    "To keep a variant, write a file: format: 1, name: mine, extends: course_cpu, and the fields that differ."
+)
 
 
 def show_command(
     name: Annotated[
-        str, typer.Argument(help="A machine, workload, system or engine: its name, or the path of a file.")
-    ],
+        str | None,
+        typer.Argument(
+            help="A machine, workload, system or engine: its name, or the path of a file.", show_default=False
+        ),
+    ] = None,
     resolved: Annotated[bool, typer.Option("--resolved", help="Print full YAML with every default.")] = False,
     settings: Settings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the resolved description as JSON.")] = False,
+    json_file: BareJson = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -52,34 +58,51 @@ def show_command(
     ] = None,
 ) -> None:
     """Show a machine, workload, system or engine."""
-    from hwsim.spec.fields import as_data, as_yaml
-    from hwsim.spec.machine import MachineSpec
-    from hwsim.systems.spec import SystemSpec, described_kind, load_described
+    from hwsim.spec.fields import as_data
+    from hwsim.systems.spec import described_kind, load_described
 
+    if name is None:
+        raise InputError(
+            "show what? hwsim list names machines, workloads, models, systems and engines; then: hwsim show course_cpu"
+        )
+    output = check_output(json_file, plot, (name,))
     if on is not None:
-        print_knobs(name, on, settings or (), as_json)
+        print_knobs(name, on, settings or (), output)
         return
     if (kind := described_kind(name)) is not None:
         if settings or diagram or plot is not None:
             raise InputError(f"{name} is a {kind}: --set, --diagram and --plot are for machines and workloads")
         spec = load_described(kind, name)
-        if as_json or resolved:
-            print_json(as_data(spec)) if as_json else print_plain(as_yaml(spec))
-        else:
-            _print_system(spec) if isinstance(spec, SystemSpec) else _print_engine(as_data(spec))
+        output.show(lambda: as_data(spec), lambda: _print_described(spec, resolved))
         return
     loaded = load_any(name, settings or ())
     if diagram or plot is not None:
         _draw(loaded.spec, diagram, plot)
-    elif as_json:
-        print_json(as_data(loaded.spec))
-    elif resolved:
+    else:
+        output.show(lambda: as_data(loaded.spec), lambda: _print_loaded(loaded, resolved, settings or ()))
+
+
+def _print_described(spec: SystemSpec | EngineSpec, resolved: bool) -> None:
+    from hwsim.spec.fields import as_data, as_yaml
+    from hwsim.systems.spec import SystemSpec
+
+    if resolved:
+        print_plain(as_yaml(spec))
+    else:
+        _print_system(spec) if isinstance(spec, SystemSpec) else _print_engine(as_data(spec))
+
+
+def _print_loaded(loaded: LoadedMachine | LoadedWorkload, resolved: bool, settings: Sequence[str]) -> None:
+    from hwsim.spec.fields import as_yaml
+    from hwsim.spec.machine import MachineSpec
+
+    if resolved:
         print_plain(as_yaml(loaded.spec))
     else:
-        _print_machine(loaded) if isinstance(loaded.spec, MachineSpec) else _print_workload(loaded)
+        _print_machine(loaded, settings) if isinstance(loaded.spec, MachineSpec) else _print_workload(loaded, settings)
 
 
-def print_knobs(workload: str, machine: str, settings: Sequence[str], as_json: bool) -> None:
+def print_knobs(workload: str, machine: str, settings: Sequence[str], output: Output) -> None:
     """What a machine reads of the schedule of a workload: names, defaults, allowed values."""
     from dataclasses import asdict
 
@@ -88,13 +111,15 @@ def print_knobs(workload: str, machine: str, settings: Sequence[str], as_json: b
 
     target, work = find_target(resolve_machine(machine, settings)), resolve_workload(workload, {})
     knobs = target.reads(work)
-    if as_json:
-        print_json([{key: value for key, value in asdict(knob).items() if key != "group"} for knob in knobs.values()])
-        return
+    data = [{key: value for key, value in asdict(knob).items() if key != "group"} for knob in knobs.values()]
+    output.show(lambda: data, lambda: _print_knobs(target.machine.name, work.name, knobs))
+
+
+def _print_knobs(machine: str, workload: str, knobs: Mapping[str, Knob]) -> None:
     if not knobs:
-        out().print(f"{target.machine.name} reads nothing of the schedule of {work.name}")
+        out().print(f"{machine} reads nothing of the schedule of {workload}")
         return
-    table = titled_table(f"choices of {work.name} on {target.machine.name}", "choice")
+    table = titled_table(f"choices of {workload} on {machine}", "choice")
     for column in ("default", "allowed, and what it means"):
         table.add_column(column, no_wrap=column == "default")
     for (_, allowed, meaning), alike in groupby(knobs.values(), _family):
@@ -106,7 +131,7 @@ def print_knobs(workload: str, machine: str, settings: Sequence[str], as_json: b
     tried = {name: knob.tries for name, knob in knobs.items() if knob.tries}
     if tried:
         words = " ".join(f"{name}={values}" for name, values in tried.items())
-        out().print(f"hwsim tune {target.machine.name} {work.name} tries {words}", style="dim", soft_wrap=True)
+        out().print(f"hwsim tune {machine} {workload} tries {words}", style="dim", soft_wrap=True)
 
 
 def _family(knob: Knob) -> tuple[str, str, str]:
@@ -162,13 +187,13 @@ def load_any(name: str, settings: Sequence[str]) -> LoadedMachine | LoadedWorklo
     return load_machine(path, settings) if kind == "machine" else load_workload(path, settings)
 
 
-def _print_machine(loaded: LoadedMachine) -> None:
+def _print_machine(loaded: LoadedMachine, settings: Sequence[str]) -> None:
     """How fast a machine is, behind which memory, and what it draws; `--resolved` has every field."""
     from hwsim.spec.fields import as_data
 
     console = out()
     machine = as_data(loaded.spec)
-    _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
+    _print_head(loaded.spec.name, loaded.spec.description, loaded.files, settings)
     clocks = {clock["name"]: clock["frequency"] for clock in machine["clocks"]}
     first = next(iter(clocks))
     units = make_table("compute", "kind", "count", "clock", "more", left=(0, 1, 4))
@@ -343,10 +368,11 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _print_workload(loaded: LoadedWorkload) -> None:
+def _print_workload(loaded: LoadedWorkload, settings: Sequence[str]) -> None:
     from hwsim.spec.fields import as_data
+    from hwsim.spec.variant import describe_keys, parameter_keys
 
-    _print_head(loaded.spec.name, loaded.spec.description, loaded.files)
+    _print_head(loaded.spec.name, loaded.spec.description, loaded.files, settings)
     for key, value in as_data(loaded.spec).items():
         if key in ("format", "name", "description", "shows") or value in (None, "", {}, []):
             continue
@@ -354,6 +380,9 @@ def _print_workload(loaded: LoadedWorkload) -> None:
             _print_blocks(value)
             continue
         out().print(f"  {key}: {_in_one_line(value) if isinstance(value, dict) else value}")
+    wrapped(out(), "  name=value: ", describe_keys(parameter_keys(loaded.spec)), style="none")
+    more = f"what a machine reads of its schedule: hwsim show {loaded.spec.name} --on MACHINE"
+    out().print(more, style="dim", soft_wrap=True)
 
 
 def _print_blocks(blocks: Sequence[dict[str, Any]]) -> None:
@@ -365,12 +394,17 @@ def _print_blocks(blocks: Sequence[dict[str, Any]]) -> None:
         out().print(styled("    ", (f"{block['name']}{often}", "cyan"), f": {listed}"), soft_wrap=True)
 
 
-def _print_head(name: str, description: str, files: Sequence[Path]) -> None:
+def _print_head(name: str, description: str, files: Sequence[Path], settings: Sequence[str]) -> None:
     from hwsim.catalog import shown
 
     console = out()
     console.print(styled((name, "bold"), f": {' '.join(description.split())}"))
     console.print(f"from {' ← '.join(shown(file) for file in files)}", style="dim", soft_wrap=True)
+    if settings:
+        changed = ", ".join(" ".join(part.strip() for part in setting.split("=", 1)) for setting in settings)
+        console.print(
+            styled(("changed: ", "bold"), f"{changed}; the words above are those of the file"), soft_wrap=True
+        )
 
 
 LIST_EXAMPLE = "Example: [cyan]hwsim list machines[/cyan]"
@@ -386,15 +420,17 @@ class Listed(Enum):
 
 def list_command(
     what: Annotated[Listed | None, typer.Argument(help="Only these.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_file: BareJson = None,
 ) -> None:
     """List machines, workloads, models, systems and engines, with one line on each."""
+    output = check_output(json_file)
     every: tuple[Kind, ...] = ("machine", "workload", "model", "system", "engine")
     kinds = [kind for kind in every if what is None or what.value == f"{kind}s"]
     found = {f"{kind}s": _entries(kind) for kind in kinds}
-    if as_json:
-        print_json(found)
-        return
+    output.show(lambda: found, lambda: _print_lists(found))
+
+
+def _print_lists(found: Mapping[str, list[dict[str, str]]]) -> None:
     for title, entries in found.items():
         _print_table(title, entries)
 

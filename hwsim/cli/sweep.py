@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,12 +31,25 @@ from hwsim.cli.arguments import (
 from hwsim.cli.console import bars, err, make_table, screen, styled
 from hwsim.errors import InputError
 from hwsim.record import ALIKE, NEVER_COMPARED, interval_words
-from hwsim.results.metrics import MEMORY_SHARE, THROUGHPUT, TRAFFIC, UNFIT, about, ends_of, shown, throughput, write
+from hwsim.results.metrics import (
+    MEMORY_SHARE,
+    MODEL,
+    THROUGHPUT,
+    TRAFFIC,
+    UNFIT,
+    about,
+    ends_of,
+    shown,
+    throughput,
+    write,
+)
 from hwsim.units import counted, digits, ratio
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hwsim.cli.console import FittingTable
+    from hwsim.result import RunResult
     from hwsim.sweep.executor import Tls
     from hwsim.sweep.grid import SweepRequest
     from hwsim.sweep.result_set import ResultSet, Row
@@ -92,7 +105,9 @@ def sweep_command(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            "--metric", metavar="NAME", help="What to plot: time, energy, edp, error, l1.fills, …; repeatable."
+            "--metric",
+            metavar="NAME",
+            help="What to plot, and a column more: time, energy, edp, error, l1.fills, …; repeatable.",
         ),
     ] = None,
     x: Annotated[str | None, typer.Option("--x", metavar="AXIS", help="The axis to plot over.")] = None,
@@ -118,7 +133,7 @@ def sweep_command(
             news = run_request(request, store, executor, jobs, scheduler, _tell, retry=retry, tls=tls)
             tally = follow(news, request.count, "sweeping")
         results = load_results(store, store.begin(request), request)
-        output.show(results.to_dicts, lambda: print_sweep(results, tally, f"kept in {out}"))
+        output.show(results.to_dicts, lambda: print_sweep(results, tally, f"kept in {out}", metric or ()))
         if plot is not None:
             results.plot(kind, plot, x=x, metrics=metric or ())
             _tell(f"drawn: {plot}")
@@ -168,16 +183,25 @@ def _kept(store: ResultStore) -> Iterator[None]:
 
 
 _FEW = 30
+PEAK = "utilisation"
+"""The share of the peak: a column of its own where all points are of one machine and there is room."""
 _REASONS = 5
 
 
-def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
+def print_sweep(results: ResultSet, tally: SweepTally, kept: str, metrics: Sequence[str] = ()) -> None:
     from hwsim.sweep.result_set import unfit_words
 
     console = screen()
     names = columns(results)
     if len(results) <= _FEW:
-        console.print(point_table(results, narrow(names), bound=True))
+        shown_names = narrow(names)
+        asked = [results.check_metric(name) for name in metrics]
+        shown_names += [name for name in dict.fromkeys(asked) if name not in shown_names]
+        table = point_table(results, shown_names, bound=True)
+        if PEAK in names and PEAK not in shown_names and "machine" not in results.axis_names:
+            wider = point_table(results, [*shown_names, PEAK], bound=True)
+            table = wider if wider.fits(console) else table
+        console.print(table)
     if words := unfit_words(results):
         console.print(f"{UNFIT} {words}", style="bold red", soft_wrap=True)
     if results.fitting:
@@ -209,9 +233,8 @@ def narrow(names: list[str]) -> list[str]:
 
 def point_table(
     results: ResultSet, names: list[str], axes: tuple[str, ...] | None = None, *, bound: bool = False
-) -> Table:
+) -> FittingTable:
     """A row for each point; with what it is `bound` by, which is read from its whole result."""
-    from hwsim.results.explanation import explain
     from hwsim.sweep.grid import typed
 
     best = {
@@ -236,8 +259,19 @@ def point_table(
         if not row.fits:
             looks[MEMORY_SHARE] = "bold red"
         marked = [styled((c, looks[n])) if n in looks else c for n, c in zip(names, cells, strict=True)]
-        table.add_row(*where, *marked, *([explain(results.result(row)).bound.short] if bound else []))
+        table.add_row(*where, *marked, *([_bound_words(results.result(row))] if bound else []))
     return table
+
+
+def _bound_words(result: RunResult) -> str:
+    """What a point is bound by; of a model with several phases, the longest of them and what bounds that one."""
+    from hwsim.results.explanation import explain
+
+    phases = result.work.use.get(MODEL, {}).get("phases", ())
+    if len(phases) < 2:
+        return explain(result).bound.short
+    longest = max(phases, key=lambda phase: phase["seconds"])
+    return f"{longest['name']}: {next(iter(longest['bounds']))}"
 
 
 def _with_bar(name: str, row: Row) -> str:

@@ -45,13 +45,15 @@ class LoadedModel:
 
 def load_model(name: str | Path) -> LoadedModel:
     """A model by name, a model file, or a file that an importer reads: found out by its ending and its content."""
-    from hwsim.catalog import expand, is_path, load_workload
+    from hwsim.catalog import expand, find, is_path, load_workload, names
 
     text = str(name)
     if text.endswith(IMPORTED) and not text.endswith((".yaml", ".yml")):
         return import_file(expand(text))
     if text.lower().endswith(OTHERS) or (is_path(text) and not text.endswith((".yaml", ".yml"))):
         raise InputError(f"{text}: no file of a model: its name ends in .yaml, {', '.join(IMPORTED)}")
+    if not is_path(name) and text not in names("workload"):
+        find("model", text)
     spec = load_workload(name if isinstance(name, Path) else text).spec
     if not isinstance(spec, ModelWorkload):
         raise InputError(f"{text} is a workload of one operation (op: {spec.op}); hwsim run simulates it")

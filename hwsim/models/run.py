@@ -399,7 +399,7 @@ def operation_table(result: RunResult) -> Table:
     if rest:
         amount = sum(row["seconds"] for _, row in rest)
         shown.append(("", f"{len(rest)} more", "", "", seconds(amount), percent(amount, result.time_s), ""))
-    return Table(("phase", "operation", "op", "times", "time", "share", "bound by"), tuple(shown), (0, 1, 2, 6))
+    return Table(("phase", "operation", "op", "layers", "time in all", "share", "bound by"), tuple(shown), (0, 1, 2, 6))
 
 
 def phase_table(phase: dict[str, Any]) -> Table:
@@ -408,7 +408,7 @@ def phase_table(phase: dict[str, Any]) -> Table:
          percent(row["seconds"], phase["seconds"]), joules(row["joules"]), row["bound"])
         for row in sorted(phase["operations"], key=lambda row: -row["seconds"])
     ]  # fmt: skip
-    columns = ("operation", "op", "part", "times", "time", "share", "energy", "bound by")
+    columns = ("operation", "op", "part", "layers", "time in all", "share", "energy", "bound by")
     return Table(columns, tuple(rows), (0, 1, 2, 7))
 
 

@@ -350,7 +350,7 @@ def _phase(found: ModelRun, name: str) -> dict[str, Any]:
             })  # fmt: skip
             row["seconds"] += each.times * operation.seconds
             row["joules"] += each.times * (operation.joules or 0.0)
-            row["bound"] = _operation_bound(operation, bounds, each.times)
+            row["bound"] = operation_bound(operation, bounds, each.times)
         waited = each.step.seconds - sum(operation.seconds for operation in each.step.operations)
         if waited > _ROUNDING * each.step.seconds:
             bounds[HOST] += each.times * waited
@@ -373,7 +373,7 @@ _ROUNDING = 1e-9
 """What is left of a step after its operations is nobody's time if it is a smaller share than this."""
 
 
-def _operation_bound(operation: OperationCost, bounds: defaultdict[str, float], times: float) -> str:
+def operation_bound(operation: OperationCost, bounds: defaultdict[str, float], times: float) -> str:
     """What its longest kernel is bound by; seconds of all its kernels are put down to what bounds each."""
     longest, word = -1.0, ""
     for _, price, count in operation.kernels:

@@ -48,6 +48,7 @@ from hwsim.spec.base import FormatSpec, ParallelSchedule
 from hwsim.spec.workload import WorkloadSpec
 from hwsim.trace.nest import MAX_ACCESSES, Chain, Instructions, Nest, Size, Work
 from hwsim.trace.view import TensorView
+from hwsim.units import listed
 
 if TYPE_CHECKING:
     from hwsim.program.operation import Operator
@@ -159,11 +160,21 @@ class LoopKernel(TensorKernel):
                 if shares < self.workers:
                     word = "share" if shares == 1 else "shares"
                     found.append(f"only {shares} {word} for {self.workers} cores: the rest stay idle")
+        covered: dict[int, dict[str, None]] = {}
         for loop in self.loops:
             for index, size in loop.plan.tile.items():
                 if size == loop.extents[index] > 1:
-                    found.append(f"a tile covers all {size} iterations of {index}: there is nothing to cut")
+                    covered.setdefault(size, {})[index] = None
+        for size, indices in covered.items():
+            words = f"a tile covers all {size} iterations of {listed(indices)}: there is nothing to cut"
+            asked = self.asked_tile
+            found.append(f"tile={asked} is cut to {size}, and {words}" if asked is not None and asked > size else words)
         return tuple(dict.fromkeys(found))
+
+    @property
+    def asked_tile(self) -> int | None:
+        """The side of a square tile as the schedule asks for it, which may be more than the extents."""
+        return None
 
     def stages(self) -> Sequence[Stage]:
         self._check_given()
@@ -464,6 +475,11 @@ class OperatorKernel(LoopKernel):
     def tolerance(self) -> float:
         turned = storing_error(self.fmt) if self.turned else 0.0
         return min(MOST, self.operator.tolerance(self.rounding) + turned)
+
+    @property
+    def asked_tile(self) -> int | None:
+        tile = getattr(self.operator.schedule, "tile", None)
+        return tile if isinstance(tile, int) else None
 
     def formulas(self) -> tuple[Formula, ...]:
         return self.operator.formulas(self.setting, self.fmt)

@@ -432,6 +432,10 @@ def estimate(
     return Estimate(middle, down, up, rows, MACHINE if len(own) == len(found) else CLASS, source)
 
 
+SO_FEW = 10
+"""A bar from fewer measurements says so: its ends may be luck."""
+
+
 def _source(
     words: Mapping[str, str], own: set[str], intervals: Mapping[str, Interval], machine: str, *, changed: bool
 ) -> str:
@@ -440,11 +444,15 @@ def _source(
     if own:
         rows = sum(intervals[family].rows for family in own)
         listed = _listed([name for family, name in words.items() if family in own])
-        said.append(f"{machine}, {listed}: {rows:,} measured rows that were not fitted")
+        few = "only " if rows < SO_FEW else ""
+        said.append(f"{machine}, {listed}: {few}{rows:,} measured rows that were not fitted")
     if strange := {family: intervals[family] for family in words if family not in own}:
         rows, count = sum(each.rows for each in strange.values()), max(each.machines for each in strange.values())
         why = f"{machine} with these changes was not measured" if changed else f"{machine} was not measured"
-        said.append(f"{_listed([words[family] for family in strange])}: {rows:,} rows of {count} other machines; {why}")
+        few = "only " if rows < SO_FEW else ""
+        said.append(
+            f"{_listed([words[family] for family in strange])}: {few}{rows:,} rows of {count} other machines; {why}"
+        )
     return "; ".join(said)
 
 

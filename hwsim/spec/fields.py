@@ -15,7 +15,7 @@ import difflib
 import json
 import re
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -28,7 +28,7 @@ from hwsim.errors import Problem
 from hwsim.spec.base import KNOWN_FORMATS
 from hwsim.spec.document import NodePath, YamlNode, scalar
 from hwsim.spec.machine import KINDS, ComputeSpec, unit_spec
-from hwsim.units import HIDDEN
+from hwsim.units import HIDDEN, listed
 
 PART_LISTS: Mapping[str, str] = {"clocks": "clock.", "compute": "", "memory": ""}
 """Lists of named parts, and what a path puts before the name: `l1.size`, but `clock.core.frequency`."""
@@ -121,16 +121,34 @@ def shown_path(node: YamlNode, path: NodePath) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """A suggestion to put behind a message, or nothing."""
-    names = list(known)
-    by_folded = {name.casefold(): name for name in names}
-    if word.casefold() in by_folded:
-        return f"; did you mean '{by_folded[word.casefold()]}'?"
-    same = [name for name in names if word.casefold() in OTHER_NAMES.get(name, ())]
-    begun = [name for name in names if name.startswith(f"{word}_")]  # fp8 is fp8_e4m3 rather than mxfp8
-    near = same or begun or difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
-    near = near or [part for part in word.split("_") if part in names]  # vector_add is add
-    return f"; did you mean '{near[0]}'?" if near else ""
+    """A suggestion to put behind a message, or nothing. All names that begin with the word, where these are few."""
+    names = list(dict.fromkeys(known))
+    near = near_names(word, names, cutoff)
+    words = listed((f"'{name}'" for name in near), "or")
+    return f"; did you mean {words}?" if near else ""
+
+
+_FEWEST_LETTERS = 2
+_MOST_BEGUN = 6
+
+
+def near_names(word: str, names: Sequence[str], cutoff: float = 0.6) -> list[str]:
+    """The names that one may have meant by a word, however it is written: large letters, `-` and `.` count as `_`."""
+    plain = _plainly(word)
+    by_plain = {_plainly(name): name for name in names}
+    if plain in by_plain:
+        return [by_plain[plain]]
+    same = [name for name in names if plain in OTHER_NAMES.get(name, ())]
+    begun = [name for each, name in by_plain.items() if each.startswith(f"{plain}_")]  # fp8 is fp8_e4m3, not mxfp8
+    if len(plain) >= _FEWEST_LETTERS:
+        begun = begun or [name for each, name in by_plain.items() if each.startswith(plain)]
+    close = difflib.get_close_matches(plain, by_plain, n=1, cutoff=cutoff)
+    near = same[:1] or (begun if len(begun) <= _MOST_BEGUN else []) or [by_plain[each] for each in close]
+    return near or [by_plain[part] for part in plain.split("_") if part in by_plain][:1]  # vector_add is add
+
+
+def _plainly(word: str) -> str:
+    return re.sub(r"[-. ]", "_", word.casefold())
 
 
 def check_read(reader: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -16,6 +16,7 @@ n=256 tile=32 order=ikj precision=fp64
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -347,7 +348,8 @@ def _paths_in(model: type[BaseModel], node: YamlNode, prefix: str, left_out: Seq
                 yield from _paths_in(price, child, f"{prefix}{name}.{key}.", ())
 
 
-_TOP = ("precision", "accumulate", "chunk", "scale", "scale_block", "convert", "distribution", "seed")
+TOP = ("precision", "accumulate", "chunk", "scale", "scale_block", "convert", "distribution", "seed")
+"""Parameters that every workload has."""
 _GROUPS = ("sizes", "schedule", "use")
 
 
@@ -408,11 +410,10 @@ def locate(spec: WorkloadSpec, name: str, value: object, keys: Mapping[str, Key]
 def unknown_parameter(spec: WorkloadSpec, name: str, keys: Mapping[str, Key]) -> list[str]:
     """What to say of a name that leads nowhere."""
     near = did_you_mean(name, [*keys, *NAMES])
-    return [
-        f"{name}: {spec.name} has no such parameter{near}",
-        f"parameters of {spec.op}: {describe_keys(keys)}",
-        f"and what its machine reads of tile.LEVEL.AXIS, {', '.join(NAMES)}: hwsim show {spec.name} --on MACHINE",
-    ]
+    group = next((group for group in _GROUPS if group != "schedule" and hasattr(spec, group)), "")
+    sizes = ", ".join(each for each, key in keys.items() if key.path[0] == group)
+    own = f"; its {'sizes are' if group == 'sizes' else 'parameters are'} {sizes}" if sizes and not near else ""
+    return [f"{name}: {spec.name} has no such parameter{near}{own}; hwsim show {spec.name} lists all"]
 
 
 def _is_own(spec: WorkloadSpec, key: Key, value: object) -> bool:
@@ -440,7 +441,7 @@ def parameter_keys(spec: WorkloadSpec) -> dict[str, Key]:
     for group in ("mapping", "threads"):
         for name, field in type(getattr(spec, group)).model_fields.items():
             keys[f"{group}.{name}"] = Key((group, name), field.annotation, _describe(field.annotation))
-    for name in _TOP:
+    for name in TOP:
         if name not in keys:
             keys[name] = _top_key(spec, name)
     return keys
@@ -453,7 +454,7 @@ def _top_key(spec: WorkloadSpec, name: str) -> Key:
 
 def _key_for(spec: WorkloadSpec, key: Key, name: str, value: object) -> Key:
     """Where two fields share a name, as `accumulate` does in a schedule and in a workload, the value decides."""
-    if name not in _TOP or len(key.path) == 1:
+    if name not in TOP or len(key.path) == 1:
         return key
     own, outer = literals(key.annotation), _top_key(spec, name)
     if value not in own and (own or value in literals(outer.annotation)):
@@ -501,7 +502,11 @@ def _read(value: object, annotation: Any) -> object:
         return tuple(value) if isinstance(value, list) else value
     if any(get_origin(choice) is tuple for choice in choices(annotation)) and not value.startswith("["):
         return tuple(word.strip() for word in value.split(","))
-    return parse_value(value.strip(), Place("", 0)).plain()
+    read = parse_value(value.strip(), Place("", 0)).plain()
+    kinds = list(choices(annotation))
+    if isinstance(read, float) and int in kinds and float not in kinds and read.is_integer():
+        return int(read)  # 1e3
+    return read
 
 
 def _set(data: dict[str, Any], path: tuple[str, ...], value: object) -> None:
@@ -510,11 +515,17 @@ def _set(data: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     data[path[-1]] = value
 
 
+_LISTED = re.compile(r",|\.\.")
+"""What makes several values of one, in `hwsim sweep`."""
+
+
 def _message(details: Mapping[str, Any], keys: Mapping[str, Key]) -> str:
     location = tuple(part for part in details["loc"] if isinstance(part, str))
     found = details["input"]
     for name, key in keys.items():
         if location[: len(key.path)] == key.path:
+            if isinstance(found, str) and "commas" not in key.kind and _LISTED.search(found) is not None:
+                return f"{name}={found}: one value is needed; hwsim sweep takes several"
             if details["type"] == "value_error":
                 return f"{name}={found}: {details['ctx']['error']}"
             near = did_you_mean(str(found), [str(word) for word in literals(key.annotation)])

@@ -137,6 +137,8 @@ def _scalar(name: str, text: str) -> Value:
     except ValueError as error:
         raise InputError(f"{name}={text}: {error}") from error
     value = scalar(text)
+    if isinstance(value, float) and value.is_integer() and "e" in text.lower():
+        return int(value)  # 1e3 is the same point as 1000
     return text if value is None else value
 
 

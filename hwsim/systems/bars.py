@@ -6,7 +6,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from hwsim.record import CLASS, MACHINE, NEVER, NEVER_COMPARED, ErrorBar, interval_words
-from hwsim.results.bar_table import COVERAGE, TIME, BarTable, is_shipped, shipped_table
+from hwsim.results.bar_table import COVERAGE, SO_FEW, TIME, BarTable, is_shipped, shipped_table
 from hwsim.systems.communicate import Communication
 from hwsim.systems.spec import SystemSpec
 
@@ -30,7 +30,8 @@ def collective_bar(system: SystemSpec, found: Communication) -> str:
     if interval is None:
         return NEVER_COMPARED
     ends = (seconds * exp(interval.low), seconds * exp(interval.high))
-    rows = f"{interval.rows} measured" if measured else f"{interval.rows} measured on {interval.machines} others"
+    few = "only " if interval.rows < SO_FEW else ""
+    rows = f"{few}{interval.rows} measured" + ("" if measured else f" on {interval.machines} others")
     return f"{interval_words(seconds, ends)} for {COVERAGE:.0%} of {rows}"
 
 
@@ -65,7 +66,8 @@ def _served(table: BarTable, service: Service, family: str, seconds: float, *, c
     if interval is None:
         return ErrorBar(seconds, "s", None, None, COVERAGE, 0, NEVER, NEVER_COMPARED)
     where = f"on {machine}" if own else f"on {interval.machines} other machines"
-    source = f"{interval.rows} measured {where}, other models and engines among them"
+    few = "only " if interval.rows < SO_FEW else ""
+    source = f"{few}{interval.rows} measured {where}, other models and engines among them"
     low, high = (seconds * exp(end) for end in (interval.low, interval.high))
     return ErrorBar(seconds, "s", low, high, COVERAGE, interval.rows, MACHINE if own else CLASS, source)
 

@@ -13,6 +13,7 @@ stages of a pipeline (pp), then whole copies (dp).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -27,6 +28,7 @@ from hwsim.models.graph import LAST, ModelGraph
 from hwsim.models.kernels import SERVING
 from hwsim.models.memory import MemoryUse, capacity, memory_use
 from hwsim.models.price import PassCost, StepPrice
+from hwsim.models.total import operation_bound
 from hwsim.ops.model import Attention, Experts, LatentAttention, ModelWorkload
 from hwsim.spec.machine import MachineSpec
 from hwsim.systems.communicate import Network
@@ -182,6 +184,17 @@ class ParallelStep(Timed):
     events: int
     notes: tuple[str, ...]
     spans: tuple[Span, ...] = field(default=(), repr=False)
+    costs: tuple[PassCost, ...] = field(default=(), repr=False)
+    """What each stage computes in one microbatch."""
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Seconds of computing by what bounds them, longest first."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for cost in self.costs:
+            for operation in cost.operations:
+                operation_bound(operation, found, 1.0)
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property
     def fits(self) -> bool:
@@ -239,7 +252,7 @@ class Parallel:
             notes += (f"a batch of {phase.batch} is not divided evenly by {shares} copies: the largest share counts",)
         return ParallelStep(
             phase, self.layout, floor.now, tuple(line.times), self._memory(one, micro, grown), capacity(self.machine),
-            self._joules(costs, micro, floor.now, line.times), floor.events, notes, tuple(floor.spans),
+            self._joules(costs, micro, floor.now, line.times), floor.events, notes, tuple(floor.spans), tuple(costs),
         )  # fmt: skip
 
     def _memory(self, one: Pass, micro: int, grown: int) -> MemoryUse:

@@ -27,11 +27,12 @@ from hwsim.models.graph import ModelGraph
 from hwsim.models.load import load_model
 from hwsim.models.run import choose_kernels, phases_of
 from hwsim.ops.model import ModelWorkload
+from hwsim.record import NEVER_COMPARED
 from hwsim.spec.variant import with_parameters
 from hwsim.systems.collective import build_schedule, exchange
 from hwsim.systems.communicate import Network
 from hwsim.systems.parallel import NUMBERS, Parallel, ParallelLayout, ParallelStep, has_experts, layouts, make_layout
-from hwsim.systems.spec import SystemSpec, device_of, load_system
+from hwsim.systems.spec import SystemSpec, alone, device_of, load_system
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]
@@ -426,6 +427,8 @@ def _far(found: Array, reference: Array) -> float:
     return float(np.max(np.abs(found - reference)) / np.max(np.abs(reference)))
 
 
+DIVIDED = f"{NEVER_COMPARED} (steps of a model on several devices)"
+"""What a time and an energy of a divided model rest on."""
 OWN = (*NUMBERS, "library")
 """Parameters of the split; all others are those of the model."""
 
@@ -474,7 +477,7 @@ class SystemRun:
             "model": self.model.name, "system": self.system.name, "machine": self.system.machine,
             "layout": asdict(self.layout), "library": self.library, "formats": self.formats, "fits": self.fits,
             "seconds": self.seconds, "joules": self.joules, "check": asdict(self.check),
-            "steps": [{**step.to_dict(), "times": times} for step, times in self.steps],
+            "compared": DIVIDED, "steps": [{**step.to_dict(), "times": times} for step, times in self.steps],
         }  # fmt: skip
 
 
@@ -506,6 +509,12 @@ def run_layout(
     steps = tuple((parallel.step(phase, timeline=timeline, grown=grown), times) for phase, times in wanted)
     check = check_split(layout, experts=has_experts(model))
     return SystemRun(model, system, layout, network.library, steps, check, parallel.numbers.words())
+
+
+def run_alone(run: SystemRun) -> SystemRun:
+    """The same model on one of the devices, whether or not it has room: what several are compared with."""
+    one = alone(run.system.machine)
+    return run_layout(run.model, one, ParallelLayout(), Network(one))
 
 
 @dataclass(frozen=True)

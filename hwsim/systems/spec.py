@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from hwsim.catalog import Kind, expand, find, is_file, is_path, load_machine, machine_names, names, shown
+from hwsim.catalog import SO_MANY, Kind, expand, find, is_file, is_path, load_machine, machine_names, names, shown
 from hwsim.errors import CatalogError
 from hwsim.spec.base import BandwidthField, LatencyField, Name, Spec
 from hwsim.spec.document import read_document
@@ -242,12 +242,9 @@ class EngineSpec(Spec):
     source: Source | dict[str, str] = Field(description="Where budget, limits and policies come from.")
 
 
-_SO_MANY = re.compile(r"(?P<count>\d{1,6})[x×](?P<machine>[a-z][a-z0-9_]*)")
-
-
 def load_system(name: str) -> SystemSpec:
     """A system by name or path, as `8xh100`, or a machine alone; raises CatalogError with what there is."""
-    match = _SO_MANY.fullmatch(name)
+    match = SO_MANY.fullmatch(name)
     if match is not None:
         return so_many(int(match["count"]), match["machine"], name)
     if not is_path(name) and name not in names("system") and name in machine_names():
@@ -283,7 +280,7 @@ def is_system(name: str) -> bool:
     """Whether a word of a command line means a system rather than a machine."""
     if is_path(name):
         return described_kind(name) == "system"
-    return _SO_MANY.fullmatch(name) is not None or (name in system_names() and name not in machine_names())
+    return SO_MANY.fullmatch(name) is not None or (name in system_names() and name not in machine_names())
 
 
 def load_system_file(path: Path) -> SystemSpec:

@@ -132,3 +132,21 @@ def test_a_file_of_one_unknown_field_hears_of_the_field_and_of_a_file_to_begin_w
     assert "mine.yaml:2: opp: a field of neither; did you mean 'op'?" in done.err
     assert "mine.yaml:3: foo: a field of neither" in done.err
     assert "hwsim show course_cpu --resolved" in done.err
+
+
+@pytest.mark.parametrize("word", ["base", "like", "parent"])
+def test_a_file_that_names_its_parent_otherwise_is_told_of_extends(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = f"format: 1\nname: mine\n{word}: zen4\n"
+    Path("mine.yaml").write_text(wrong)
+    done = hwsim("check", "mine.yaml")
+    assert done.code == 2
+    lines = [line.removeprefix("error: ").strip() for line in done.err.splitlines()]
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"mine.yaml:3: {word}: "))
+    assert lines[start + 1] == "extends: zen4"
+    Path("mine.yaml").write_text("format: 1\nname: mine\n" + "\n".join(lines[start + 1 : start + 3]) + "\n")
+    assert hwsim("check", "mine.yaml").code == 0, "what it says is a variant"
+    for command in ("check", "show"):
+        assert "extends: " in hwsim(command, "--help").out

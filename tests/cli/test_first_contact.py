@@ -102,6 +102,66 @@ def test_the_module_gives_the_exit_code_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("run", "A100", "matmul"), "there is no machine 'A100'; did you mean 'a100_40', 'a100_80', 'a100_pcie_40' or "
+         "'a100_pcie_80'?; hwsim list machines shows them"),
+        (("run", "A100-40", "matmul"), "did you mean 'a100_40'?"),
+        (("compare", "zen", "matmul"), "did you mean 'zen3' or 'zen4'?"),
+        (("run", "zen3", "Matmul"), "did you mean 'matmul'?"),
+        (("run", "zen3", "matmu"), "did you mean 'matmul'?"),
+        (("model", "llama3", "h100"), "there is no model 'llama3'; did you mean 'llama3_70b' or 'llama3_8b'?"),
+    ],
+)  # fmt: skip
+def test_a_name_is_found_whatever_its_letters_and_by_its_beginning(words: tuple[str, ...], meant: str) -> None:
+    done = hwsim(*words)
+    assert (done.code, done.out) == (2, "")
+    assert meant in done.err
+    assert len(done.err.splitlines()) == 1
+    assert len(done.err) < 200
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "h100", "matmul", "--tile", "32"), "tile is a parameter: write tile=32"),
+        (("run", "h100", "matmul", "--precision=fp16"), "precision is a parameter: write precision=fp16"),
+        (("run", "course_cpu", "matmul_tiled", "--v1", "4"), "v1 is a parameter: write v1=4"),
+        (("model", "llama3_8b", "h100", "--batch", "8"), "batch is a parameter: write batch=8"),
+        (("sweep", "--tile", "8..32:x2"), "tile is a parameter: write tile=8..32:x2"),
+    ],
+)
+def test_a_parameter_written_as_an_option_is_told_how_it_is_written(words: tuple[str, ...], says: str) -> None:
+    done = hwsim(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"error: no such option: {next(w for w in words if w[0] == '-').split('=')[0]}; {says}\n"
+
+
+def test_an_option_that_is_nothing_at_all_is_said_as_before() -> None:
+    done = hwsim("run", "h100", "matmul", "--foo", "3")
+    assert done.code == 2
+    assert "No such option: --foo" in done.err
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep", "run"])
+def test_a_system_where_one_machine_is_needed_is_told_which_commands_take_it(command: str) -> None:
+    done = hwsim(command, "8xh100", "llama3_70b")
+    assert done.code == 2
+    assert "'8xh100' is a system of several devices" in done.err
+    assert "hwsim model MODEL 8xh100" in done.err
+
+
+def test_the_list_of_parameters_that_a_message_names_is_there() -> None:
+    wrong = hwsim("run", "course_cpu", "matmul_tiled", "size=64")
+    assert wrong.code == 2
+    assert len(wrong.err.splitlines()) == 1
+    assert "its sizes are n, m, k; hwsim show matmul_tiled lists all" in wrong.err
+    listed = hwsim("show", "matmul_tiled").out
+    assert "name=value: n (a whole number), m (a whole number), k (a whole number)" in listed
+    assert "hwsim show matmul_tiled --on MACHINE" in listed
+
+
+@pytest.mark.parametrize(
     ("typed", "meant"),
     [
         ("sgemm", "matmul"),

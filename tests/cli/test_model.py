@@ -131,11 +131,22 @@ def test_other_commands_say_how_to_make_a_model_file_of_an_exported_program() ->
         assert "hwsim import" in found.err
 
 
+def test_the_screen_says_from_how_few_rows_a_bar_comes_and_what_its_table_counts() -> None:
+    """Three models were measured whole on an H100: the bar is no narrower knowledge than one from hundreds of rows."""
+    screen = hwsim("model", "gpt2", "h100", "prompt=64", "generate=8", "--no-math").out
+    assert "only 3 measured rows that were not fitted" in screen
+    head = next(line for line in screen.splitlines() if line.startswith("phase "))
+    assert head.split("  ")[0] == "phase"
+    assert "layers" in head and "time in all" in head and "times" not in head
+    many = hwsim("run", "h100", "matmul", "n=256", "--no-math").out
+    assert "measured rows that were not fitted" in many and "only" not in many.split("measured rows")[0]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("llama3_8b",), "a model and a machine are needed"),
-        (("llama9", "h100"), "there is no workload 'llama9'"),
+        (("llama9", "h100"), "there is no model 'llama9'"),
         (("llama3_8b", "h100", "batch=0"), "batch=0: must be a whole number of at least 1"),
         (("llama3_8b", "h100", "batsch=8"), "did you mean 'batch'"),
         (("llama3_8b", "h100", "weights=fp7"), "weights=fp7: must be"),

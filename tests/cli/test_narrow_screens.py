@@ -49,6 +49,24 @@ def test_a_roofline_fits_its_terminal(words: tuple[str, ...], width: int) -> Non
     assert max(map(len, tables)) <= width
 
 
+def test_columns_decide_the_width_of_a_screen_that_is_piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (60, 80, 95):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert out().width == columns
+    for nothing in ("", "0", "wide"):
+        monkeypatch.setenv("COLUMNS", nothing)
+        assert out().width == 110
+
+
+def test_a_roofline_fits_eighty_columns_and_keeps_its_bars_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = hwsim("roofline", "h100", "matmul", "softmax", "n=1024", "precision=bf16")
+    assert screen.code == 0, screen.err
+    tables = screen.out.rpartition("matmul: ")[0].splitlines()
+    assert max(map(len, tables)) <= 80
+    assert len(re.findall(r"[−+]?\d+ to [−+]\d+ %|± \d+ %", screen.out)) >= 2
+
+
 def test_a_table_wraps_heads_first_then_becomes_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(columns: int) -> str:
         table = make_table("level", "bytes to and from", "holds", left=(0, 2))

@@ -87,6 +87,15 @@ def test_the_next_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert hwsim(*words[1:]).code == 0
 
 
+def test_a_tile_larger_than_the_sizes_is_said_to_be_cut() -> None:
+    """A tile of 128 in a product of 64 is one of 64: said once for all three loops, and beside what was asked."""
+    cut = " ".join(hwsim("run", "n=64", "tile=128").out.split())
+    assert "tile=128 is cut to 64, and a tile covers all 64 iterations of i, j and k: there is nothing to cut" in cut
+    whole = " ".join(hwsim("run", "n=64", "tile=64").out.split())
+    assert "is cut" not in whole
+    assert whole.count("there is nothing to cut") == 1
+
+
 def test_without_math_the_screen_says_so() -> None:
     outcome = hwsim("run", "n=64", "--no-math")
     assert outcome.code == 0

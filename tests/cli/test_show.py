@@ -104,3 +104,30 @@ def test_a_format_that_stands_in_for_another_says_for_what() -> None:
     ran = hwsim("run", "tpu_v1", "matmul", "n=64", "precision=bf16", "--no-math").out
     assert "tpu_v1 computes in 16-bit integers: bf16 stands in for them" in ran
     assert "stands in" not in hwsim("run", "tpu_v1", "matmul", "n=64", "precision=int8", "--no-math").out
+
+
+def test_show_alone_says_where_names_are() -> None:
+    alone = hwsim("show")
+    assert (alone.code, alone.out) == (2, "")
+    assert "hwsim list" in alone.err
+
+
+@pytest.mark.parametrize("words", [("show", "course_cpu"), ("list", "systems"), ("check", "course_cpu")])
+def test_json_stands_alone_takes_a_dash_or_a_file(words: tuple[str, ...], tmp_path: Path) -> None:
+    bare = hwsim(*words, "--json")
+    assert bare.code == 0, bare.err
+    data = json.loads(bare.out)
+    assert json.loads(hwsim(*words, "--json", "-").out) == data
+    assert json.loads(hwsim(words[0], "--json", *words[1:]).out) == data
+    file = tmp_path / "told.json"
+    both = hwsim(*words, "--json", str(file))
+    assert both.code == 0, both.err
+    assert json.loads(file.read_text()) == data
+    assert both.out == hwsim(*words).out
+
+
+def test_a_changed_machine_says_what_was_changed_beside_its_description() -> None:
+    screen = hwsim("show", "zen4", "--set", "l1.size=64 KiB").out
+    assert "32 KiB L1" in screen, "the file's own words"
+    assert "changed: l1.size 64 KiB; the words above are those of the file" in screen
+    assert "changed:" not in hwsim("show", "zen4").out

@@ -237,3 +237,34 @@ def test_a_search_says_what_it_gained_and_what_decides_now(
 ) -> None:
     search = SimpleNamespace(gain=gain, bounds=bounds, metric="time_s", values=(3e-6, 1e-6))
     assert _gain(search) == words  # type: ignore[arg-type]
+
+
+def test_a_sweep_on_one_machine_says_how_much_of_the_peak_each_point_reaches(tmp_path: Path) -> None:
+    """The column is what `run` says of each point."""
+    store = str(tmp_path / "s.db")
+    swept = hwsim("sweep", "h100", "matmul", "n=256,1024", "precision=bf16", "--no-math", "-o", store).out
+    lines = [line for line in swept.splitlines() if line.startswith(("n ", "256 ", "1024 "))]
+    assert "of peak" in lines[0]
+    for line in lines[1:]:
+        size = line.split()[0]
+        data = json.loads(hwsim("run", "h100", "matmul", f"n={size}", "precision=bf16", "--no-math", "--json", "-").out)
+        share = data["work"]["flops_per_s"] / data["work"]["peak_flops_per_s"]
+        assert f" {100 * share:.1f} %" in line
+
+
+def test_a_metric_that_is_named_is_a_column(tmp_path: Path) -> None:
+    words = ("sweep", "course_cpu,zen3", "matmul_tiled", "n=32", "tile=8", "--no-math", "-o", str(tmp_path / "s.db"))
+    assert "of peak" not in hwsim(*words).out.partition("best ")[0].replace("\n", " ")
+    named = hwsim(*words, "--metric", "cycles")
+    assert named.code == 0, named.err
+    assert "cycles" in named.out.partition("best ")[0]
+
+
+def test_a_sweep_of_a_model_says_which_phase_bounds_it(tmp_path: Path) -> None:
+    """With its prompts a step of 64 is bound by their arithmetic, alone by the weights that it reads."""
+    store = ("--no-math", "-o", str(tmp_path / "s.db"))
+    both = hwsim("sweep", "h100", "gpt2_xl", "prompt=1024", "generate=2", "batch=8,16", *store).out
+    assert both.count("prefill: ") == 2
+    steps = hwsim("sweep", "h100", "gpt2_xl", "prompt=128", "phase=decode", "batch=1,2", *store).out
+    assert "prefill" not in steps and "decode: " not in steps
+    assert steps.count("bandwidth of dram") == 2

@@ -151,7 +151,8 @@ def test_a_model_is_divided_over_a_system(tmp_path: Path) -> None:
     outcome = hwsim(*words, "--timeline", str(timeline))
     assert outcome.code == 0, outcome.err
     assert "answers as the whole one" in outcome.out
-    assert "exposed talk" in outcome.out and "bubble" in outcome.out
+    head = outcome.out[outcome.out.index("speed-up") : outcome.out.index("training step")]
+    assert {"exposed", "talk", "bubble", "compute"} <= set(head.split())
     lanes = {
         event["args"]["name"]
         for event in json.loads(timeline.read_text())["traceEvents"]
@@ -162,20 +163,40 @@ def test_a_model_is_divided_over_a_system(tmp_path: Path) -> None:
 
 def test_a_divided_pass_has_as_many_images_or_tokens_in_a_second_as_its_batch_over_its_time() -> None:
     """64 images on four devices; 8 prompts of 64 tokens, then a token of each in a step."""
-    for words, head, counts in (
-        (("model", "resnet18", "4xl40s", "dp=4", "batch=64"), "images/s", {"pass": 64}),
-        (("model", "gpt2", "2xh100", "tp=2", "batch=8", "prompt=64", "generate=4"), "tokens/s",
+    for words, unit_of_work, counts in (
+        (("model", "resnet18", "4xl40s", "dp=4", "batch=64"), "image/s", {"pass": 64}),
+        (("model", "gpt2", "2xh100", "tp=2", "batch=8", "prompt=64", "generate=4"), "token/s",
          {"prompt": 8 * 64, "token": 8}),
     ):  # fmt: skip
         outcome = hwsim(*words, "--no-math")
         assert outcome.code == 0, outcome.err
         lines = [re.split(r" {2,}", line.strip()) for line in outcome.out.splitlines()]
-        assert next(line for line in lines if line[0] == "phase")[2] == head
+        assert next(line for line in lines if line[0] == "phase")[2] == "throughput"
         for name, count in counts.items():
             row = next(line for line in lines if line[0] == name)
-            amount, unit = row[1].split()
+            amount, unit, mark = row[1].split()
+            assert mark == "?", "nobody compared a divided step with hardware"
             time_s = float(amount) * {"ms": 1e-3, "µs": 1e-6}[unit]
-            assert float(row[2].replace(",", "")) == pytest.approx(count / time_s, rel=0.01)
+            speed, prefixed = row[2].split()
+            assert prefixed.removeprefix("k") == unit_of_work
+            factor = 1000 if prefixed.startswith("k") else 1
+            assert float(speed) * factor == pytest.approx(count / time_s, rel=0.01)
+
+
+def test_a_divided_model_says_what_it_rests_on_what_bounds_it_what_it_gained_and_what_to_try() -> None:
+    words = ("gpt2", "prompt=64", "generate=4", "batch=8")
+    outcome = hwsim("model", words[0], "4xh100", "tp=4", *words[1:])
+    assert outcome.code == 0, outcome.err
+    said = " ".join(outcome.out.split())
+    assert "? never compared with hardware (steps of a model on several devices)" in said
+    assert re.search(r"the devices compute, bound by \d+\.\d % [a-z]", said)
+    assert "next hwsim model gpt2 4xh100 tp=4 prompt=64 generate=4 batch=32" in said
+    many = json.loads(hwsim("model", words[0], "4xh100", "tp=4", *words[1:], "--json", "-").out)
+    one = json.loads(hwsim("model", words[0], "1xh100", *words[1:], "--json", "-").out)
+    assert many["compared"].startswith("never compared with hardware")
+    assert many["speed_up"] == pytest.approx(one["seconds"] / many["seconds"])
+    assert many["efficiency"] == pytest.approx(many["speed_up"] / 4)
+    assert "speed-up over one h100; efficiency is speed-up over 4 devices" in said
 
 
 def test_layouts_are_searched() -> None:

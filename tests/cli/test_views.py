@@ -170,8 +170,21 @@ def test_a_rewrite_is_told_by_how_much_it_is_faster(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("compute", "exposed", "waiting", "batch", "said"),
     [
-        (80, 10, 10, 8, "80.0 % of the time of a {} the devices compute."),
-        (50, 30, 20, 8, "30.0 % of the time of a {} devices talk and nothing hides it."),
+        (
+            80,
+            10,
+            10,
+            8,
+            "80.0 % of the time of a {} the devices compute, bound by 75.0 % arithmetic, 25.0 % bandwidth of dram.",
+        ),
+        (
+            50,
+            30,
+            20,
+            8,
+            "50.0 % of the time of a {} the devices compute, bound by 75.0 % arithmetic, 25.0 % bandwidth of "
+            "dram; 30.0 % they talk and nothing hides it.",
+        ),
         (50, 20, 30, 8, "30.0 % of the time of a {} is the bubble of the pipeline; more microbatches (micro=8) would"),
         (50, 20, 30, 7, "30.0 % of the time of a {} is the bubble of the pipeline; a larger batch, cut into more"),
     ],
@@ -182,7 +195,11 @@ def test_the_longest_part_of_a_divided_step_is_said(
     """One stage of 100 fs in all; four microbatches, so that eight need a batch of eight."""
     stage = SimpleNamespace(compute_fs=compute, exposed_fs=exposed, waiting_fs=waiting)
     step = SimpleNamespace(
-        seconds=1.0, elapsed_fs=100, stages=[stage], phase=SimpleNamespace(name="train", batch=batch)
+        seconds=1.0,
+        elapsed_fs=100,
+        stages=[stage],
+        phase=SimpleNamespace(name="train", batch=batch),
+        bounds={"arithmetic": 3.0, "bandwidth of dram": 1.0},
     )
     step.share = lambda name: ParallelStep.share(step, name)  # type: ignore[arg-type]
     run = SimpleNamespace(steps=[(step, 1)], layout=SimpleNamespace(micro=4, dp=1, ep=1))

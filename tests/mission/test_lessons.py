@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,15 @@ def test_the_solution_of_a_question_for_the_best_names_the_run_with_the_least() 
     least = min(number_of(result, exercise.best) for result in taken.results.values())
     named = solution(taken, exercise)
     assert number_of(taken.results[named], exercise.best) == least
+
+
+def test_the_sweep_after_the_lesson_on_batches_shows_where_the_weights_stop_to_bind(tmp_path: Path) -> None:
+    """989 Tflop/s over 3,350 GB/s are 295 texts, for two operations and two bytes of each weight."""
+    spec = load_lesson_file(find_lesson("batch"))
+    words = shlex.split(next(line for line in spec.next if " sweep " in line))[1:]
+    few = ["batch=64,512" if word.startswith("batch=") else word for word in words]
+    done = command(*few, "-o", str(tmp_path / "s.db"))
+    assert done.code == 0, done.err
+    rows = {line.split()[0]: line for line in done.out.splitlines() if line.startswith(("64 ", "512 "))}
+    assert rows["64"].rstrip().endswith("bandwidth of dram")
+    assert rows["512"].rstrip().endswith("arithmetic")

@@ -6,6 +6,7 @@ import pytest
 
 from hwsim.errors import OverrideError
 from hwsim.spec.variant import with_parameters
+from hwsim.sweep.grid import make_axis
 from tests.unit.kernels.helpers import workload
 
 MATMUL = workload("matmul", {"n": 256})
@@ -33,6 +34,11 @@ def test_sizes_with_units():
     assert with_parameters(CHASE, {"bytes": "2 MiB"}).sizes.bytes == 2 * 1024 * 1024
 
 
+def test_a_whole_number_may_be_written_with_an_exponent():
+    assert with_parameters(MATMUL, {"n": "1e3"}).sizes.n == 1000
+    assert make_axis("n", "1e3,1000,2e3").values == (1000, 2000)
+
+
 def test_indices_of_a_formula_are_keys():
     changed = with_parameters(FORMULA, {"i": "32", "tile.i": "4", "order": "k,i"})
     assert changed.sizes == {"i": 32, "k": 4}
@@ -46,11 +52,16 @@ def test_indices_of_a_formula_are_keys():
         (
             MATMUL,
             {"tiel": "3"},
-            r"tiel: matmul has no such parameter; did you mean 'tile'\?\nparameters of matmul: n ",
+            r"^tiel: matmul has no such parameter; did you mean 'tile'\?; hwsim show matmul lists all$",
         ),
         (MATMUL, {"n": "abc"}, "n=abc: must be a whole number$"),
         (MATMUL, {"n": "0"}, "n=0: must be a whole number of at least 1"),
-        (MATMUL, {"n": "1e3"}, "n=1000.0: must be a whole number"),
+        (MATMUL, {"size": "3"}, "^size: matmul has no such parameter; its sizes are n, m, k; hwsim show matmul lists"),
+        (MATMUL, {"N": "3"}, "N: matmul has no such parameter; did you mean 'n'"),
+        (MATMUL, {"n": "1.5e0"}, "n=1.5: must be a whole number$"),
+        (MATMUL, {"n": "64,128"}, "n=64,128: one value is needed; hwsim sweep takes several$"),
+        (MATMUL, {"n": "64..128:x2"}, "one value is needed; hwsim sweep takes several$"),
+        (MATMUL, {"precision": "fp16,bf16"}, "one value is needed; hwsim sweep takes several$"),
         (MATMUL, {"order": "ijkk"}, r"order=ijkk: must be ijk \| ikj.*did you mean 'ijk'"),
         (MATMUL, {"v1": "0", "v2": "0"}, "v1=0.*\nv2=0"),
         (MATMUL, {"tile": "4", "b1": "3"}, "either tile .* or b1 and b2"),
