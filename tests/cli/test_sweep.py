@@ -17,9 +17,10 @@ from types import SimpleNamespace
 import pytest
 
 import hwsim as package
-from hwsim.cli.sweep import _gain, near_words
+from hwsim.cli.sweep import _gain, _told_apart, near_words
 from hwsim.record import NEVER_COMPARED, interval_words
 from tests.cli.command_line import hwsim
+from tests.unit.sweep.test_result_set import made
 
 SMALL = ("course_cpu", "matmul_tiled", "n=16", "tile=4,8")
 
@@ -237,3 +238,9 @@ def test_a_search_says_what_it_gained_and_what_decides_now(
 ) -> None:
     search = SimpleNamespace(gain=gain, bounds=bounds, metric="time_s", values=(3e-6, 1e-6))
     assert _gain(search) == words  # type: ignore[arg-type]
+
+
+def test_of_points_that_cost_the_same_the_first_is_shown() -> None:
+    """Time and energy both; in the order of the front."""
+    rows = made((1.0, 9.0), (2.0, 5.0), (1.0, 9.0), (2.0, None), (2.0, 5.0), (3.0, 9.0), (2.0, None), (1.0, 5.0))
+    assert [row["n"] for row in _told_apart(rows)] == [0, 1, 3, 5, 7]
