@@ -11,6 +11,7 @@ import zipfile
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from hwsim.models import torch_export
 from hwsim.models.count import forward, macs, parameters
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import LoadedModel, import_file, load_model
-from hwsim.models.traced import find_blocks
+from hwsim.models.traced import _segments, find_blocks
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -353,3 +354,27 @@ def test_operations_of_pytorch_are_called_by_their_own_name_and_others_with_thei
     target: str, name: str
 ) -> None:
     assert torch_export._plain_target(target) == name
+
+
+def test_operations_are_cut_where_one_tensor_alone_goes_on() -> None:
+    """Against a look at every place: behind a cut nothing is read but what was made last before it, and between cuts
+    there is no such place; on random networks whose every tensor is read by one of the next three operations."""
+    random = Random(7)
+    for _ in range(200):
+        count = random.randint(1, 12)
+        names = ["input", *(f"op{number}" for number in range(count))]
+        operations = [
+            {
+                "name": f"op{number}",
+                "inputs": sorted({names[number], names[max(0, number - random.choice((0, 0, 1, 2)))]}),
+            }
+            for number in range(count)
+        ]
+        pieces = list(_segments(operations))
+        assert [each for piece in pieces for each in piece] == operations
+        cuts = {len([each for piece in pieces[: number + 1] for each in piece]) for number in range(len(pieces) - 1)}
+        reads = [(at, names.index(name)) for at, each in enumerate(operations) for name in each["inputs"]]
+        free = {
+            place for place in range(1, count) if not any(at >= place > made for at, made in reads if made != place)
+        }
+        assert cuts == free, operations
