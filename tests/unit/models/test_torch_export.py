@@ -232,6 +232,24 @@ def test_an_einstein_sum_of_another_form_is_a_movement_and_says_so(
     assert (moved["read"], moved["write"]) == (6 * len(operands), 6)
 
 
+def test_attention_to_other_tokens_is_two_products_with_a_softmax_between_them(tmp_path: Path) -> None:
+    """By hand: 4 heads, 5 queries of 8 values look at 7 keys and bring back 6 values each. As many queries as keys, and
+    no heads apart, are the same."""
+    for heads, queries, keys in (((4,), 5, 7), ((), 5, 7), ((), 6, 6)):
+        shapes = {"x": (2, *heads, queries, 8), "k": (2, *heads, keys, 8), "v": (2, *heads, keys, 6)}
+        shapes["y"] = (2, *heads, queries, 6)
+        call = ("scaled_dot_product_attention", "y", {"query": "x", "key": "k", "value": "v"})
+        loaded = written(tmp_path, shapes, call, given="x k v")
+        many = prod(heads)
+        made = [each for block in loaded.model.blocks for each in block.operations]
+        scores, mixed = (each.model_dump() for each in made if each.op == "product")
+        assert (scores["m"] * scores["batch"], scores["n"], scores["k"]) == (many * queries, keys, 8)
+        assert (mixed["m"] * mixed["batch"], mixed["n"], mixed["k"]) == (many * queries, 6, keys)
+        assert [each.op for each in made if each.op in ("product", "softmax")] == ["product", "softmax", "product"]
+        assert counts(loaded) == (0, many * queries * keys * (8 + 6))
+        assert loaded.notes == ()
+
+
 def test_tensors_that_are_computed_are_multiplied_for_every_head(tmp_path: Path) -> None:
     """By hand: 3 heads of 10 x 16 with 16 x 10; two vectors of 16 give one number."""
     shapes = {"x": (1, 3, 10, 16), "k": (1, 3, 16, 10), "y": (1, 3, 10, 10)}
