@@ -343,6 +343,13 @@ def test_a_system_that_says_nothing_has_one_core_of_its_architecture(
     assert computer_of(monkeypatch, tmp_path, cores=0) == Computer("riscv64", 1, (), 128, "cortex_a78")
 
 
+def test_a_mac_is_asked_where_the_system_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Computer("Apple", 4, (), 128, "apple_m2")
+    monkeypatch.setattr(here.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(here, "_macos", lambda: made)
+    assert this_computer() is made
+
+
 def test_a_system_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for system, said in (("Windows", "not on Windows"), ("", "not on this system")):
         monkeypatch.setattr(here.platform, "system", lambda system=system: system)

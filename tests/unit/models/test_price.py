@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import ceil, prod
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes, joined_adds
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.price import (
+    HOST,
     MOST_ELEMENTS,
     StepPrice,
     _attention,
@@ -24,12 +26,12 @@ from hwsim.models.price import (
     _tile_rows,
     simulated_on,
 )
-from hwsim.models.run import decode_lengths, model_timeline, run_phases
+from hwsim.models.run import advise, decode_lengths, model_timeline, run_phases
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
 from hwsim.results.metrics import energy_split
 from hwsim.results.plot.timeline import assign_lanes
-from hwsim.target import Target, find_target
+from hwsim.target import Bound, Target, find_target
 from hwsim.validation.table import shipped
 
 
@@ -546,3 +548,39 @@ def test_static_power_flows_for_as_long_as_a_step_takes(machine: str, kernels: s
             split = energy_split(price.result)
             actions += count * price.scale * (sum(split.values()) - split.get("static", 0.0))
     assert step.joules == pytest.approx(actions + watts * step.seconds, rel=1e-6)
+
+
+def advised(kind: str, *phases: str, fit: dict[str, object] | None = None, **about: object) -> dict[str, str]:
+    """What a screen would advise a run that is bound by something."""
+    usual = {"weights": "w4a16", "batch": 3, "allocator": "cached", "kernels": "eager"}
+    model = {**usual, **about, "phases": [{"name": name} for name in phases], "fit": {"fits": True, **(fit or {})}}
+    made = SimpleNamespace(work=SimpleNamespace(use={"model": model}))
+    return dict(advise(made, Bound("a part", kind, 0.9, "")).parameters)  # type: ignore[arg-type]
+
+
+def test_a_screen_advises_what_its_bound_suggests() -> None:
+    """Each with both sides of its condition: what a run has already is never advised."""
+    assert advised(HOST, "train", allocator="emptied") == {"allocator": "cached"}
+    assert advised(HOST, "train") == advised(HOST, "decode") == {"kernels": "compiled"}
+    for allocator in ("cached", "emptied"):
+        for kind in ("starting kernels", "overhead inside kernels"):
+            assert advised(kind, "forward", allocator=allocator) == {"batch": "12"}
+        assert advised("compute", "forward", allocator=allocator, weights="fp32") == {"precision": "bf16"}
+        assert advised("compute", "forward", allocator=allocator, weights="bf16") == {"batch": "6"}
+        assert advised("bandwidth", "prefill", allocator=allocator, weights="fp32") == {"batch": "6"}
+    for weights in ("bf16", "fp16", "fp32"):
+        assert advised("bandwidth", "prefill", "decode", weights=weights) == {"weights": "w4a16"}
+    for weights in ("w4a16", "w8a16", "fp8_e4m3"):
+        assert advised("bandwidth", "prefill", "decode", weights=weights) == {"batch": "12"}
+    assert advised("compute", "prefill", "decode", weights="fp32") == {"precision": "bf16"}
+
+
+def test_what_does_not_fit_is_advised_narrower_weights_then_a_batch_then_more_devices() -> None:
+    """As many as a power of two that hold what is needed, and not twice as many."""
+    none = {"fits": False, "narrower": None, "largest_batch": 0, "needed": 10, "has": 8}
+    assert advised("bandwidth", "decode", fit={**none, "narrower": "w4a16", "largest_batch": 2}) == {"weights": "w4a16"}
+    assert advised("bandwidth", "decode", fit={**none, "largest_batch": 2}) == {"batch": "2"}
+    for needed in (81, 159, 161, 319, 321, 1000):
+        (devices,) = advised(HOST, "train", fit={**none, "needed": needed, "has": 80}).values()
+        count = int(devices)
+        assert count & (count - 1) == 0 and count * 80 > needed > count * 80 / 2
