@@ -160,6 +160,8 @@ def test_a_computer_that_is_known_is_found_again(monkeypatch: pytest.MonkeyPatch
     assert "over 192 KiB" in data["memory"][1]["source"]["latency"], "four times the first cache"
     assert "over 512 KiB" in data["memory"][1]["source"]["bandwidth"], "half of the second"
     assert "over 2,048 KiB" in data["memory"][2]["source"]["latency"], "of a shared cache no more than 2 MiB"
+    assert "12.8 GB/s of one core times" in data["memory"][1]["source"]["mshrs"]
+    assert "10 ns a line" in data["memory"][2]["source"]["strided_misses"]
     machine = load_machine(file).spec
     assert machine.name == "known" and machine.clocks[0].frequency == 4_000_000_000
     assert [cache.size for cache in machine.caches] == [48 * KIB, MIB, 32 * MIB]
@@ -257,14 +259,43 @@ def test_ways_that_the_system_does_not_tell_are_not_written(monkeypatch: pytest.
     assert found == {path: value for path, value in ALL.items() if "ways" not in path and "set_refill" not in path}
 
 
-def test_numbers_below_one_cycle_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine file knows no latency, no ports and no interval of less."""
+def test_numbers_that_come_out_below_one_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine file knows no latency, no ports, no interval and no lines in flight of less."""
     known = KnownComputer()
     for name in ("add_latency", "exp_interval"):
         monkeypatch.setattr(known, name, lambda: Probe(0.3 * CYCLE_S))
     monkeypatch.setattr(known, "fma_interval", lambda: Probe(3 * CYCLE_S))
+    monkeypatch.setattr(known, "cycles", {**CYCLES, 48 * KIB: 0.3})
+    monkeypatch.setattr(known, "FarJumps", lambda room, line: Probe(500 * CYCLE_S))  # longer than one load takes
+    monkeypatch.setitem(BYTES_PER_CYCLE, FAR_BYTES, 0.01)
     found = written(calibrated(monkeypatch, known).result)
     assert (found["latency.add"], found["special_interval"], found["ports.fma"]) == ("1", "1", "1")
+    assert (found["l1.latency"], found["l3.strided_misses"], found["l2.mshrs"]) == ("1 cycles", "1", "1")
+
+
+@pytest.mark.parametrize(("cost", "seen"), [(2.9, False), (3.1, True)])
+def test_pages_are_unknown_where_loads_take_three_cycles_more(
+    monkeypatch: pytest.MonkeyPatch, cost: float, seen: bool
+) -> None:
+    known = KnownComputer()
+    monkeypatch.setattr(known, "page_chain", lambda pages, line: Probe((5 + (cost if pages > 64 else 0)) * CYCLE_S))
+    assert ("tlb" in written(calibrated(monkeypatch, known).result)) == seen
+
+
+def test_every_probe_says_what_it_found_or_why_it_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but what the system tells; of pages no limit is seen."""
+
+    def said(known: KnownComputer) -> dict[str, str]:
+        monkeypatch.setattr(calibrate, "probes", known)
+        computer = Computer("Known", 8, CACHES, 256, "zen3")
+        told = Calibrator(computer, load_machine("zen3").spec).run()
+        return {each.name: each.text for each in told if isinstance(each, News)}
+
+    noisy = said(KnownComputer(**dict.fromkeys(LEFT, 0.3)))
+    assert set(noisy) == set(said(KnownComputer())) > {"clock", "caches", "pages", "crowded sets"}
+    assert noisy.pop("pages") == "no limit seen"
+    assert {text for name, text in noisy.items() if name not in ("clock", "caches")} == {"too noisy, spread 30%"}
+    assert said(KnownComputer(l3_seen=MIB))["latency of l3"] == "not seen: 400 cycles are nearly those of memory"
 
 
 SHOWN = {

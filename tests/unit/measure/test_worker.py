@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
+import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +22,7 @@ from hwsim.measure.worker import HUGE_PAGE, ProcessorCounters, run_job
 def test_tensors_lie_to_pages_as_simulated_ones_and_hold_what_products_leave_as_it_is() -> None:
     """From the place in a huge page to the distance between two tensors; numbers that become neither tiny nor inf."""
     about = {"b": (3 * HUGE_PAGE + 4096, 64, "fp32"), "a": (2 * HUGE_PAGE - 128, 256, "fp64"),
-             "c": (3 * HUGE_PAGE + 4160, 40, "int32")}  # fmt: skip
+             "c": (3 * HUGE_PAGE + 4160, 3 * HUGE_PAGE, "int32")}  # fmt: skip
     found = worker._tensors({"tensors": about})
     assert list(found) == ["b", "a", "c"]
     for name, (start, size, kind) in about.items():
@@ -26,6 +31,10 @@ def test_tensors_lie_to_pages_as_simulated_ones_and_hold_what_products_leave_as_
         assert view.ctypes.data % HUGE_PAGE == start % HUGE_PAGE
         assert view.ctypes.data - found["a"].ctypes.data == start - about["a"][0]
         assert view.any() and (view * view == view).all()
+    whole = found["c"]
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    assert whole.nbytes < 4 * HUGE_PAGE + 3 * HUGE_PAGE, "no more than what lies between the first and the last byte"
 
 
 def test_loops_of_a_share_are_rows_of_a_table() -> None:
@@ -128,6 +137,66 @@ def test_why_nothing_was_counted_is_said(clock: MadeUpClock, monkeypatch: pytest
     monkeypatch.setattr(worker, "ProcessorCounters", lambda: Counted({}, "not permitted"))
     answer = run_job(job_of([[[0, [0, 4]]]]))
     assert (answer["counts"], answer["uncounted"]) == ({}, "not permitted")
+
+
+class Attribute(ctypes.LittleEndianStructure):
+    """struct perf_event_attr of linux/perf_event.h, as far as it is used here."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32), ("size", ctypes.c_uint32), ("config", ctypes.c_uint64),
+        ("sample_period", ctypes.c_uint64), ("sample_type", ctypes.c_uint64), ("read_format", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE = 0, 3
+L1D, LL, DTLB, OP_READ, ACCESS, MISS = 0, 2, 3, 0, 0, 1
+"""PERF_COUNT_HW_CACHE_…: cache, then what is done << 8, then what comes of it << 16."""
+PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE = 0x2400, 0x2401
+
+
+@pytest.mark.parametrize(("machine", "number"), [("x86_64", 298), ("aarch64", 241)])
+def test_counters_are_asked_for_as_linux_defines_them(
+    monkeypatch: pytest.MonkeyPatch, machine: str, number: int
+) -> None:
+    """perf_event_open, of this thread and those that it starts, on any processor, counting where they start and end;
+    neither the kernel nor what is below it. What they count is a whole number of eight bytes."""
+    asked: list[Attribute] = []
+    orders: list[tuple[int, int]] = []
+    files: list[int] = []
+
+    def syscall(called: int, given: Any, process: int, processor: int, group: int, flags: int) -> int:
+        assert (called, process, processor, group, flags) == (number, 0, -1, -1, 0)
+        asked.append(Attribute.from_buffer_copy(given))
+        assert asked[-1].size == len(given) >= 64
+        if asked[-1].config == LL | OP_READ << 8 | MISS << 16:
+            ctypes.set_errno(errno.ENOENT)  # a processor that does not know of one
+            return -1
+        reads, writes = os.pipe()
+        os.write(writes, (1000 + len(asked)).to_bytes(8, sys.byteorder) + bytes(8))
+        os.close(writes)
+        files.append(reads)
+        return reads
+
+    monkeypatch.setattr(worker.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(syscall=syscall))
+    monkeypatch.setattr(worker.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(worker.platform, "machine", lambda: machine)
+    monkeypatch.setattr("fcntl.ioctl", lambda file, order, _: orders.append((file, order)))
+    with ProcessorCounters() as counters:
+        assert orders == [(file, PERF_EVENT_IOC_ENABLE) for file in files]
+    assert orders[len(files) :] == [(file, PERF_EVENT_IOC_DISABLE) for file in files]
+    assert [(each.type, each.config) for each in asked] == [
+        (PERF_TYPE_HARDWARE, 1),
+        *((PERF_TYPE_HW_CACHE, cache | OP_READ << 8 | result << 16)
+          for cache, result in ((L1D, ACCESS), (L1D, MISS), (LL, MISS), (DTLB, MISS))),
+    ]  # fmt: skip
+    disabled, inherit, exclude_kernel, exclude_hv = 1 << 0, 1 << 1, 1 << 5, 1 << 6
+    assert {each.flags for each in asked} == {disabled | inherit | exclude_kernel | exclude_hv}
+    assert counters.counts == {"instructions": 1001, "loads": 1002, "l1 misses": 1003, "page misses": 1005}
+    assert counters.reason == os.strerror(errno.ENOENT)
+    for file in files:
+        with pytest.raises(OSError):
+            os.fstat(file)
 
 
 def test_a_system_that_counts_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
