@@ -122,6 +122,17 @@ def test_a_repeat_takes_its_loops_one_after_the_other(clock: MadeUpClock) -> Non
     assert clock.calls == 5 * each
 
 
+def test_as_many_bytes_as_asked_are_read_before_a_cold_repeat(
+    clock: MadeUpClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    ones = np.ones
+    monkeypatch.setattr(worker.np, "ones", lambda *given: made.append(ones(*given).nbytes) or ones(*given))
+    for flush_bytes in (0, 64, 4096):
+        run_job(job_of([[[0, [0, 1]]]], flush_bytes=flush_bytes))
+    assert made == [0, 64, 4096]
+
+
 def test_of_several_threads_the_one_counts_that_needs_most_stage_after_stage(clock: MadeUpClock) -> None:
     stages = [[[0, [0, 2]]], [[0, [2, 9]]], [[0, [9, 10]], [0, [10, 13]]]], [[[0, [0, 1]]]], [[[0, [0, 3]]], []]
     assert run_job(job_of(*stages, repeats=2))["seconds"] == [7 + 1 + 3] * 2
