@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from hwsim.api import run_all
@@ -308,15 +309,10 @@ def commands(lesson: Lesson) -> list[str]:
         if is_path(run.machine) or is_path(run.workload):
             continue
         words = ["hwsim run", run.machine, run.workload]
-        words += [f"{name}={typed(value)}" for name, value in run.parameters.items()]
-        words += [f"--set {name}={_quoted(value)}" for name, value in run.set.items()]
+        words += [f"{name}={quote(typed(value))}" for name, value in run.parameters.items()]
+        words += [f"--set {name}={quote(typed(value))}" for name, value in run.set.items()]
         found.append(" ".join(words + ([] if run.math else ["--no-math"])))
     return found
-
-
-def _quoted(value: object) -> str:
-    text = typed(value)
-    return f"'{text}'" if " " in text else text
 
 
 _SCHEDULE = ("schedule", "choices", "mapping", "threads")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -262,7 +263,7 @@ def tune_on_system(words: Sequence[str], metric: str, output: Output) -> None:
     if metric == "energy":
         usable.sort(key=lambda each: _energy(each))
     output.show(lambda: [_entry(each) for each in [*usable, *(one for one in found if one.why)]],
-                lambda: _print_candidates(names, usable, len(found), metric))  # fmt: skip
+                lambda: _print_candidates(names, given, usable, len(found), metric))  # fmt: skip
 
 
 def _energy(each: Candidate) -> float:
@@ -271,14 +272,14 @@ def _energy(each: Candidate) -> float:
 
 
 def _entry(each: Candidate) -> dict[str, object]:
-    from dataclasses import asdict
-
     run = each.run
     costs = {"seconds": run.seconds, "joules": run.joules} if run is not None else {}
     return {"layout": asdict(each.layout), "why_not": each.why, **costs}
 
 
-def _print_candidates(names: Sequence[str], usable: list[Candidate], tried: int, metric: str) -> None:
+def _print_candidates(
+    names: Sequence[str], given: dict[str, str], usable: list[Candidate], tried: int, metric: str
+) -> None:
     console = screen()
     console.print(styled((names[1], "bold"), " on ", (names[0], "bold"), f": {tried} layouts, {len(usable)} fit"))
     table = make_table("layout", "time", "energy", "memory of a device", "exposed talk", "bubble")
@@ -293,10 +294,13 @@ def _print_candidates(names: Sequence[str], usable: list[Candidate], tried: int,
     console.print(table)
     first, last = usable[0], usable[-1]
     assert first.run is not None and last.run is not None
-    times = last.run.seconds / first.run.seconds
     text = f"Best for {metric}: {first.layout.words}"
-    if len(usable) > 1:
-        text += f", {digits(times)} times as fast as {last.layout.words}, the last of {counted(len(usable), 'layout')}"
+    of = f"{last.layout.words}, the last of {counted(len(usable), 'layout')}"
+    if len(usable) > 1 and metric == "time":
+        text += f", {digits(last.run.seconds / first.run.seconds)} times as fast as {of}"
+    elif len(usable) > 1 and last.run.joules is not None and first.run.joules:
+        text += f"; {of}, takes {digits(last.run.joules / first.run.joules)} times as much"
     wrapped(console, "", f"{text}.", "bold")
-    command = f"hwsim model {names[1]} {names[0]} {first.layout.words}"
+    others = [f"{name}={value}" for name, value in given.items() if name not in asdict(first.layout)]
+    command = shlex.join(["hwsim", "model", names[1], names[0], *others, *first.layout.words.split()])
     console.print(styled(("next: ", "dim"), (command, "cyan")))

@@ -473,8 +473,10 @@ def _print(search: Tuned) -> None:
 
 def _told_apart(front: ResultSet) -> ResultSet:
     """One of those that cost the same, the first."""
-    rows = {(row.metrics.get("time_s"), row.metrics.get("energy_j")): row for row in reversed(front.rows)}
-    return front.only(row for row in front.rows if row in rows.values())
+    rows: dict[object, Row] = {}
+    for row in front.rows:
+        rows.setdefault((row.metrics.get("time_s"), row.metrics.get("energy_j")), row)
+    return front.only(rows.values())
 
 
 def _axes(front: ResultSet) -> tuple[str, ...]:

@@ -239,7 +239,8 @@ class Calibrator:
         if name == "l1":
             return int(cache.size_bytes * CHASED_L1)
         nbytes = self._inside(cache)
-        return min(nbytes, CHASED_L2 * self.caches["l1"].size_bytes) if name == "l2" else nbytes
+        first = self.caches.get("l1")
+        return min(nbytes, CHASED_L2 * first.size_bytes) if name == "l2" and first else nbytes
 
     def _refill(self) -> str:
         reading = self._cycles("l1.set_refill")

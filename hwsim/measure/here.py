@@ -22,8 +22,6 @@ class KnownCache:
     size_bytes: int
     line_bytes: int
     ways: int | None
-    shared: int
-    """How many processors share one."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,8 @@ def _linux() -> Computer:
     features = set((facts.get("flags") or facts.get("features") or "").split())
     model = facts.get("model name") or facts.get("cpu part") or platform.machine()
     cores = sum(1 for line in _read(CPUINFO).splitlines() if line.startswith("processor")) or 1
-    family, number = _integer(facts.get("cpu family", "")), _integer(facts.get("model", ""))
-    vendor = facts.get("vendor_id", "")
-    return Computer(model, cores, _sys_caches(), _vector_bits(features), _nearest(vendor, family, number, features))
+    family, vendor = _integer(facts.get("cpu family", "")), facts.get("vendor_id", "")
+    return Computer(model, cores, _sys_caches(), _vector_bits(features), _nearest(vendor, family, features))
 
 
 def _vector_bits(features: set[str]) -> int:
@@ -69,7 +66,7 @@ def _vector_bits(features: set[str]) -> int:
     return 128
 
 
-def _nearest(vendor: str, family: int, model: int, features: set[str]) -> str:
+def _nearest(vendor: str, family: int, features: set[str]) -> str:
     """By generation where it is known, by vectors where it is not."""
     if vendor == "AuthenticAMD":
         return "zen4" if "avx512f" in features or family > 25 else "zen3"
@@ -93,20 +90,9 @@ def _sys_caches() -> tuple[KnownCache, ...]:
                 size_bytes=_integer(size[:-1]) * units[size[-1]],
                 line_bytes=_integer(_read(folder / "coherency_line_size")) or 64,
                 ways=_integer(_read(folder / "ways_of_associativity")) or None,
-                shared=_processors(_read(folder / "shared_cpu_list")),
             )
         )
     return tuple(found)
-
-
-def _processors(text: str) -> int:
-    """How many are in a list such as 0-3,8."""
-    count = 0
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first:
-            count += _integer(last) - _integer(first) + 1 if last else 1
-    return max(1, count)
 
 
 def _macos() -> Computer:
@@ -114,9 +100,7 @@ def _macos() -> Computer:
     first = _sysctl("hw.perflevel0.l1dcachesize") or _sysctl("hw.l1dcachesize")
     second = _sysctl("hw.perflevel0.l2cachesize") or _sysctl("hw.l2cachesize")
     cores = _integer(_sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu")) or 1
-    caches = [
-        KnownCache(n + 1, _integer(size), _integer(line), None, 1) for n, size in enumerate((first, second)) if size
-    ]
+    caches = [KnownCache(n + 1, _integer(size), _integer(line), None) for n, size in enumerate((first, second)) if size]
     arm = platform.machine() == "arm64"
     bits = 128 if arm else 256
     return Computer(

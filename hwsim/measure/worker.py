@@ -96,7 +96,8 @@ class ProcessorCounters:
 
 
 def _tensors(job: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """One buffer that lies to pages as the simulated addresses do, and a view of it for each tensor."""
+    """One buffer that lies to pages as the simulated addresses do, and a view of it for each tensor. All is 1, which
+    products of any number of repeats leave as it is."""
     low = min(start for start, _, _ in job["tensors"].values())
     high = max(start + size for start, size, _ in job["tensors"].values())
     low -= low % HUGE_PAGE
@@ -105,7 +106,7 @@ def _tensors(job: dict[str, Any]) -> dict[str, NDArray[Any]]:
     found = {}
     for name, (start, size, kind) in job["tensors"].items():
         view = raw[shift + start - low : shift + start - low + size].view(TYPES[kind])
-        view[:] = 1 if kind == "int32" else 0.5
+        view[:] = 1
         found[name] = view
     return found
 

@@ -58,8 +58,11 @@ class ParallelLayout:
 
     @property
     def words(self) -> str:
+        """As a command line says it; with stages, microbatches are said even where they are one: unsaid, they are as
+        many as stages."""
         named = [f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1] or ["tp=1"]
-        return " ".join([*named, *(["sp=1"] if self.sp else []), *([f"micro={self.micro}"] if self.micro > 1 else [])])
+        named += ["sp=1"] if self.sp else []
+        return " ".join(named + ([f"micro={self.micro}"] if self.micro > 1 or self.pp > 1 else []))
 
     def device(self, t: int = 0, e: int = 0, p: int = 0, d: int = 0) -> int:
         """The number of a device, by its places."""

@@ -340,10 +340,7 @@ def with_values(machine: MachineSpec, values: Mapping[str, float]) -> MachineSpe
 
 def _of_kernel(name: str, values: Mapping[str, float]) -> dict[str, float]:
     own = {path.partition(".")[2]: value for path, value in values.items() if path.partition(".")[0] == name}
-    return {
-        each: int(value) if value >= 1 and each in ("step_latency", "block_start") else value
-        for each, value in own.items()
-    }
+    return {each: int(value) if each in ("step_latency", "block_start") else value for each, value in own.items()}
 
 
 def _present(device: Device, constant: Constant) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hwsim.cli.compare import _size
 from hwsim.sweep.compare import LADDERS
 from tests.cli.command_line import hwsim
 
@@ -144,6 +146,33 @@ def test_a_comparison_says_the_sizes_once_where_they_are_the_same() -> None:
     assert re.search(r"^add +n=65536 ", unlike, re.MULTILINE)
     swept = hwsim("compare", "zen3", "matmul", "n=32,64", "--no-math").out
     assert not re.search(r"\bn=\d", swept)
+
+
+def test_of_a_model_the_lengths_are_sizes_where_there_are_tokens() -> None:
+    """One that generates has two, one that only reads has one, an image has none."""
+    about = {"prompt": 512, "generate": 8, "batch": 2}
+    for metrics, generate, said in (
+        (("tokens_per_s",), 8, "prompt=512 generate=8 batch=2"),
+        (("tokens_per_s",), None, "prompt=512 batch=2"),
+        (("inputs_per_s",), 8, "batch=2"),
+    ):
+        model = {**about, "generate": generate, "metrics": dict.fromkeys(metrics, 1.0)}
+        made = SimpleNamespace(
+            resolved=SimpleNamespace(workload={"sizes": {"layers": 4}}), work=SimpleNamespace(use={"model": model})
+        )
+        assert _size(made, ()) == said  # type: ignore[arg-type]
+        assert _size(made, ("batch",)) == (said.replace("batch=2", "").strip() or "–")  # type: ignore[arg-type]
+
+
+def test_of_many_sizes_those_that_are_one_are_left_out() -> None:
+    """Of up to four all are said, as far as they are known and no column of their own."""
+    few = {"m": 1, "n": 8, "k": None, "batch": 1}
+    many = {**few, "groups": 2}
+    for sizes, heads, said in (
+        (few, (), "m=1 n=8 batch=1"), (many, (), "n=8 groups=2"), (many, ("n",), "groups=2"), ({"n": 4}, ("n",), "–"),
+    ):  # fmt: skip
+        made = SimpleNamespace(resolved=SimpleNamespace(workload={"sizes": sizes}), work=SimpleNamespace(use={}))
+        assert _size(made, heads) == said  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

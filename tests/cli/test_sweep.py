@@ -17,9 +17,10 @@ from types import SimpleNamespace
 import pytest
 
 import hwsim as package
-from hwsim.cli.sweep import _gain, near_words
+from hwsim.cli.sweep import _gain, _told_apart, near_words
 from hwsim.record import NEVER_COMPARED, interval_words
 from tests.cli.command_line import hwsim
+from tests.unit.sweep.test_result_set import made
 
 SMALL = ("course_cpu", "matmul_tiled", "n=16", "tile=4,8")
 
@@ -268,3 +269,9 @@ def test_a_sweep_of_a_model_says_which_phase_bounds_it(tmp_path: Path) -> None:
     steps = hwsim("sweep", "h100", "gpt2_xl", "prompt=128", "phase=decode", "batch=1,2", *store).out
     assert "prefill" not in steps and "decode: " not in steps
     assert steps.count("bandwidth of dram") == 2
+
+
+def test_of_points_that_cost_the_same_the_first_is_shown() -> None:
+    """Time and energy both; in the order of the front."""
+    rows = made((1.0, 9.0), (2.0, 5.0), (1.0, 9.0), (2.0, None), (2.0, 5.0), (3.0, 9.0), (2.0, None), (1.0, 5.0))
+    assert [row["n"] for row in _told_apart(rows)] == [0, 1, 3, 5, 7]

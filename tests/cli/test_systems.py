@@ -205,6 +205,24 @@ def test_layouts_are_searched() -> None:
     assert "Best for time: tp=2" in outcome.out
 
 
+@pytest.mark.parametrize(("metric", "cost"), [("time", "seconds"), ("energy", "joules")])
+def test_the_best_layout_is_the_first_and_its_command_gives_it_again(metric: str, cost: str) -> None:
+    """What the last of the screen says of the least and the most, and what the command that it names comes to."""
+    asked = ("tune", "2xh100", "gpt2", "batch=4", "prompt=64", "generate=2", "--for", metric)
+    found = [each for each in json.loads(hwsim(*asked, "--json", "-").out) if not each["why_not"]]
+    costs = [each[cost] for each in found]
+    assert costs == sorted(costs) and len(costs) > 2
+    text = " ".join(hwsim(*asked).out.split())
+    assert f"{len(found)} layouts, {len(found)} fit" in text
+    (told,) = re.findall(rf"Best for {metric}: .*, the last of {len(found)} layouts", text)
+    (ratio,) = re.findall(r"([\d.]+) times as (?:fast|much)", text)
+    assert float(ratio) == pytest.approx(costs[-1] / costs[0], rel=0.01), told
+    command = text.partition("next: hwsim ")[2].split()
+    again = json.loads(hwsim(*command, "--json", "-").out)
+    assert again["layout"] == found[0]["layout"]
+    assert again[cost] == pytest.approx(costs[0])
+
+
 def test_systems_and_engines_are_listed_shown_and_checked() -> None:
     assert "dgx_h100" in hwsim("list", "systems").out
     assert "sglang" in hwsim("list", "engines").out

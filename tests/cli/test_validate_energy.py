@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from command_line import hwsim
 
@@ -77,6 +79,16 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
 def rows(name: str) -> list[dict[str, str]]:
     with shipped(name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_what_a_fit_to_all_layers_would_change_is_told(report: dict) -> None:  # type: ignore[type-arg]
+    """By NumPy's least squares: dynamic and static energy of each layer, relative to what was measured."""
+    layers = [layer for layer in read_layers(shipped("eyeriss.csv")) if layer.network == FITTED]
+    shares = [(each.dynamic_j / each.measured_j, each.static_w * each.measured_s / each.measured_j) for each in layers]
+    factors = np.linalg.lstsq(np.array(shares), np.ones(len(shares)), rcond=None)[0]
+    (note,) = [note for note in report["notes"] if note.startswith(f"a fit to all layers of {FITTED}")]
+    told = [float(text) for text in re.findall(r"([+-][\d.]+)%", note)]
+    assert told == pytest.approx(100 * (factors - 1), abs=0.06)
 
 
 def test_other_layers_are_compared_and_nothing_is_fitted(tmp_path: Path) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from command_line import hwsim
 
+from hwsim.catalog import load_machine
+from hwsim.spec.machine import MachineSpec
+from hwsim.targets.gpu.target import GpuTarget
+from hwsim.validation.fit import Fit, FitStep
 from hwsim.validation.table import shipped
 
 Table = Callable[..., Path]
@@ -119,3 +123,30 @@ def test_errors_beyond_a_bar_end_with_1(table: Table) -> None:
     outcome = hwsim("validate", "gpu", "--data", str(table(count=1, latency_us="1000000")))
     assert outcome.code == 1
     assert "missed: gemm_tensor" in outcome.out
+
+
+def test_a_fit_ends_with_what_it_found_and_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the search itself finds is tests/unit/validation/test_fit.py's; here it is made up."""
+    found = Fit("v100", "sm", "mine.csv", {"library.block_start": "900", "energy.sm.tensor.fp16": "3 pJ"}, [],
+                {"gemm_tensor": 0.4, "memory_bound": 0.1}, {"gemm_tensor": 0.021, "memory_bound": 0.1},
+                {"gemm_tensor": 6}, {"gemm_tensor": 5, "memory_bound": 2})  # fmt: skip
+    asked: list[object] = []
+
+    def fit(machine: MachineSpec, path: Path, rows: int, seed: int) -> Iterator[FitStep | Fit]:
+        asked.append((machine.name, path.name, rows, seed))
+        yield FitStep("looking", 0.0)
+        yield FitStep("still looking", 0.5)
+        yield found
+
+    monkeypatch.setattr("hwsim.validation.fit.fit", fit)
+    (tmp_path / "mine.csv").write_text("op")
+    words = ("fit", "v100", str(tmp_path / "mine.csv"), "--rows", "7", "--seed", "3", "-o", str(tmp_path / "slow.yaml"))
+    done = hwsim(*words)
+    assert done.code == 0, done.err
+    rows = {cells[0]: cells[1:] for line in done.out.splitlines() if len(cells := line.split()) == 5}
+    assert rows["gemm_tensor"] == ["6", "5", "40.0%", "2.1%"] and rows["memory_bound"] == ["0", "2", "10.0%", "10.0%"]
+    assert "sm.library.block_start: 900" in done.out and "  energy.sm.tensor.fp16: 3 pJ" in done.out
+    fitted = GpuTarget(load_machine(tmp_path / "slow.yaml").spec).device
+    assert (fitted.sm.library.block_start, fitted.picojoules("sm.tensor.fp16")) == (900, 3)
+    assert json.loads(hwsim(*words[:5], "--json", "-").out)["constants"] == found.constants
+    assert asked == [("v100", "mine.csv", 7, 3), ("v100", "mine.csv", 7, 0)]

@@ -57,6 +57,18 @@ def test_a_view_draws_the_lines_that_it_touches() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "drawn", "more"), [(23, 23, ""), (24, 24, ""), (25, 24, "1 line"), (40, 24, "16 lines")]
+)
+def test_of_a_long_storage_the_first_lines_are_drawn_and_the_others_counted(rows: int, drawn: int, more: str) -> None:
+    """Sixteen numbers of four bytes to a line of 64."""
+    done = hwsim("view", f"{rows}x16")
+    lines = [line.strip() for line in done.out.splitlines() if line.startswith("  line")]
+    assert [line.split()[1] for line in lines] == [str(number) for number in range(drawn)]
+    assert (f"… and {more} more" in done.out) == ("…" in done.out) == bool(more)
+    assert f"It touches {rows} lines of {rows}: {64 * rows} of {64 * rows} bytes" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("4x4", "reshape=2,2,2,2", "permute=2,1,0,3", "reshape=4,4"), "put contiguous before it"),

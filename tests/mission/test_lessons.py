@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import yaml
 
 import hwsim
 from hwsim.catalog import find_lesson, lesson_names, load_lesson_file
-from hwsim.lessons import Lesson, grade, lesson, number_of, solution
+from hwsim.lessons import Lesson, commands, grade, lesson, number_of, solution
 from hwsim.spec.lesson import ExerciseSpec
 from tests.cli.command_line import hwsim as command
 
@@ -161,6 +162,25 @@ def test_every_lesson_shows_rows_and_ends_with_commands_that_exist() -> None:
         spec = load_lesson_file(find_lesson(name))
         assert spec.rows and spec.next
         assert {line.split()[1] for line in spec.next} <= set(COMMANDS), name
+
+
+def test_the_commands_of_a_lesson_say_what_its_runs_are() -> None:
+    """As a shell reads them: machine, workload, parameters, what is set; none for a run on a file of its own."""
+    made = SimpleNamespace(
+        runs=[
+            SimpleNamespace(machine="zen3", workload="matmul", parameters={"n": 64, "vector": True, "order": "i k"},
+                            set={"l1.size": "64 KiB", "l1.ways": 8, "l2.size": "1MiB"}, math=False),
+            SimpleNamespace(machine="./mine.yaml", workload="matmul", parameters={}, set={}, math=True),
+            SimpleNamespace(machine="zen3", workload="./mine.yaml", parameters={}, set={}, math=True),
+            SimpleNamespace(machine="a100_40", workload="add", parameters={}, set={}, math=True),
+        ]
+    )  # fmt: skip
+    read = [shlex.split(line) for line in commands(SimpleNamespace(spec=made))]  # type: ignore[arg-type]
+    assert read == [
+        ["hwsim", "run", "zen3", "matmul", "n=64", "vector=true", "order=i k", "--set", "l1.size=64 KiB",
+         "--set", "l1.ways=8", "--set", "l2.size=1MiB", "--no-math"],
+        ["hwsim", "run", "a100_40", "add"],
+    ]  # fmt: skip
 
 
 def test_check_finds_what_is_wrong_with_a_lesson(tmp_path: Path) -> None:

@@ -137,3 +137,32 @@ def test_a_host_that_starts_kernels_slowly_is_as_slow_on_several_devices() -> No
     alone = StepPrice(H100, ModelGraph.of(model), Formats.of(model), "eager").step(Pass("forward", 1, 8))
     assert alone.host_seconds == alone.seconds
     assert eager.seconds == pytest.approx(alone.seconds, rel=1e-6)
+
+
+def test_a_stage_keeps_activations_of_as_many_microbatches_as_there_are_stages_behind_it() -> None:
+    """Narayanan and others, 2021, one forward, one backward: the first of p stages has at most p microbatches under
+    way, however many there are; a forward pass keeps one at a time."""
+    for stages in (2, 4):
+        kept = {}
+        for micro in (1, 2, stages, 4 * stages):
+            step = parallel(ParallelLayout(pp=stages, micro=micro)).step(Pass("train", 4 * micro, 64))
+            kept[micro] = step.memory.activations
+            parts = step.memory
+            assert parts.weights and parts.gradients and parts.optimizer and not parts.kv_cache
+        assert kept == {micro: min(micro, stages) * kept[1] for micro in kept}
+        forward = {
+            micro: parallel(ParallelLayout(pp=stages, micro=micro)).step(Pass("forward", 4 * micro, 64)).memory
+            for micro in (1, 4)
+        }
+        assert forward[4].activations == forward[1].activations
+        assert forward[4].kv_cache == 4 * forward[1].kv_cache
+
+
+def test_keys_and_values_of_all_microbatches_are_kept() -> None:
+    """Cut or not, as many sequences keep as much."""
+    phase = Pass("decode", 8, 1, 64)
+    whole, cut = (parallel(ParallelLayout(pp=2, micro=micro)).step(phase, grown=100).memory for micro in (1, 4))
+    assert whole.kv_cache == cut.kv_cache > 0
+    assert cut.activations < whole.activations
+    grown = parallel(ParallelLayout(pp=2, micro=1)).step(phase, grown=200).memory
+    assert grown.kv_cache == 2 * whole.kv_cache

@@ -452,7 +452,7 @@ def plot_split(result: RunResult, path: Path | None = None) -> Figure:
 
 
 def _draw(axes: Axes, title: str, shares: Mapping[str, tuple[float, Look]], rows: int) -> None:
-    whole = sum(amount for amount, _ in shares.values()) or 1.0
+    whole = sum(amount for amount, _ in shares.values())
     shown = _worth(shares)
     for row, (amount, look) in enumerate(shown.values()):
         share = amount / whole
@@ -467,8 +467,8 @@ def _draw(axes: Axes, title: str, shares: Mapping[str, tuple[float, Look]], rows
 
 
 def _worth(shares: Mapping[str, tuple[float, Look]]) -> dict[str, tuple[float, Look]]:
-    whole = sum(amount for amount, _ in shares.values()) or 1.0
-    return {name: pair for name, pair in shares.items() if pair[0] >= _FROM * whole}
+    whole = sum(amount for amount, _ in shares.values())
+    return {name: pair for name, pair in shares.items() if pair[0] > _FROM * whole}
 
 
 def _look(kind: str, name: str) -> Look:

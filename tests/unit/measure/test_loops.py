@@ -147,14 +147,14 @@ def test_times_of_measured_curves_are_drawn_with_their_unit(tmp_path: Path, monk
 
 
 def test_caches_are_read_from_the_folder_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first level for one processor, one for instructions, one of unknown ways for two, one that says no size."""
+    """A first level, one for instructions, two of unknown ways, one that says no size."""
     written = {
         "index0": {"type": "Data", "level": "1", "size": "48K", "coherency_line_size": "64",
-                   "ways_of_associativity": "12", "shared_cpu_list": "0"},
+                   "ways_of_associativity": "12"},
         "index1": {"type": "Instruction", "level": "1", "size": "32K"},
         "index2": {"type": "Unified", "level": "2", "size": "2M", "ways_of_associativity": "0",
-                   "coherency_line_size": "128", "shared_cpu_list": "0,4"},
-        "index3": {"type": "Unified", "level": "3", "size": "32M", "shared_cpu_list": "0-3,8-10,15"},
+                   "coherency_line_size": "128"},
+        "index3": {"type": "Unified", "level": "3", "size": "32M"},
         "index4": {"type": "Unified", "level": "4", "size": ""},
     }  # fmt: skip
     for folder, files in written.items():
@@ -163,8 +163,8 @@ def test_caches_are_read_from_the_folder_of_the_system(tmp_path: Path, monkeypat
             (tmp_path / folder / name).write_text(text + "\n")
     monkeypatch.setattr(here, "CACHES", tmp_path)
     assert here._sys_caches() == (
-        KnownCache(1, 48 * 1024, 64, 12, 1), KnownCache(2, 2 * 1024**2, 128, None, 2),
-        KnownCache(3, 32 * 1024**2, 64, None, 8),
+        KnownCache(1, 48 * 1024, 64, 12), KnownCache(2, 2 * 1024**2, 128, None),
+        KnownCache(3, 32 * 1024**2, 64, None),
     )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def test_a_mac_answers_questions_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(here.platform, "machine", lambda: "arm64")
-    caches = (KnownCache(1, 131072, 128, None, 1), KnownCache(2, 16777216, 128, None, 1))
+    caches = (KnownCache(1, 131072, 128, None), KnownCache(2, 16777216, 128, None))
     assert here._macos() == Computer("Apple M2", 8, caches, 128, "apple_m2")
     monkeypatch.setattr(here.platform, "machine", lambda: "x86_64")
     assert (here._macos().vector_bits, here._macos().nearest) == (256, "skylake_avx512")

@@ -375,3 +375,26 @@ def test_a_share_of_a_head_that_is_turned_is_an_even_number_of_values(heads: int
     }  # fmt: skip
     sizes = {node.size("head_dim") for block in imported(data).blocks for node in block.nodes if node.word == "rope"}
     assert sizes == {turned}
+
+
+def test_a_switch_sends_every_token_to_one_expert_in_every_second_layer() -> None:
+    """Fedus and others, 2021: k = 1, relu between two matrices. Weights by hand: 4 d h w of attention, twice in the
+    decoder; 2 d f of a wide layer, as often as there are experts, with their router; norms; one table of words."""
+    given = {**SMALL["switch_transformers"], "model_type": "switch_transformers"}
+    d, inner, f, words, experts = 64, 4 * 16, 128, 100, 4
+    for layers, capacity in ((4, 8), (5, None)):
+        data = {**given, "num_layers": layers} | ({} if capacity else {"expert_capacity": None})
+        data = {name: value for name, value in data.items() if value is not None}
+        model = model_from_data(read_config("config.json", data, "small")[0], "config.json")
+        graph = ModelGraph.of(model)
+        found = [(block, each) for block in model.blocks for each in block.operations if each.op == "experts"]
+        assert len(found) == 2
+        for block, each in found:
+            assert (each.experts, each.top_k, each.inner, each.gated) == (experts, 1, f, False)  # type: ignore[union-attr]
+            assert each.capacity == (capacity or 64)  # type: ignore[union-attr]
+            assert block.repeat == layers // 2
+        sparse, dense = layers // 2, layers - layers // 2
+        wide = 2 * (dense * 2 * d * f + sparse * (experts * 2 * d * f + d * experts))
+        mixing, norms = layers * (4 + 8) * d * inner, layers * (2 + 3) * d + 2 * d
+        table = words * d
+        assert parameters(graph) == pytest.approx(wide + mixing + norms + table, rel=0.02)  # and biases by distance

@@ -329,3 +329,37 @@ def test_a_vector_of_weights_is_rounded_along_its_only_axis(name: str) -> None:
     found = ModelRounding(Formats(name, "bf16", "bf16")).weight(values, True)
     assert found.shape == values.shape
     assert 0 < np.abs(found - values).max() <= 1 / 7
+
+
+@pytest.mark.parametrize(
+    ("top_k", "shared", "gated"), [(1, None, False), (2, None, True), (3, 40, False), (2, 24, True)]
+)
+def test_experts_answer_for_the_tokens_that_are_sent_to_them(top_k: int, shared: int | None, gated: bool) -> None:
+    """Shazeer and others, 2017: the best few by the router, weighted by a softmax over these; token by token. One that
+    all tokens go to is added."""
+    more = {"shared": shared} if shared else {}
+    moe = {"name": "moe", "op": "experts", "experts": 5, "top_k": top_k, "inner": 32, "gated": gated, **more}
+    graph = ModelGraph.of(small(blocks=[{"name": "net", "operations": [moe]}], input="features", width=16, sizes={}))
+    weights, tokens = RandomWeights(2), np.random.default_rng(3).standard_normal((2, 7, 16))
+    w = {name.rpartition(".")[2]: weights.tensor(name, shape) for name, shape in tensor_names(graph)}
+
+    def network(x: np.ndarray, up: np.ndarray, down: np.ndarray) -> np.ndarray:
+        inside = x @ up
+        if not gated:
+            return np.maximum(inside, 0) @ down
+        half = len(inside) // 2
+        gate = inside[:half]
+        return gate / (1 + np.exp(-gate)) * inside[half:] @ down
+
+    wanted = np.zeros_like(tokens)
+    for place in np.ndindex(2, 7):
+        x = tokens[place]
+        scores = x @ w["router"]
+        chosen = sorted(range(5), key=lambda expert: -scores[expert])[:top_k]
+        whole = sum(math.exp(scores[expert]) for expert in chosen)
+        for expert in chosen:
+            share = math.exp(scores[expert]) / whole
+            wanted[place] += share * network(x, w["expert_up"][expert], w["expert_down"][expert])
+        if shared:
+            wanted[place] += network(x, w["shared_up"][0], w["shared_down"][0])
+    np.testing.assert_allclose(evaluate(graph, weights, tokens, EXACT), wanted, rtol=1e-9)

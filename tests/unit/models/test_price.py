@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import ceil, prod
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from hwsim.models.graph import ModelGraph, ModelNode
 from hwsim.models.kernels import SERVING, Heads, KernelCall, KernelLowering, _passes, joined_adds
 from hwsim.models.load import load_model, model_from_data
 from hwsim.models.price import (
+    HOST,
     MOST_ELEMENTS,
     StepPrice,
     _attention,
@@ -24,11 +26,12 @@ from hwsim.models.price import (
     _tile_rows,
     simulated_on,
 )
-from hwsim.models.run import decode_lengths, model_timeline, run_phases
+from hwsim.models.run import advise, decode_lengths, model_timeline, run_phases
 from hwsim.models.total import kernel_bound
 from hwsim.ops.model import Attention, ModelWorkload
+from hwsim.results.metrics import energy_split
 from hwsim.results.plot.timeline import assign_lanes
-from hwsim.target import Target, find_target
+from hwsim.target import Bound, Target, find_target
 from hwsim.validation.table import shipped
 
 
@@ -457,3 +460,127 @@ def test_a_slice_times_its_scale_is_the_work_of_the_whole() -> None:
         cut = found.data["sizes"]
         assert prod(cut.values()) <= max(MOST_ELEMENTS, sizes["n"] if "m" in sizes else 0)
         assert found.scale * prod(cut.values()) == pytest.approx(prod(sizes.values()))
+
+
+def lowered(phase: Pass, kernels: str, image: list[int], *operations: dict[str, object]) -> list[list[KernelCall]]:
+    """The kernels of each operation of a small network."""
+    named = [{"name": f"op{number}", **each} for number, each in enumerate(operations)]
+    graph = ModelGraph.of(small(blocks=[{"name": "net", "operations": named}], input=image, sizes={}))
+    low = KernelLowering(Formats("bf16", "bf16", "bf16"), kernels, phase)
+    return [calls for _, _, calls in low.calls(graph)]
+
+
+@pytest.mark.parametrize(
+    ("conv", "ops", "places", "window"),
+    [
+        ({"kernel": 1}, ["matmul"], 12 * 10, 8),
+        ({"kernel": 1, "stride": 2}, ["conv2d"], 6 * 5, 8),
+        ({"kernel": 1, "groups": 2}, ["conv2d"], 12 * 10, 4),
+        ({"kernel": 3, "padding": 1}, ["conv2d"], 12 * 10, 8 * 9),
+        ({"kernel": [2, 1]}, ["conv2d"], 11 * 10, 8 * 2),
+        ({"kernel": [1, 2]}, ["conv2d"], 12 * 9, 8 * 2),
+        ({"kernel": 3, "padding": 1, "groups": 4}, ["conv2d"], 12 * 10, 2 * 9),
+        ({"kernel": 3, "padding": 1, "stride": [2, 1]}, ["matmul"], 6 * 10, 8 * 9),
+        ({"kernel": 3, "padding": 1, "stride": [1, 2], "groups": 2}, ["matmul_batched"], 12 * 5, 4 * 9),
+        ({"kernel": 2, "stride": 2, "transposed": True}, ["matmul"], 12 * 10, 8 * 4),
+        ({"kernel": 4, "stride": 2, "padding": 1, "transposed": True}, ["matmul", "pointwise"], 12 * 10, 8 * 16),
+    ],
+)
+def test_a_convolution_is_the_kernel_of_its_window(
+    conv: dict[str, object], ops: list[str], places: int, window: int
+) -> None:
+    """Of one place and step a product, over all else a convolution; windows that step unevenly are written out as rows
+    of a product. Multiply-adds by hand: two samples, 16 channels, 8 to 12 x 10."""
+    (calls,) = lowered(forward(2, 1), "compiled", [8, 12, 10], {"op": "conv", "channels": 16, **conv})
+    assert [call.op for call in calls] == ops
+    sizes = dict(calls[0].sizes)
+    if ops[0] == "conv2d":
+        assert multiply_adds(calls[0]) == 2 * places * 16 * window
+        assert (sizes["ci"], sizes["co"], sizes["height"], sizes["width"]) == (8, 16, 12, 10)
+        assert sizes["stride"] == conv.get("stride", 1) and sizes["padding"] == conv.get("padding", 0)
+    else:
+        assert prod(sizes.values()) == 2 * places * 16 * window
+    other = calls[0].instead
+    assert bool(other) == (conv == {"kernel": 1}) and all(multiply_adds(one) == 2 * 120 * 16 * 8 for one in other)
+    assert len(calls) == 1 or prod(dict(calls[1].sizes).values()) == 2 * 16 * 24 * 20  # the sums, in their places
+
+
+def test_a_convolution_over_a_line_is_a_product_of_its_windows() -> None:
+    conv = {"op": "conv", "channels": 16, "kernel": [3, 1], "padding": [1, 0]}
+    ((call,),) = lowered(forward(2, 1), "compiled", [8, 12, 1], conv)
+    assert (call.op, dict(call.sizes)) == ("matmul", {"m": 2 * 12, "n": 16, "k": 8 * 3})
+
+
+def test_what_only_changes_the_shape_moves_each_number_once_or_not_at_all() -> None:
+    """An image of 2 x 4 x 6 in three samples: it is copied where every operation is a kernel of its own; tokens lie in
+    their order already."""
+    image, tokens = [2, 4, 6], {"op": "to_tokens"}
+    numbers = 3 * 48
+    for kernels, copied in (("eager", 2 * numbers), ("compiled", 0)):
+        cases: list[tuple[list[dict[str, object]], int]] = [
+            ([{"op": "flatten"}], copied),
+            ([tokens], copied),
+            ([tokens, {"op": "flatten"}], 0),
+            ([tokens, {"op": "first_token"}], 0),
+            ([tokens, {"op": "mean_tokens"}], numbers + 3 * 2),
+            ([tokens, {"op": "transpose"}], 2 * numbers),
+            ([{"op": "global_avgpool"}], numbers + 3 * 2),
+            ([{"op": "upsample"}], numbers + 4 * numbers),
+            ([{"op": "maxpool", "kernel": 2, "stride": 2}], numbers + numbers // 4),
+        ]
+        for operations, moved in cases:
+            calls = lowered(forward(3, 1), kernels, image, *operations)[-1]
+            assert 2 * sum(prod(dict(call.sizes).values()) for call in calls) == moved, (kernels, operations)
+
+
+@pytest.mark.parametrize("machine", ["h100", "a100_80", "tpu_v4"])
+@pytest.mark.parametrize("kernels", ["eager", "compiled", "serving"])
+def test_static_power_flows_for_as_long_as_a_step_takes(machine: str, kernels: str) -> None:
+    """Its energy is that of every action of its kernels, and watts times its seconds: also while kernels are started,
+    one after the other or as a graph, and while a host is waited for. On machines that simulate kernels as a whole."""
+    spec = load_machine(machine).spec
+    assert spec.energy is not None
+    watts = float(sum(each.power + (each.clock or 0) for each in spec.energy.static.values()))
+    step = prices(small(), machine, kernels=kernels).forward(16)
+    actions = 0.0
+    for operation in step.operations:
+        for _, price, count in operation.kernels:
+            split = energy_split(price.result)
+            actions += count * price.scale * (sum(split.values()) - split.get("static", 0.0))
+    assert step.joules == pytest.approx(actions + watts * step.seconds, rel=1e-6)
+
+
+def advised(kind: str, *phases: str, fit: dict[str, object] | None = None, **about: object) -> dict[str, str]:
+    """What a screen would advise a run that is bound by something."""
+    usual = {"weights": "w4a16", "batch": 3, "allocator": "cached", "kernels": "eager"}
+    model = {**usual, **about, "phases": [{"name": name} for name in phases], "fit": {"fits": True, **(fit or {})}}
+    made = SimpleNamespace(work=SimpleNamespace(use={"model": model}))
+    return dict(advise(made, Bound("a part", kind, 0.9, "")).parameters)  # type: ignore[arg-type]
+
+
+def test_a_screen_advises_what_its_bound_suggests() -> None:
+    """Each with both sides of its condition: what a run has already is never advised."""
+    assert advised(HOST, "train", allocator="emptied") == {"allocator": "cached"}
+    assert advised(HOST, "train") == advised(HOST, "decode") == {"kernels": "compiled"}
+    for allocator in ("cached", "emptied"):
+        for kind in ("starting kernels", "overhead inside kernels"):
+            assert advised(kind, "forward", allocator=allocator) == {"batch": "12"}
+        assert advised("compute", "forward", allocator=allocator, weights="fp32") == {"precision": "bf16"}
+        assert advised("compute", "forward", allocator=allocator, weights="bf16") == {"batch": "6"}
+        assert advised("bandwidth", "prefill", allocator=allocator, weights="fp32") == {"batch": "6"}
+    for weights in ("bf16", "fp16", "fp32"):
+        assert advised("bandwidth", "prefill", "decode", weights=weights) == {"weights": "w4a16"}
+    for weights in ("w4a16", "w8a16", "fp8_e4m3"):
+        assert advised("bandwidth", "prefill", "decode", weights=weights) == {"batch": "12"}
+    assert advised("compute", "prefill", "decode", weights="fp32") == {"precision": "bf16"}
+
+
+def test_what_does_not_fit_is_advised_narrower_weights_then_a_batch_then_more_devices() -> None:
+    """As many as a power of two that hold what is needed, and not twice as many."""
+    none = {"fits": False, "narrower": None, "largest_batch": 0, "needed": 10, "has": 8}
+    assert advised("bandwidth", "decode", fit={**none, "narrower": "w4a16", "largest_batch": 2}) == {"weights": "w4a16"}
+    assert advised("bandwidth", "decode", fit={**none, "largest_batch": 2}) == {"batch": "2"}
+    for needed in (81, 159, 161, 319, 321, 1000):
+        (devices,) = advised(HOST, "train", fit={**none, "needed": needed, "has": 80}).values()
+        count = int(devices)
+        assert count & (count - 1) == 0 and count * 80 > needed > count * 80 / 2

@@ -11,6 +11,7 @@ import zipfile
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from hwsim.models import torch_export
 from hwsim.models.count import forward, macs, parameters
 from hwsim.models.graph import ModelGraph
 from hwsim.models.load import LoadedModel, import_file, load_model
-from hwsim.models.traced import find_blocks
+from hwsim.models.traced import _segments, find_blocks
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -231,6 +232,24 @@ def test_an_einstein_sum_of_another_form_is_a_movement_and_says_so(
     assert (moved["read"], moved["write"]) == (6 * len(operands), 6)
 
 
+def test_attention_to_other_tokens_is_two_products_with_a_softmax_between_them(tmp_path: Path) -> None:
+    """By hand: 4 heads, 5 queries of 8 values look at 7 keys and bring back 6 values each. As many queries as keys, and
+    no heads apart, are the same."""
+    for heads, queries, keys in (((4,), 5, 7), ((), 5, 7), ((), 6, 6)):
+        shapes = {"x": (2, *heads, queries, 8), "k": (2, *heads, keys, 8), "v": (2, *heads, keys, 6)}
+        shapes["y"] = (2, *heads, queries, 6)
+        call = ("scaled_dot_product_attention", "y", {"query": "x", "key": "k", "value": "v"})
+        loaded = written(tmp_path, shapes, call, given="x k v")
+        many = prod(heads)
+        made = [each for block in loaded.model.blocks for each in block.operations]
+        scores, mixed = (each.model_dump() for each in made if each.op == "product")
+        assert (scores["m"] * scores["batch"], scores["n"], scores["k"]) == (many * queries, keys, 8)
+        assert (mixed["m"] * mixed["batch"], mixed["n"], mixed["k"]) == (many * queries, 6, keys)
+        assert [each.op for each in made if each.op in ("product", "softmax")] == ["product", "softmax", "product"]
+        assert counts(loaded) == (0, many * queries * keys * (8 + 6))
+        assert loaded.notes == ()
+
+
 def test_tensors_that_are_computed_are_multiplied_for_every_head(tmp_path: Path) -> None:
     """By hand: 3 heads of 10 x 16 with 16 x 10; two vectors of 16 give one number."""
     shapes = {"x": (1, 3, 10, 16), "k": (1, 3, 16, 10), "y": (1, 3, 10, 10)}
@@ -353,3 +372,27 @@ def test_operations_of_pytorch_are_called_by_their_own_name_and_others_with_thei
     target: str, name: str
 ) -> None:
     assert torch_export._plain_target(target) == name
+
+
+def test_operations_are_cut_where_one_tensor_alone_goes_on() -> None:
+    """Against a look at every place: behind a cut nothing is read but what was made last before it, and between cuts
+    there is no such place; on random networks whose every tensor is read by one of the next three operations."""
+    random = Random(7)
+    for _ in range(200):
+        count = random.randint(1, 12)
+        names = ["input", *(f"op{number}" for number in range(count))]
+        operations = [
+            {
+                "name": f"op{number}",
+                "inputs": sorted({names[number], names[max(0, number - random.choice((0, 0, 1, 2)))]}),
+            }
+            for number in range(count)
+        ]
+        pieces = list(_segments(operations))
+        assert [each for piece in pieces for each in piece] == operations
+        cuts = {len([each for piece in pieces[: number + 1] for each in piece]) for number in range(len(pieces) - 1)}
+        reads = [(at, names.index(name)) for at, each in enumerate(operations) for name in each["inputs"]]
+        free = {
+            place for place in range(1, count) if not any(at >= place > made for at, made in reads if made != place)
+        }
+        assert cuts == free, operations

@@ -21,12 +21,13 @@ from hwsim.catalog import load_machine
 from hwsim.errors import InputError
 from hwsim.result import bytes_moved, machine_of
 from hwsim.results.plot.compare import ComparedRun, plot_compare, plot_ladder, plot_steps
-from hwsim.results.plot.diagram import _thickness, as_svg, as_text, draw_machine, fit_words, level_words
-from hwsim.results.plot.run import Spot, _draw_spots, make_roofline
+from hwsim.results.plot.diagram import _thickness, as_svg, as_text, draw_machine, fit_words, level_words, link_words
+from hwsim.results.plot.run import Spot, _draw, _draw_spots, make_roofline
 from hwsim.results.plot.style import LOOKS, look_of, plot_energy_stack, plot_traffic, series_looks, spread
 from hwsim.results.plot.sweep import Curve, _draw_bars, _label_axis, plot_lines
 from hwsim.results.plot.timeline import plot_collective, plot_knee
 from hwsim.sweep.result_set import ResultSet
+from hwsim.units import percent
 from tests.unit.results.made import small
 
 
@@ -222,6 +223,46 @@ def test_a_diagram_draws_private_parts_for_each_unit_and_shared_ones_once() -> N
     assert "up, " in as_svg(draw_machine(machine, small()), "x")
     assert "up, " not in as_svg(draw_machine(machine), "x")
     assert len({len(line) for line in as_text(machine).splitlines() if line[0] in "┌│└"}) == 1
+
+
+@pytest.mark.parametrize("name", ["course_cpu", "zen3", "a100_40", "tpu_v4"])
+def test_lines_of_a_drawing_join_two_boxes_and_its_words_stand_once(name: str) -> None:
+    """In characters, a line leaves every box but the last and meets every box but the first; drawn, it runs from the
+    lower edge of a box to the upper edge of one below, and the words of a link stand on the first of its lines."""
+    machine = load_machine(name).spec
+    lines = as_text(machine).splitlines()
+    tops = [number for number, line in enumerate(lines) if line.startswith("┌")]
+    assert len(tops) == len(machine.memory) + 1
+    for number, line in enumerate(lines):
+        for place, letter in enumerate(line):
+            if letter == "┴":
+                assert lines[number - 1][place] == "│" and number != tops[0]
+            if letter == "┬":
+                assert lines[number + 1][place] == "│" and number + 1 < len(lines)
+    assert sum(line.count("┴") for line in lines) == sum(line.count("┬") for line in lines) == len(machine.memory)
+    drawing = draw_machine(machine)
+    for wire in drawing.links:
+        assert any(box.x <= wire.x <= box.x + box.width and box.y + box.height == wire.top for box in drawing.boxes)
+        assert any(box.x <= wire.x <= box.x + box.width and box.y == wire.bottom for box in drawing.boxes)
+    for level, top in zip(machine.memory, sorted({wire.top for wire in drawing.links}), strict=True):
+        own = sorted((wire for wire in drawing.links if wire.top == top), key=lambda wire: wire.x)
+        assert [wire.label for wire in own] == [link_words(level, None)] + [""] * (len(own) - 1)
+    assert drawing.height >= max(box.y + box.height for box in drawing.boxes)
+    assert all(box.x >= 0 and box.x + box.width <= drawing.width for box in drawing.boxes)
+
+
+def test_shares_are_drawn_as_long_as_they_are_and_what_is_nothing_is_left_out() -> None:
+    """Less than four in a thousand has no bar, and nothing has one where all is zero."""
+    for amounts, drawn in (
+        ({"a": 700.0, "b": 292.0, "c": 5.0, "d": 3.0}, [0.7, 0.292, 0.005]),
+        ({"a": 2.0, "b": 2.0}, [0.5, 0.5]), ({"a": 0.0, "b": 0.0}, []), ({}, []),
+    ):  # fmt: skip
+        axes = Figure().add_subplot()
+        _draw(axes, "time", {name: (amount, look_of(name)) for name, amount in amounts.items()}, 4)
+        assert [patch.get_width() for patch in axes.patches] == pytest.approx(drawn)
+        assert [label.get_text() for label in axes.get_yticklabels()] == list(amounts)[: len(drawn)]
+        assert [text.get_text() for text in axes.texts] == [percent(share, 1) for share in drawn]
+        assert axes.get_title() == "time"
 
 
 def test_a_level_says_its_organisation_and_who_shares_it() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hwsim.systems import shards
-from hwsim.systems.parallel import ParallelLayout
+from hwsim.systems.parallel import ParallelLayout, layouts, make_layout
 from hwsim.systems.shards import Small, check_split, gradients, whole
+from hwsim.systems.spec import load_system
 
 
 @pytest.mark.parametrize(
@@ -77,3 +80,16 @@ def test_tokens_that_stay_at_home_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(shards, "_collective", lost)
     assert not check_split(ParallelLayout(ep=2)).passed
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 8])
+def test_the_words_of_a_layout_give_it_again_and_every_layout_uses_all_devices(count: int) -> None:
+    """Typed on a command line; no layout comes twice."""
+    system = load_system(f"{count}xh100")
+    found = list(layouts(count, experts=True))
+    assert len(set(found)) == len(found)
+    for layout in found:
+        assert layout.devices == count
+        for each in (layout, replace(layout, sp=int(layout.tp > 1)), replace(layout, micro=3)):
+            numbers = {name: int(value) for name, value in (word.split("=") for word in each.words.split())}
+            assert make_layout(system, numbers) == each, each.words

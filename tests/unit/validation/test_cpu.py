@@ -6,7 +6,19 @@ from itertools import permutations
 
 import pytest
 
-from hwsim.validation.cpu import CURVE_AIM, Case, _bars, _case, _ceilings, _correlations, _ratio_error, spearman
+from hwsim.catalog import load_machine
+from hwsim.validation.cpu import (
+    CURVE_AIM,
+    MORE,
+    Case,
+    _bars,
+    _case,
+    _ceilings,
+    _correlations,
+    _ratio_error,
+    simulate_case,
+    spearman,
+)
 from hwsim.validation.report import Bar
 from hwsim.validation.table import shipped
 
@@ -84,3 +96,37 @@ def test_a_row_is_a_case_with_a_tile_where_its_loops_have_one() -> None:
     assert case == Case("vec", "f64", 512, "tiled_ikj", 32)
     assert case.name == "vec f64 512 tiled_ikj 32"
     assert Case("vec", "f64", 512, "ijk", 0).name == "vec f64 512 ijk"
+
+
+ZEN3 = load_machine("zen3", ["core.ports.fma=0"]).spec
+
+
+def cycles(case: Case) -> float:
+    """Of one multiply-add."""
+    return simulate_case(ZEN3, case) * float(ZEN3.clocks[0].frequency) / case.n**3
+
+
+@pytest.mark.parametrize(("build", "dtype", "lanes"), [("novec", "f32", 1), ("vec", "f32", 8), ("vec", "f64", 4)])
+def test_some_rows_stand_for_the_whole_product(build: str, dtype: str, lanes: int) -> None:
+    """Two multiplications and two additions in a cycle, of so many lanes, are the least a multiply-add can take; all
+    of these are in the first two caches. Tiles that are simulated as a whole and those of which the rest is drawn on
+    from two of their parts take nearly the same, and more rows of such a product as many times longer."""
+    for variant, tile in (("ijk", 0), ("ikj", 0), ("tiled_ijk", 12), ("tiled_ikj", 12), ("regtile4x8", 0)):
+        assert 0.5 / lanes <= cycles(Case(build, dtype, 48, variant, tile)) < 4, variant
+    for variant in ("tiled_ijk", "tiled_ikj"):
+        whole, drawn = (cycles(Case(build, dtype, 48, variant, tile)) for tile in (MORE, MORE + 1))
+        assert drawn == pytest.approx(whole, rel=0.25)
+        less, more = (simulate_case(ZEN3, Case(build, dtype, n, variant, 8)) for n in (32, 64))
+        assert 7 < more / less < 11  # 8 times the work
+
+
+@pytest.mark.parametrize("variant", ["ikj", "regtile4x8"])
+def test_vectors_make_loops_faster_and_by_no_more_than_their_lanes(variant: str) -> None:
+    """256 bits: eight floats, four doubles; scalar loops take as long with both."""
+    scalar, wide, narrow = (
+        cycles(Case(build, dtype, 64, variant, 0))
+        for build, dtype in (("novec", "f32"), ("vec", "f32"), ("vec", "f64"))
+    )
+    assert 2 < scalar / wide <= 8
+    assert 1.5 < scalar / narrow <= 4
+    assert wide < narrow

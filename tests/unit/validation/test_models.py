@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hwsim.models.run import run
 from hwsim.spec.variant import with_parameters
 from hwsim.validation.models import COLUMNS, _machine, pytorch_seconds, served_seconds, validate
 from hwsim.validation.report import Report
-from hwsim.validation.serving import BURST, ServingRow
+from hwsim.validation.serving import BURST, SWEEPS, ServingRow
 from hwsim.validation.table import read_table, shipped
 from hwsim.validation.tpu import _app
 
@@ -131,3 +132,40 @@ def test_a_server_with_one_place_fewer_than_users_lets_the_last_of_them_wait() -
     assert row.server() == {"requests": 3}
     assert replace(row, users=1).server() == {}
     assert replace(row, backend="vllm").server() == {}
+
+
+def test_requests_of_a_sweep_have_one_length_and_steps_of_two_prompts() -> None:
+    """Ten requests for each of four users; only of the servers, versions and prompts that the sweep had."""
+    for backend, version in SWEEPS:
+        row = replace(served(1024, 500, version), backend=backend)
+        assert row.server() == {"tokens": 2 * 1024 + 4}
+        assert [(each.prompt, each.output) for each in row.stream().requests] == [(1024, 500)] * 40
+        for other in (
+            replace(row, version="0.9"), replace(row, prompt=1000), replace(row, backend="sglang"),
+            replace(row, backend=next(each for each, _ in SWEEPS if each != backend)),
+        ):  # fmt: skip
+            assert not other.swept and other.server() == {}
+            assert len(other.stream().requests) in (20, 40)
+            assert len({each.prompt for each in other.stream().requests}) > 1
+
+
+@pytest.mark.parametrize("record", read_table(shipped("tpu.csv"), ("app",)), ids=lambda record: record["app"])
+def test_a_stack_of_an_application_has_the_layers_and_weights_that_were_published(record: dict[str, str]) -> None:
+    """Jouppi and others, 2017, table 1. Weights of the matrices are those of the application, as far as its array was
+    filled; those of a given side are as many as hold them."""
+    app = _app(shipped("tpu.csv"), record)
+    layers, weights = int(record["layers"]), float(record["weights_m"]) * 1e6
+    assert len(app.widths) == layers + 1
+    if record["side"]:
+        assert set(app.widths) == {int(record["side"])}
+        assert app.matrices * int(record["side"]) ** 2 == pytest.approx(weights, rel=0.01)
+    else:
+        held = sum(wide * out for wide, out in pairwise(app.widths))
+        assert app.matrices == layers
+        assert held == pytest.approx(weights, rel=0.1)
+    assert (app.name, app.batch, app.vector_layers) == (
+        record["app"], int(record["batch"]), int(record["vector_layers"])
+    )  # fmt: skip
+    program = app.kernel()
+    assert len([loop for loop in program.loops if "matrix" in loop.name]) == max(app.matrices, layers)
+    assert len(program.loops) == max(app.matrices, layers) + app.vector_layers
