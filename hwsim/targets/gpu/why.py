@@ -20,7 +20,6 @@ from hwsim.target import (
     choices_read,
     larger,
     per_byte,
-    tensor_traffic,
 )
 from hwsim.targets.gpu.device import LAUNCH, WORDS
 from hwsim.units import data, digits, percent, seconds
@@ -66,6 +65,10 @@ CLOSED = (
     "rectangle of blocks where the L2 does not hold them all. The run replays tiles through the L2 in the order of "
     "blocks, and lets SMs share the L2 and DRAM."
 )
+MOVED = (
+    "times: bytes moved over the size. More than once is what the L2 did not keep until it was asked for again, or "
+    "sums in parts. What blocks read is known in all, and given to tensors in proportion to their bytes."
+)
 ALIKE = 0.02
 """Differences that need no reason."""
 
@@ -97,7 +100,7 @@ def look(result: RunResult) -> Details:
         (
             Section("How the blocks fill the GPU", (_block_table(result), Line(BLOCKS, "faint"))),
             Section("Where the bytes went", (_level_table(result),)),
-            Section("What went to and from main memory", (tensor_traffic(result),)),
+            Section("What went to and from main memory", (_tensor_table(result), Line(MOVED, "faint"))),
             Section("The run beside closed forms", (_closed_table(result), Line(CLOSED, "faint"))),
         )
     )
@@ -277,6 +280,20 @@ def _level_table(result: RunResult) -> Table:
         busy = percent(result.bounds.parts.get(name, 0.0), result.time_s) if result.time_s else ""
         rows.append((name, data(bytes_moved(counts)), busy, hits, per_byte(result, name)))
     return Table(("level", "memory traffic", "busy", "hit rate", "flop/byte"), tuple(rows))
+
+
+def _tensor_table(result: RunResult) -> Table:
+    """Bytes of each tensor that went to and from DRAM, and how often its size that is; the sum is DRAM's traffic."""
+    rows = []
+    moved = result.work.use["gpu"].get("tensors", {})
+    for name, each in moved.items():
+        size, both = result.tensors[name].bytes, each["bytes_read"] + each["bytes_written"]
+        often = f"{both / size:.2f}" if size else ""
+        rows.append((name, data(size), data(each["bytes_read"]), data(each["bytes_written"]), often))
+    if len(rows) > 1:
+        read, written = (sum(each[key] for each in moved.values()) for key in ("bytes_read", "bytes_written"))
+        rows.append(("all", "", data(read), data(written), ""))
+    return Table(("tensor", "size", "read", "written", "times"), tuple(rows))
 
 
 def _program_words(result: RunResult) -> str:

@@ -116,3 +116,19 @@ def test_a_difference_from_the_closed_form_has_a_reason(run: dict[str, object], 
     table = explain(result).details.sections[-1].body[0]
     assert isinstance(table, Table)
     assert table.rows[0][-1] == words
+
+
+def test_the_bytes_of_all_tensors_are_the_traffic_of_dram() -> None:
+    """Tiles of A and B that the L2 did not keep are read again: more than A, B and C once, as the level says."""
+    result = hwsim.run("a100_40", "matmul", n=4096, precision="fp16", math=False)
+    moved, dram = result.work["gpu"]["tensors"], result.memory["dram"]
+    assert sum(each["bytes_read"] for each in moved.values()) == dram.bytes_read
+    assert sum(each["bytes_written"] for each in moved.values()) == dram.bytes_written
+    section = next(each for each in explain(result).details.sections if each.title.startswith("What went to and from"))
+    table = section.body[0]
+    assert isinstance(table, Table)
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    size = 4096 * 4096 * 2
+    assert rows["C"]["times"] == f"{moved['C']['bytes_written'] / size:.2f}" == "1.00"
+    assert float(rows["A"]["times"]) > 2
+    assert moved["A"]["bytes_read"] > 2 * size
