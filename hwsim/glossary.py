@@ -126,9 +126,10 @@ operations | also FLOP; OP; flops; work
 speed | also FLOP/s; OP/s | see peak
   Operations in a second.
 peak | also share of the peak | see utilisation
-  The most operations that the units at work could do in a second.
+  The most operations that the units at work could do in a second, at full clock. Where a power limit lowers the clock,
+  a run also says what it leaves.
 utilisation | also of peak; utilization | see peak
-  Operations that were done over those that the units could have done in the time.
+  Operations that were done over those that the units could have done in the time at full clock.
 fma | also multiply-add; fma unit at work; math; multiply-adds on the SMs; mac; add; add unit at work
   A fused multiply-add: a * b + c in one instruction, with one rounding.
 special function | also special; special functions and lanes on the SMs
@@ -169,7 +170,7 @@ replacement | also LRU; eviction
 memory traffic | also traffic; traffic of the array; bytes to and from; moved in; moved out; to and from the array;
 + over the pins; at the banks; bytes | see arithmetic intensity
   Bytes that a level exchanges with its neighbours.
-peak memory | also memory footprint
+peak memory | also memory footprint; size
   The most bytes that the tensors of a run take at one time.
 write-back | also writebacks; writeback
   A changed line goes to the level behind only when it is thrown out.

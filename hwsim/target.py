@@ -23,6 +23,7 @@ from hwsim.engine import BUSY, Crew, Outcome, summed
 from hwsim.errors import OverrideError
 from hwsim.memory.counters import ScratchpadCounters
 from hwsim.numerics.datapath import SumRule
+from hwsim.numerics.format import operation_unit
 from hwsim.program.kernel import Kernel
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult, bytes_moved, workload_of
 from hwsim.spec.machine import MachineSpec
@@ -171,8 +172,6 @@ class Why:
     """What the first screen shows below the levels: the launches of a GPU."""
     look: Callable[[], Details] = Details
     """Takes the second look, which may take some seconds; its findings are kept in `details`."""
-    operation: str = "FLOP"
-    """What its speed counts."""
     schedule: Mapping[str, object] = field(default_factory=dict)
     """The choices that it read, as they were typed or taken."""
 
@@ -456,6 +455,11 @@ def tile_words(each: Mapping[str, Any]) -> str:
     return " x ".join(f"{name} {size}" for name, size in each["tile"].items())
 
 
+def intensity_head(result: RunResult) -> str:
+    """``flop/byte``, or ``op/byte`` of integers."""
+    return f"{operation_unit(result.resolved.workload['precision']).lower()}/byte"
+
+
 def per_byte(result: RunResult, level: str) -> str:
     """Operations for each byte that a level exchanges with the one above; nothing where it moves none."""
     value = result.intensity.levels[level]
@@ -501,7 +505,9 @@ def scratchpad_levels(result: RunResult, homes: Mapping[str, str]) -> Table:
             near = data(bytes_moved(counts))
             entered, left = counts.bytes_filled, counts.bytes_drained
         rows.append((name, near, data(entered), data(left), here, per_byte(result, name)))
-    return Table(("level", "traffic of the array", "moved in", "moved out", "holds", "op/byte"), tuple(rows))
+    return Table(
+        ("level", "traffic of the array", "moved in", "moved out", "holds", intensity_head(result)), tuple(rows)
+    )
 
 
 def tensor_traffic(result: RunResult, homes: Mapping[str, str] | None = None) -> Table:

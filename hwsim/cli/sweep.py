@@ -28,7 +28,7 @@ from hwsim.cli.arguments import (
     store_files,
     word_argument,
 )
-from hwsim.cli.console import bars, err, make_table, screen, styled
+from hwsim.cli.console import bars, err, make_table, screen, styled, wrapped
 from hwsim.errors import InputError
 from hwsim.record import ALIKE, NEVER_COMPARED, interval_words
 from hwsim.results.metrics import MEMORY_SHARE, THROUGHPUT, TRAFFIC, UNFIT, about, ends_of, shown, throughput, write
@@ -172,12 +172,15 @@ _REASONS = 5
 
 
 def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
+    from hwsim.results.explanation import about_numbers
     from hwsim.sweep.result_set import unfit_words
 
     console = screen()
     names = columns(results)
     if len(results) <= _FEW:
         console.print(point_table(results, narrow(names), bound=True))
+        for note in about_numbers([results.result(row) for row in results.done]):
+            wrapped(console, "note  ", note, style="dim")
     if words := unfit_words(results):
         console.print(f"{UNFIT} {words}", style="bold red", soft_wrap=True)
     if results.fitting:

@@ -228,7 +228,7 @@ def _work(
         for name, count in share.price.result.work.instructions.items():
             instructions[name] += round(share.factor * count)
     results = [share.price.result.work for share in all_of]
-    peak = sum(share.seconds * share.price.result.work.peak_flops_per_s for share in all_of)
+    peak = sum(share.seconds * share.price.result.peak_flops_per_s for share in all_of)
     busy = sum(share.seconds for share in all_of)
     return WorkDone(
         flops=flops,

@@ -194,3 +194,78 @@ def test_a_bad_table_is_told_with_line_and_column(tmp_path: Path) -> None:
     outcome = hwsim("validate", "systolic", "--data", str(table))
     assert outcome.code == 2
     assert "mine.csv:2: dataflow: 'rs' is not one of ws, os, is" in outcome.err
+
+
+THROTTLED = ("tpu_v4", "matmul", "n=1024", "distribution=normal", "--no-math")
+"""Eight arrays of 128 x 128 at 1.05 GHz: 275 TFLOP/s, as `hwsim show` has it; the power limit lowers the clock."""
+
+
+def test_the_peak_of_a_run_that_power_slows_is_said_at_full_clock_and_at_what_is_left() -> None:
+    outcome = hwsim("run", *THROTTLED, "precision=bf16")
+    text = " ".join(outcome.out.split())
+    assert "275 TFLOP/s" in hwsim("show", "tpu_v4").out
+    assert "of the peak of 8 arrays (275 TFLOP/s at full clock)" in text
+    assert "79.2 % of the 250 TFLOP/s at the 954.45 MHz that the power limit leaves" in text
+    assert "utilisation 79.2 % =" in text
+
+
+def test_shares_of_the_peak_are_comparable_between_clocks() -> None:
+    """Two times 1024³ operations over the time, of 8 x 128² cells at 1.05 GHz, whatever the clock fell to."""
+    outcome = hwsim("compare", *THROTTLED, "precision=bf16,int8", "--json", "-")
+    for row in json.loads(outcome.out):
+        assert row["utilisation"] == pytest.approx(2 * 1024**3 / row["time_s"] / (2 * 8 * 128**2 * 1.05e9))
+    told = " ".join(hwsim("compare", *THROTTLED, "precision=bf16,int8").out.split())
+    assert "lowered the clock of tpu_v4 to 90.9 %; of peak is of that at full clock" in told
+
+
+def test_waits_that_exceed_the_lower_bound_are_explained() -> None:
+    hwsim("run", *THROTTLED, "precision=bf16")
+    text = " ".join(hwsim("explain").out.split())
+    assert "the lower bound leaves them out" in text
+    hwsim("run", "tpu_v1", "matmul", "n=1024", "--no-math")
+    assert "the lower bound leaves them out" not in " ".join(hwsim("explain").out.split())
+
+
+def test_results_that_are_wider_than_their_format_are_named() -> None:
+    """A and B in a byte each, C in four: as many bytes as three matrices of two bytes."""
+    told = hwsim("compare", "tpu_v4", "matmul", "n=512", "precision=bf16,int8", "distribution=normal", "--no-math").out
+    assert told.count("1.57 MB   1.57 MB") == 2
+    assert "C is stored in 32 bits, 4 times as wide as int8" in told
+    assert "C is stored as int32" in hwsim("run", "scalesim_32", "matmul", "n=64", "precision=int8", "scale=none").out
+    assert "is stored" not in hwsim("run", "tpu_v4", "matmul", "n=64", "precision=bf16").out
+
+
+def test_a_comparison_says_which_format_stands_for_another() -> None:
+    told = hwsim("compare", "tpu_v1", "matmul", "n=64", "precision=bf16", "--no-math").out
+    assert "tpu_v1 computes in 16-bit integers: bf16 stands in for them" in told
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision", "unit"),
+    [("tpu_v4", "bf16", "TFLOP/s"), ("tpu_v4", "int8", "TOP/s"), ("a100_40", "fp16", "TFLOP/s"),
+     ("a100_40", "int8", "TOP/s"), ("a100_40", "w4a16", "TFLOP/s")],
+)  # fmt: skip
+def test_operations_are_flop_where_numbers_have_a_floating_point_and_op_where_not(
+    machine: str, precision: str, unit: str
+) -> None:
+    out = hwsim("run", machine, "matmul", "n=2048", f"precision={precision}", "--no-math").out
+    line = next(line for line in out.splitlines() if "% of the peak" in line)
+    assert f" {unit}," in line
+    assert "op/byte" in out
+    assert ("flop/byte" in out) == (unit == "TFLOP/s")
+
+
+def test_a_bandwidth_is_shown_in_four_digits() -> None:
+    """30 GiB/s are 32.21225472 GB/s."""
+    out = hwsim("show", "tpu_v1").out
+    assert "32.21 GB/s" in out
+    assert "32.2122" not in out
+
+
+def test_the_bar_of_energy_names_its_shades() -> None:
+    out = hwsim("run", *THROTTLED, "precision=bf16").out
+    drawn = next(line for line in out.splitlines() if "██" in line and "%" not in line)
+    named = " ".join(out[out.index("dynamic") : out.index("static")].split())
+    for shade, part in zip("█▓▒░", ("arithmetic", "dram", "vmem", "operand supply"), strict=True):
+        assert shade in drawn
+        assert f"{shade} {part} " in named

@@ -18,6 +18,7 @@ from hwsim.target import (
     Why,
     bounds_words,
     choices_read,
+    intensity_head,
     larger,
     per_byte,
 )
@@ -279,7 +280,7 @@ def _level_table(result: RunResult) -> Table:
         hits = percent(reads - misses, reads) if misses is not None and reads else ""
         busy = percent(result.bounds.parts.get(name, 0.0), result.time_s) if result.time_s else ""
         rows.append((name, data(bytes_moved(counts)), busy, hits, per_byte(result, name)))
-    return Table(("level", "memory traffic", "busy", "hit rate", "flop/byte"), tuple(rows))
+    return Table(("level", "memory traffic", "busy", "hit rate", intensity_head(result)), tuple(rows))
 
 
 def _tensor_table(result: RunResult) -> Table:

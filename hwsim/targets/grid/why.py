@@ -65,7 +65,6 @@ def explain(machine: MachineSpec, result: RunResult) -> Why:
         levels=scratchpad_levels(result, grid["levels"]),
         lines=tuple(_use_lines(result)),
         look=partial(look, result),
-        operation="OP",
         schedule=choices_read(machine, result),
     )
 

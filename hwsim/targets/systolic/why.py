@@ -61,7 +61,6 @@ def explain(machine: MachineSpec, result: RunResult) -> Why:
         levels=scratchpad_levels(result, array["levels"]),
         lines=tuple(_use_lines(result)),
         look=partial(look, result),
-        operation="OP",
         schedule=_schedule(machine, result),
     )
 
