@@ -23,7 +23,7 @@ from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.agent import BlockGrid, GridPlay, GridTime, Share
-from hwsim.targets.gpu.device import ISSUE, LAUNCH, MATH, MEMORY_UNIT, POWER, SPECIAL, Activity, Device
+from hwsim.targets.gpu.device import FUSED, ISSUE, LAUNCH, MATH, MEMORY_UNIT, POWER, SPECIAL, Activity, Device
 from hwsim.targets.gpu.lower import Conditions, Launch, compute, map_launches
 from hwsim.targets.gpu.model import GpuModel
 
@@ -88,7 +88,7 @@ class Meter:
 
 # Where the time goes --------------------------------------------------------------------------------------------------
 
-WORK = (MATH, SPECIAL, MEMORY_UNIT, ISSUE)
+WORK = (MATH, FUSED, SPECIAL, MEMORY_UNIT, ISSUE)
 
 
 class GpuWatch:
