@@ -393,7 +393,7 @@ def stream_bounds(result: RunResult, share: float, mapped: float) -> dict[str, t
     array, source = result.work.use["array"], main_memory(result)
     filled = "What it still waits for is in the table; beyond that, only a larger or faster array would help."
     if mapped < FILLED:
-        filled = "Tiles that fill the array, or a smaller array, would use it better."
+        filled = "Tiles that fill the array would use it better."
     return {
         "array": (
             "compute",
@@ -416,7 +416,7 @@ def stream_bounds(result: RunResult, share: float, mapped: float) -> dict[str, t
 def main_memory(result: RunResult) -> str:
     """``dram (34 GB/s, busy 91 % of the time)``."""
     dram = dram_of(result)
-    if not dram["bandwidth"]:
+    if not has_limit(dram):
         return f"{dram['name']} (no limit)"
     amount, _, unit = str(dram["bandwidth"]).partition(" ")
     return f"{dram['name']} ({digits(float(amount))} {unit}, busy {percent(memory_busy(result), 1)} of the time)"
@@ -426,6 +426,11 @@ def dram_of(result: RunResult) -> Mapping[str, Any]:
     """The main memory of the machine, as its file says it."""
     found: Mapping[str, Any] = next(lv for lv in result.resolved.machine["memory"] if lv["kind"] == "dram")
     return found
+
+
+def has_limit(level: Mapping[str, Any]) -> bool:
+    """Whether a level of a machine file has a bandwidth, and not an endless one."""
+    return bool(level["bandwidth"]) and not str(level["bandwidth"]).startswith("inf")
 
 
 def without_limit(level: str) -> Advice:

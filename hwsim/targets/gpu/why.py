@@ -22,6 +22,7 @@ from hwsim.target import (
     bounds_words,
     choices_read,
     find_target,
+    has_limit,
     intensity_head,
     larger,
     per_byte,
@@ -228,7 +229,7 @@ def advise(result: RunResult, bound: Bound) -> Advice:
     levels = {"l2": "l2", "dram": "dram", "write": "dram"}
     if bound.part in levels:
         source = next(each for each in machine["memory"] if levels[bound.part] in (each["name"], each["kind"]))
-        if source["bandwidth"] and not str(source["bandwidth"]).startswith("inf"):
+        if has_limit(source):
             return without_limit(source["name"])
     launch = longest_launch(result)
     if bound.part == POWER or (launch["power_limited"] and _share_of(result, POWER) >= WORTH):
