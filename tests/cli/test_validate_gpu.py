@@ -119,3 +119,13 @@ def test_errors_beyond_a_bar_end_with_1(table: Table) -> None:
     outcome = hwsim("validate", "gpu", "--data", str(table(count=1, latency_us="1000000")))
     assert outcome.code == 1
     assert "missed: gemm_tensor" in outcome.out
+
+
+def test_a_sample_of_measured_times_is_not_judged_by_aims_and_matches_nothing_to_the_digit() -> None:
+    sampled = hwsim("validate", "gpu", "--sample", "1").out
+    assert "matched" not in sampled
+    table = sampled[sampled.index("half a bar") :]
+    assert " sample " in table
+    assert "missed" not in table and "holds" not in table
+    assert "a sample of 1 rows of each group: aims are for all rows, and are not judged here" in sampled
+    assert "matched" in hwsim("validate", "cache", "--sample", "1").out
