@@ -172,6 +172,8 @@ class Why:
     """What the first screen shows below the levels: the launches of a GPU."""
     look: Callable[[], Details] = Details
     """Takes the second look, which may take some seconds; its findings are kept in `details`."""
+    prices: str = ""
+    """What the prices of its energy hold that other machines count apart; nothing where they hold no more."""
     schedule: Mapping[str, object] = field(default_factory=dict)
     """The choices that it read, as they were typed or taken."""
 

@@ -164,6 +164,8 @@ def print_explanation(result: RunResult, why: Why) -> None:
     if result.energy_by_cause:
         _section(console, "Energy, by cause and action")
         console.print(_energy_table(result))
+        if why.prices:
+            wrapped(console, "", why.prices, style="dim")
 
 
 def _section(console: Console, title: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_argument
-from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
+from hwsim.cli.console import SHADES, STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
 from hwsim.energy import STATIC
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
 from hwsim.files import note_input, private_folders, read_file, why_none, write_text
@@ -357,6 +357,8 @@ def _print_energy(console: Console, result: RunResult, why: Why) -> None:
         console.print(Text(_INDENT) + _split_bar(shown, console.width))
         own = f", {joules(dynamic / flops)} for each operation" if flops else ""
         wrapped(console, _INDENT, f"dynamic {joules(dynamic)}{own}: {listed}", style="dim")
+        if why.prices:
+            wrapped(console, _INDENT, why.prices, style="dim")
     if static:
         wrapped(console, _INDENT, f"static {joules(static)}: {_static_words(static, result, why)}", style="dim")
 
@@ -382,7 +384,7 @@ def _split_bar(shares: dict[str, float], room: int) -> Text:
 
 
 def _shade(number: int) -> str:
-    return "█▓▒░▚╱·"[number % 7]
+    return SHADES[number % len(SHADES)]
 
 
 def print_reasons(console: Console, rows: Sequence[FormulaCheck]) -> None:

@@ -179,6 +179,8 @@ def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
     names = columns(results)
     if len(results) <= _FEW:
         console.print(point_table(results, narrow(names), bound=True))
+        if len(_time_bars(results)) > len({row["machine"] for row in results.done}):
+            wrapped(console, "note  ", _DECADES, style="dim")
         for note in about_numbers([results.result(row) for row in results.done]):
             wrapped(console, "note  ", note, style="dim")
     if words := unfit_words(results):
@@ -190,6 +192,22 @@ def print_sweep(results: ResultSet, tally: SweepTally, kept: str) -> None:
     console.print(_how_it_went(results, tally, kept), style="dim", soft_wrap=True)
     for reason, count in tally.errors.most_common(_REASONS):
         console.print(styled((f"{count} failed", "red"), f": {reason}"), soft_wrap=True)
+
+
+_DECADES = (
+    "error bars differ where kernels are of another family or decade of time (1 to 10 µs, 10 to 100 µs): each is made "
+    "of the rows measured there; see hwsim explain error bar"
+)
+
+
+def _time_bars(results: ResultSet) -> set[tuple[object, str]]:
+    """The error bars of all times, as they are written, by machine."""
+    found = set()
+    for row in results.done:
+        ends, value = ends_of("time_s", row.metrics), row.metrics.get("time_s")
+        if ends is not None and isinstance(value, float) and value:
+            found.add((row["machine"], interval_words(value, ends)))
+    return found
 
 
 def columns(results: ResultSet) -> list[str]:

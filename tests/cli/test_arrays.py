@@ -269,3 +269,45 @@ def test_the_bar_of_energy_names_its_shades() -> None:
     for shade, part in zip("█▓▒░", ("arithmetic", "dram", "vmem", "operand supply"), strict=True):
         assert shade in drawn
         assert f"{shade} {part} " in named
+
+
+def test_a_sweep_says_why_error_bars_change(tmp_path: Path) -> None:
+    """7 µs and 11 µs are of two decades, which were measured apart."""
+    sizes = ("n=1024", "k=1024", "precision=bf16", "--no-math", "--out", str(tmp_path / "s.db"))
+    told = " ".join(hwsim("sweep", "tpu_v3", "matmul", "m=256,512", *sizes).out.split())
+    assert "−15 to +36 %" in told and "−26 to +64 %" in told
+    assert "error bars differ where kernels are of another family or decade of time" in told
+    assert "decade of simulated time" in " ".join(hwsim("explain", "error", "bar").out.split())
+    assert "error bars differ" not in hwsim("sweep", "tpu_v3", "matmul", "m=128,256", *sizes).out
+
+
+def test_a_bar_of_few_rows_says_that_it_is_mostly_that_of_other_machines() -> None:
+    out = " ".join(
+        hwsim("run", "a100_40", "attention_fused", "n=4096", "heads=16", "precision=fp16", "--no-math").out.split()
+    )
+    assert "2 measured rows that were not fitted, so few that those of 7 other machines count more" in out
+    many = hwsim("run", "h100", "matmul", "n=4096", "precision=fp16", "--no-math").out
+    assert "measured rows that were not fitted\n" in many
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        ("a100_40", "with its registers, shared memory and control, which measured power does not tell apart"),
+        ("ladder_gpu", "with the shared memory and the caches that feed it, which are not counted apart"),
+        ("ladder_asic", ""),
+    ],
+)
+def test_what_the_price_of_a_multiply_add_holds_is_said_on_gpus(machine: str, said: str) -> None:
+    """A GPU's power was measured as a whole; the prices of the ladder name control apart."""
+    for words in (("run", machine, "matmul", "n=128", "precision=fp16"), ("explain",)):
+        text = " ".join(hwsim(*words).out.split())
+        assert said in text
+        assert ("arithmetic: a multiply-add" in text) == bool(said)
+    assert "holds its registers, shared memory and control" in " ".join(hwsim("explain", "arithmetic").out.split())
+
+
+def test_no_number_is_parted_from_its_percent_sign() -> None:
+    for machine, workload in (("tpu_v3", "matmul"), ("ladder_gpu", "matmul"), ("course_cpu", "matmul_tiled")):
+        lines = hwsim("run", machine, workload, "n=64").out.splitlines()
+        assert not [line for line in lines if line.strip().startswith("%")]

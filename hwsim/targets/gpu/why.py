@@ -6,6 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from hwsim.energy import CONTROL
 from hwsim.engine import summed
 from hwsim.errors import HwsimError
 from hwsim.result import RunResult, bytes_moved, machine_of, workload_of
@@ -103,8 +104,24 @@ def explain(machine: MachineSpec, result: RunResult) -> Why:
         levels=_level_table(result),
         body=(_launch_table(result), *([Line(program, "faint")] if program else [])),
         look=partial(look, result),
+        prices=_price_words(result),
         schedule=choices_read(machine, result),
     )
+
+
+def _price_words(result: RunResult) -> str:
+    """What a multiply-add and a byte of DRAM pay for as well; some files price control apart."""
+    causes = result.energy_by_cause
+    if causes is None:
+        return ""
+    return FEEDS if CONTROL in causes else ALL_IN
+
+
+ALL_IN = (
+    "arithmetic: a multiply-add with its registers, shared memory and control, which measured power does not tell "
+    "apart; dram: a byte on its whole way through the L2"
+)
+FEEDS = "arithmetic: a multiply-add with the shared memory and the caches that feed it, which are not counted apart"
 
 
 def look(result: RunResult) -> Details:
