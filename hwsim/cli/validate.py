@@ -11,6 +11,7 @@ import typer
 from hwsim.cli.arguments import check_output
 from hwsim.cli.console import bars, err, make_table, out, screen, styled
 from hwsim.errors import InputError
+from hwsim.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -260,7 +261,7 @@ def _print_legend(console: Any, sample: int | None) -> None:
     )
     console.print(words, style="dim", soft_wrap=True)
     if sample is not None:
-        told = f"a sample of {sample:,} rows of each group: aims are for all rows, and are not judged here"
+        told = f"a sample, {counted(sample, 'row')} of each group: aims are for all rows, and are not judged here"
         console.print(told, style="dim", soft_wrap=True)
 
 

@@ -127,5 +127,5 @@ def test_a_sample_of_measured_times_is_not_judged_by_aims_and_matches_nothing_to
     table = sampled[sampled.index("half a bar") :]
     assert " sample " in table
     assert "missed" not in table and "holds" not in table
-    assert "a sample of 1 rows of each group: aims are for all rows, and are not judged here" in sampled
+    assert "a sample, 1 row of each group: aims are for all rows, and are not judged here" in sampled
     assert "matched" in hwsim("validate", "cache", "--sample", "1").out
