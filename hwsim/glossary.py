@@ -78,7 +78,10 @@ time | also time in all; latency of a run; longest part; sum of all parts | see 
 error bar | also bar; ?; high end of its bar; low end of its bar; time, high end of its bar; time, low end of its bar;
 + energy, high end of its bar; energy, low end of its bar; power, high end of its bar; power, low end of its bar
   The range in which a time or an energy is expected to lie, from how far the model was off on measurements that it was
-  not fitted on; a question mark where nothing was ever compared.
+  not fitted on; a question mark where nothing was ever compared. Of the rows of a family of kernels those of the same
+  machine count first, and of these the ones of the same decade of simulated time (1 to 10 µs, 10 to 100 µs), so that a
+  bar changes where a sweep passes from one decade to the next. A machine or a decade of few rows is drawn towards the
+  others.
 cycles | also values in the run
   Ticks of the clock of the compute units. Time is cycles over clock frequency.
 bound | also bound by; bottleneck; longest part | see stall; roofline | lesson roofline
@@ -127,9 +130,10 @@ operations | also FLOP; OP; flops; work
 speed | also FLOP/s; OP/s | see peak
   Operations in a second.
 peak | also share of the peak | see utilisation
-  The most operations that the units at work could do in a second.
+  The most operations that the units at work could do in a second, at full clock. Where a power limit lowers the clock,
+  a run also says what it leaves.
 utilisation | also of peak; utilization | see peak
-  Operations that were done over those that the units could have done in the time.
+  Operations that were done over those that the units could have done in the time at full clock.
 fma | also multiply-add; fma unit at work; math; multiply-adds on the SMs; mac; add; add unit at work
   A fused multiply-add: a * b + c in one instruction, with one rounding.
 special function | also special; special unit at work; special functions and lanes on the SMs
@@ -276,7 +280,9 @@ static | also static power; leakage | see energy | lesson energy
   Energy that flows whether anything happens or not: leakage and clocks, as power times time. A faster run pays less of
   it.
 arithmetic | see energy | lesson energy
-  The energy, or the time, of the operations themselves.
+  The energy, or the time, of the operations themselves. On a GPU the price of a multiply-add holds its registers,
+  shared memory and control as well (the power of a whole card was measured, which does not tell them apart): its share
+  is not to be compared with that of a core or an array, where each of these is a row of its own.
 control | also instruction overhead | see SIMD; operand supply | lesson simd
   The energy of fetching, decoding and ordering instructions. Vectors and larger instructions share it.
 operand supply | see control | lesson specialisation

@@ -56,7 +56,7 @@ class WorkDone(Record):
     """Compute units that took part."""
     flops_per_s: float
     peak_flops_per_s: float
-    """What the units at work could have done."""
+    """What the units at work could have done, at the clock that a power limit left them."""
     use: Mapping[str, Any] = field(default_factory=dict)
     """What only this class of machines has to tell: launches of a GPU, passes of an array. JSON has it beside the
     others."""
@@ -284,9 +284,17 @@ class RunResult:
         return self.bars.power
 
     @property
-    def utilisation(self) -> float:
-        """Share of the arithmetic that the cores at work could have done."""
+    def peak_flops_per_s(self) -> float:
+        """What the units at work could have done at full clock, also where a power limit lowered it."""
         peak = self.work.peak_flops_per_s
+        if self.throttle is None:
+            return peak
+        return peak * self.throttle.full_clock_hz / max(1, self.throttle.clock_hz)
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the arithmetic that the cores at work could have done at full clock."""
+        peak = self.peak_flops_per_s
         return self.work.flops_per_s / peak if peak else 0.0
 
     @property

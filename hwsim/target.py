@@ -23,6 +23,7 @@ from hwsim.engine import BUSY, Crew, Outcome, summed
 from hwsim.errors import OverrideError
 from hwsim.memory.counters import ScratchpadCounters
 from hwsim.numerics.datapath import SumRule
+from hwsim.numerics.format import operation_unit
 from hwsim.program.kernel import Kernel
 from hwsim.result import Counts, FormulaCheck, Intensity, RunResult, bytes_moved, workload_of
 from hwsim.spec.machine import MachineSpec
@@ -171,8 +172,8 @@ class Why:
     """What the first screen shows below the levels: the launches of a GPU."""
     look: Callable[[], Details] = Details
     """Takes the second look, which may take some seconds; its findings are kept in `details`."""
-    operation: str = "FLOP"
-    """What its speed counts."""
+    prices: str = ""
+    """What the prices of its energy hold that other machines count apart; nothing where they hold no more."""
     schedule: Mapping[str, object] = field(default_factory=dict)
     """The choices that it read, as they were typed or taken."""
 
@@ -394,7 +395,7 @@ def stream_bounds(result: RunResult, share: float, mapped: float) -> dict[str, t
     array, source = result.work.use["array"], main_memory(result)
     filled = "What it still waits for is in the table; beyond that, only a larger or faster array would help."
     if mapped < FILLED:
-        filled = "Tiles that fill the array, or a smaller array, would use it better."
+        filled = "Tiles that fill the array would use it better."
     return {
         "array": (
             "compute",
@@ -417,7 +418,7 @@ def stream_bounds(result: RunResult, share: float, mapped: float) -> dict[str, t
 def main_memory(result: RunResult) -> str:
     """``dram (34 GB/s, busy 91 % of the time)``."""
     dram = dram_of(result)
-    if not dram["bandwidth"]:
+    if not has_limit(dram):
         return f"{dram['name']} (no limit)"
     amount, _, unit = str(dram["bandwidth"]).partition(" ")
     return f"{dram['name']} ({digits(float(amount))} {unit}, busy {percent(memory_busy(result), 1)} of the time)"
@@ -427,6 +428,11 @@ def dram_of(result: RunResult) -> Mapping[str, Any]:
     """The main memory of the machine, as its file says it."""
     found: Mapping[str, Any] = next(lv for lv in result.resolved.machine["memory"] if lv["kind"] == "dram")
     return found
+
+
+def has_limit(level: Mapping[str, Any]) -> bool:
+    """Whether a level of a machine file has a bandwidth, and not an endless one."""
+    return bool(level["bandwidth"]) and not str(level["bandwidth"]).startswith("inf")
 
 
 def without_limit(level: str) -> Advice:
@@ -454,6 +460,11 @@ def pass_table(result: RunResult, loop: str, tiles: str, most: int | None = None
 def tile_words(each: Mapping[str, Any]) -> str:
     """``m 128 x n 64``."""
     return " x ".join(f"{name} {size}" for name, size in each["tile"].items())
+
+
+def intensity_head(result: RunResult) -> str:
+    """``flop/byte``, or ``op/byte`` of integers."""
+    return f"{operation_unit(result.resolved.workload['precision']).lower()}/byte"
 
 
 def per_byte(result: RunResult, level: str) -> str:
@@ -501,7 +512,9 @@ def scratchpad_levels(result: RunResult, homes: Mapping[str, str]) -> Table:
             near = data(bytes_moved(counts))
             entered, left = counts.bytes_filled, counts.bytes_drained
         rows.append((name, near, data(entered), data(left), here, per_byte(result, name)))
-    return Table(("level", "traffic of the array", "moved in", "moved out", "holds", "op/byte"), tuple(rows))
+    return Table(
+        ("level", "traffic of the array", "moved in", "moved out", "holds", intensity_head(result)), tuple(rows)
+    )
 
 
 def tensor_traffic(result: RunResult, homes: Mapping[str, str] | None = None) -> Table:

@@ -103,6 +103,8 @@ def print_comparison(
     notes: Sequence[str] = (),
 ) -> None:
     """`rows` by their names, one for each head; speed-ups are against `first`, or the first row of the same work."""
+    from hwsim.results.explanation import about_numbers
+
     results = list(rows.values())
     against = _baselines(results, first)
     console = out()
@@ -126,7 +128,7 @@ def print_comparison(
     for row in cells:
         table.add_row(*(row[name] for name in kept))
     console.print(table)
-    for note in [*notes, *_unlike(results, against)]:
+    for note in [*notes, *_unlike(results, against), *about_numbers(results)]:
         wrapped(console, "note  ", note, style="dim")
     for result in results:
         if not fits(metrics_of(result)):
@@ -429,20 +431,22 @@ _ROOFLINE_WIDTH = 120
 
 
 def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> None:
+    from hwsim.numerics.format import operation_unit
+
     console = out()
     console.width = min(console.width, _ROOFLINE_WIDTH)
     console.print(styled((roofline.machine, "bold"), f", roofs for {counted(roofline.units, 'compute unit')}"))
-    together: dict[float, list[str]] = {}
+    together: dict[tuple[float, str], list[str]] = {}
     for form, peak in roofline.ceilings.items():
-        together.setdefault(peak, []).append(form)
+        together.setdefault((peak, operation_unit(form)), []).append(form)
     table = make_table("level", "bandwidth", *(f"ridge {', '.join(forms)}" for forms in together.values()))
     table.columns[0].no_wrap = True
     for level, bandwidth in roofline.roofs.items():
-        table.add_row(level, rate(bandwidth, "B"), *(digits(peak / bandwidth) for peak in together))
+        table.add_row(level, rate(bandwidth, "B"), *(digits(peak / bandwidth) for peak, _ in together))
     table.add_section()
-    table.add_row("peak", "", *(rate(peak, "FLOP") for peak in together))
+    table.add_row("peak", "", *(rate(*peak) for peak in together))
     console.print(table)
-    console.print("ridge: arithmetic intensity (flop/byte) from which on the level no longer limits", style="dim")
+    console.print("ridge: arithmetic intensity (operations/byte) from which on the level no longer limits", style="dim")
     if any(unit.column_bytes is not None for unit in machine.compute):
         console.print(
             f"{machine.memory[-1].name}: inside its banks, where the units are; its pins have less", style="dim"
@@ -456,6 +460,7 @@ def _print(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult])
 
 def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunResult]) -> Table:
     """Each run against the roofs of the units that it uses."""
+    from hwsim.numerics.format import operation_unit
     from hwsim.results.plot.run import level_bandwidths, units_used
 
     levels = list(roofline.roofs)
@@ -474,13 +479,13 @@ def _spot_table(machine: MachineSpec, roofline: Roofline, runs: dict[str, RunRes
         own = {spot.level: spot.intensity for spot in roofline.spots if spot.name == name}
         roofs = level_bandwidths(machine, units_used(result))
         limits = {level: own[level] * roofs[level] for level in own if level in roofs}
-        limits[str(result.resolved.workload["precision"])] = float(result.work.peak_flops_per_s)
+        limits[str(result.resolved.workload["precision"])] = float(result.peak_flops_per_s)
         roof = min(limits, key=lambda limit: limits[limit])
         speed = float(result.work.flops_per_s)
         cells = [digits(own[level]) if level in own else "–" for level in levels]
-        bar = _speed_bar(result)
+        bar, unit = _speed_bar(result), operation_unit(result.resolved.workload["precision"])
         table.add_row(
-            name, rate(speed, "FLOP"), bar, *cells, rate(limits[roof], "FLOP"), percent(speed, limits[roof]), roof
+            name, rate(speed, unit), bar, *cells, rate(limits[roof], unit), percent(speed, limits[roof]), roof
         )
     return table
 

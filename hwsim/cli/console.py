@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -179,12 +180,19 @@ def print_body(console: Console, body: Sequence[Rows | Line]) -> None:
 
 
 def wrapped(console: Console, label: str, text: str, style: str) -> None:
-    """Words that go on under themselves, beside a label."""
+    """Words that go on under themselves, beside a label; no number is parted from its percent sign."""
     label = visible(label)
-    lines = Text(visible(text), style=style).wrap(console, console.width - len(label))
-    for number, line in enumerate(lines):
-        line.rstrip()
-        console.print(Text(label if number == 0 else " " * len(label), style="dim") + line)
+    lines = Text(_PARTS.sub(lambda found: found[0].replace(" ", _TIE), visible(text)), style=style)
+    for number, line in enumerate(lines.wrap(console, console.width - len(label))):
+        shown = Text(line.plain.rstrip().replace(_TIE, " "), style=style)
+        console.print(Text(label if number == 0 else " " * len(label), style="dim") + shown)
+
+
+SHADES = "█▓▒░▚╱·"
+"""One for each part of a bar, where there is no colour."""
+_PARTS = re.compile(rf" %|[{SHADES}] ")
+_TIE = "\ue000"
+"""Stands for a space at which no line is broken, before a percent sign and after a shade: a letter of no alphabet."""
 
 
 WIDTH = 100

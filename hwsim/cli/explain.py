@@ -142,6 +142,10 @@ def print_explanation(result: RunResult, why: Why) -> None:
     wrapped(console, "", why.bound.words, style="bold")
     wrapped(console, "", "Its time lies between two bounds: " + why.bounds + ".", style="")
     console.print(_part_table(result))
+    from hwsim.engine import FIRST_BYTES
+
+    if result.bounds.parts.get(FIRST_BYTES, 0.0) > result.bounds.lower_s:
+        wrapped(console, "", _HIDDEN, style="dim")
     _section(console, "Where the cycles went")
     for name, table in _stall_tables(result, why):
         if name:
@@ -163,6 +167,8 @@ def print_explanation(result: RunResult, why: Why) -> None:
     if result.energy_by_cause:
         _section(console, "Energy, by cause and action")
         console.print(_energy_table(result))
+        if why.prices:
+            wrapped(console, "", why.prices, style="dim")
 
 
 def _section(console: Console, title: str) -> None:
@@ -177,6 +183,12 @@ def _part_table(result: RunResult) -> Table:
             share = alone / result.time_s
             table.add_row(name, seconds(alone), percent(share, 1), bar(share, 24))
     return table
+
+
+_HIDDEN = (
+    "first bytes: the waits of all transfers for their first bytes, one after the other. They can hide behind each "
+    "other and behind all the rest, so the lower bound leaves them out."
+)
 
 
 def _stall_tables(result: RunResult, why: Why) -> list[tuple[str, Table]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwsim.cli.arguments import Settings, Words, check_output, parse_words, spinner, word_argument
-from hwsim.cli.console import STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
+from hwsim.cli.console import SHADES, STYLES, draw_table, err, make_table, print_body, screen, styled, wrapped
 from hwsim.energy import STATIC
 from hwsim.errors import CheckFailedError, HwsimError, InputError, OutputError
 from hwsim.files import note_input, private_folders, read_file, why_none, write_text
@@ -168,7 +168,7 @@ _USUAL = (("split", "static"), ("accumulate", "register"), ("b_layout", "kj"))
 
 def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str]) -> None:
     """About forty lines, a hundred columns wide."""
-    from hwsim.results.explanation import explain
+    from hwsim.results.explanation import explain, wider_words
 
     console = screen()
     why = explain(result)
@@ -176,6 +176,8 @@ def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str
     _print_costs(console, result, why)
     console.print()
     console.print(draw_table(why.levels))
+    if words_of_results := wider_words(result):
+        wrapped(console, "", words_of_results, style="dim")
     if why.body:
         console.print()
         print_body(console, why.body)
@@ -350,10 +352,13 @@ def _print_energy(console: Console, result: RunResult, why: Why) -> None:
     shares = {name: joule / dynamic for name, joule in split.items() if dynamic}
     shown = {name: share for name, share in shares.items() if share >= _FROM}
     if shown:
-        listed = ", ".join(f"{name} {percent(share, 1)}" for name, share in shown.items())
+        listed = ", ".join(f"{_shade(number)} {name} {percent(share, 1)}"
+                           for number, (name, share) in enumerate(shown.items()))  # fmt: skip
         console.print(Text(_INDENT) + _split_bar(shown, console.width))
         own = f", {joules(dynamic / flops)} for each operation" if flops else ""
         wrapped(console, _INDENT, f"dynamic {joules(dynamic)}{own}: {listed}", style="dim")
+        if why.prices:
+            wrapped(console, _INDENT, why.prices, style="dim")
     if static:
         wrapped(console, _INDENT, f"static {joules(static)}: {_static_words(static, result, why)}", style="dim")
 
@@ -366,17 +371,20 @@ def _static_words(static: float, result: RunResult, why: Why) -> str:
 
 
 def _split_bar(shares: dict[str, float], room: int) -> Text:
-    """One bar for the whole, a shade of its own for each share."""
+    """One bar for the whole, a shade of its own for each share, which the line below it names."""
     from rich.text import Text
 
     width = max(10, min(60, room - len(_INDENT) - len(shares)))
     text = Text()
     styles = ("cyan", "magenta", "yellow", "green", "blue", "red", "white")
-    shades = "█▓▒░"
     for number, share in enumerate(shares.values()):
         length = max(1, round(width * share))
-        text.append(shades[number % len(shades)] * length, style=styles[number % len(styles)])
+        text.append(_shade(number) * length, style=styles[number % len(styles)])
     return text
+
+
+def _shade(number: int) -> str:
+    return SHADES[number % len(SHADES)]
 
 
 def print_reasons(console: Console, rows: Sequence[FormulaCheck]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -211,7 +212,8 @@ def _print_machine(loaded: LoadedMachine, settings: Sequence[str]) -> None:
     console.print()
     levels = make_table("level", "kind", "size", "latency", "bandwidth", "shared by", "more", left=(0, 1, 6))
     for level in machine["memory"]:
-        cells = (_cell(level.get(name)) for name in ("name", "kind", "size", "latency", "bandwidth", "shared_by"))
+        fields = {**level, "bandwidth": _rounded(level.get("bandwidth"))}
+        cells = (_cell(fields.get(name)) for name in ("name", "kind", "size", "latency", "bandwidth", "shared_by"))
         levels.add_row(*cells, _in_one_line({name: level[name] for name in _OF_A_LEVEL if level.get(name) is not None}))
     console.print(levels)
     _print_peaks(loaded.spec)
@@ -317,6 +319,7 @@ def _is_short(value: Any) -> bool:
 def _print_peaks(machine: MachineSpec) -> None:
     """The peak of each format with all units, and the arithmetic intensity from which on main memory keeps up."""
     from hwsim.cli.compare import probes
+    from hwsim.numerics.format import operation_unit
     from hwsim.results.plot.run import make_roofline
     from hwsim.spec.fields import as_data
 
@@ -328,16 +331,16 @@ def _print_peaks(machine: MachineSpec) -> None:
     far = list(found.roofs)[-1] if found.roofs else ""
     heads = ("number format", "peak", f"ridge at {far}") if far else ("number format", "peak")
     table = make_table(*heads)
-    together: dict[float, list[str]] = {}
+    together: dict[tuple[float, str], list[str]] = {}
     for name, peak in found.ceilings.items():
-        together.setdefault(peak, []).append(name)
+        together.setdefault((peak, operation_unit(name)), []).append(name)
     stands = {name: form["stands_for"] for unit in as_data(machine)["compute"]
               for name, form in (unit.get("formats") or {}).items()
               if isinstance(form, dict) and form.get("stands_for")}  # fmt: skip
-    for peak, names in together.items():
+    for (peak, unit), names in together.items():
         names = [f"{name} (for {stands[name]})" if name in stands else name for name in names]
-        ridge = (f"{digits(peak / found.roofs[far])} flop/byte",) if far else ()
-        table.add_row(", ".join(names), rate(peak, "FLOP"), *ridge)
+        ridge = (f"{digits(peak / found.roofs[far])} {unit.lower()}/byte",) if far else ()
+        table.add_row(", ".join(names), rate(peak, unit), *ridge)
     console.print(table)
 
 
@@ -360,6 +363,21 @@ def _in_one_line(fields: dict[str, Any]) -> str:
         elif value is not None:
             shown.append(f"{key} {_cell(value)}")
     return ", ".join(shown)
+
+
+def _rounded(bandwidth: str | None) -> str | None:
+    """A bandwidth in four digits, where it has a fraction of its unit: ``32.21 GB/s``."""
+    amount, _, unit = (bandwidth or "").partition(" ")
+    try:
+        value = float(amount)
+    except ValueError:
+        return bandwidth
+    if not isfinite(value) or value.is_integer():
+        return bandwidth
+    return f"{value:.4g} {unit}" if value < _FOUR else f"{value:.0f} {unit}"
+
+
+_FOUR = 10_000
 
 
 def _cell(value: Any) -> str:

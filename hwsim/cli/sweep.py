@@ -28,7 +28,7 @@ from hwsim.cli.arguments import (
     store_files,
     word_argument,
 )
-from hwsim.cli.console import bars, err, make_table, screen, styled
+from hwsim.cli.console import bars, err, make_table, screen, styled, wrapped
 from hwsim.errors import InputError
 from hwsim.record import ALIKE, NEVER_COMPARED, interval_words
 from hwsim.results.metrics import (
@@ -189,6 +189,7 @@ _REASONS = 5
 
 
 def print_sweep(results: ResultSet, tally: SweepTally, kept: str, metrics: Sequence[str] = ()) -> None:
+    from hwsim.results.explanation import about_numbers
     from hwsim.sweep.result_set import unfit_words
 
     console = screen()
@@ -202,6 +203,10 @@ def print_sweep(results: ResultSet, tally: SweepTally, kept: str, metrics: Seque
             wider = point_table(results, [*shown_names, PEAK], bound=True)
             table = wider if wider.fits(console) else table
         console.print(table)
+        if len(_time_bars(results)) > len({row["machine"] for row in results.done}):
+            wrapped(console, "note  ", _DECADES, style="dim")
+        for note in about_numbers([results.result(row) for row in results.done]):
+            wrapped(console, "note  ", note, style="dim")
     if words := unfit_words(results):
         console.print(f"{UNFIT} {words}", style="bold red", soft_wrap=True)
     if results.fitting:
@@ -211,6 +216,22 @@ def print_sweep(results: ResultSet, tally: SweepTally, kept: str, metrics: Seque
     console.print(_how_it_went(results, tally, kept), style="dim", soft_wrap=True)
     for reason, count in tally.errors.most_common(_REASONS):
         console.print(styled((f"{count} failed", "red"), f": {reason}"), soft_wrap=True)
+
+
+_DECADES = (
+    "error bars differ where kernels are of another family or decade of time (1 to 10 µs, 10 to 100 µs): each is made "
+    "of the rows measured there; see hwsim explain error bar"
+)
+
+
+def _time_bars(results: ResultSet) -> set[tuple[object, str]]:
+    """The error bars of all times, as they are written, by machine."""
+    found = set()
+    for row in results.done:
+        ends, value = ends_of("time_s", row.metrics), row.metrics.get("time_s")
+        if ends is not None and isinstance(value, float) and value:
+            found.add((row["machine"], interval_words(value, ends)))
+    return found
 
 
 def columns(results: ResultSet) -> list[str]:

@@ -11,6 +11,7 @@ import typer
 from hwsim.cli.arguments import check_output
 from hwsim.cli.console import bars, err, make_table, out, screen, styled
 from hwsim.errors import InputError
+from hwsim.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,11 +70,11 @@ def validate_command(
     if family is not None:
         report = reports[family]
         own = data is not None and not data.is_dir()
-        output.show(lambda: _data(report, found, own=own), lambda: _print_report(report, found, own=own))
+        output.show(lambda: _data(report, found, own=own), lambda: _print_report(report, found, own=own, sample=sample))
     else:
         output.show(
             lambda: {name: _data(report, found) for name, report in reports.items()},
-            lambda: _print_all(reports, found),
+            lambda: _print_all(reports, found, sample),
         )
     if not all(report.passed for report in reports.values()):
         raise typer.Exit(1)
@@ -193,19 +194,20 @@ def _machine_data(row: Standing) -> dict[str, Any]:
     }
 
 
-def _print_all(reports: dict[str, Report], found: Sequence[FamilyStanding]) -> None:
+def _print_all(reports: dict[str, Report], found: Sequence[FamilyStanding], sample: int | None) -> None:
     """A line for each family that hardware was measured for; then what else was compared, and every stated bar."""
     console = screen()
     console.width = max(console.width, 120)
     console.print(styled(("rows that nothing was fitted to", "bold"), ": error, aim, and how often bars for 80 % hold"))
     table = make_table(*_HEADS, "compared by", left=(0, len(_HEADS)))
     for each in found:
-        table.add_row(*_standing_cells(each), ", ".join(each.checks))
+        table.add_row(*_standing_cells(each, sample), ", ".join(each.checks))
     console.print(table)
-    _print_legend(console)
+    _print_legend(console, sample)
     for name, report in reports.items():
         total, met = report.total, sum(bar.met for bar in report.bars)
-        words = f"{total.rows:,} rows, {total.matched:,} equal, mean error {total.mape:.2%}"
+        equal = f"{total.matched:,} equal, " if any(row.residual is None for row in report.results) else ""
+        words = f"{total.rows:,} rows, {equal}mean error {total.mape:.2%}"
         console.print(
             styled("  ", (name, "cyan"), f": {words}; {met} of {len(report.bars)} stated bars hold"), soft_wrap=True
         )
@@ -217,18 +219,31 @@ def _print_all(reports: dict[str, Report], found: Sequence[FamilyStanding]) -> N
 _HEADS = ("family", "rows", "error", "aim", "", "judged", "within", "unseen machine", "half a bar")
 
 
-def _standing_cells(each: FamilyStanding) -> tuple[Any, ...]:
+def _standing_cells(each: FamilyStanding, sample: int | None) -> tuple[Any, ...]:
+    """A sample is not judged by aims: they are for all rows."""
     aims = [(aim, each.reached(aim)) for aim in each.aims]
     known = [(aim, value) for aim, value in aims if value is not None]
     shown = ", ".join(f"{aim.limit:.1%}{f' {aim.machine}' if aim.machine else ''}" for aim, _ in known)
     held = all(value <= aim.limit for aim, value in known)
-    mark = "" if not known else styled(("holds", "green")) if held else styled(("missed", "red"))
+    mark = (
+        ""
+        if not known
+        else "sample"
+        if sample is not None
+        else styled(("holds", "green"))
+        if held
+        else styled(("missed", "red"))
+    )
     name = each.family if each.quantity == "time" else f"{each.family}, {each.quantity}"
     return (
         name, f"{each.rows:,}", f"{each.mean_error:.1%}", shown, mark, f"{each.judged:,}",
         _covered(each.coverage, each.is_calibrated), _covered(each.unseen_coverage, None),
         "–" if each.width is None else f"± {each.width:.0%}",
     )  # fmt: skip
+
+
+def _verdict(held: bool) -> Any:
+    return styled(("holds", "green")) if held else styled(("missed", "red"))
 
 
 def _covered(share: float | None, good: bool | None) -> Any:
@@ -238,15 +253,19 @@ def _covered(share: float | None, good: bool | None) -> Any:
     return text if good is None else styled((text, "green" if good else "red"))
 
 
-def _print_legend(console: Any) -> None:
+def _print_legend(console: Any, sample: int | None) -> None:
     words = (
         "error: mean over machines; within: share of the judged rows inside their bar (75 to 85 % wanted); unseen "
-        "machine: the same with the row's machine left out of the table"
+        "machine: the same with the row's machine left out of the table; aim: for the mean over all machines, those "
+        "that stated bars leave out among them"
     )
     console.print(words, style="dim", soft_wrap=True)
+    if sample is not None:
+        told = f"a sample, {counted(sample, 'row')} of each group: aims are for all rows, and are not judged here"
+        console.print(told, style="dim", soft_wrap=True)
 
 
-def _print_report(report: Report, found: Sequence[FamilyStanding], *, own: bool) -> None:
+def _print_report(report: Report, found: Sequence[FamilyStanding], *, own: bool, sample: int | None = None) -> None:
     from rich import box
     from rich.table import Table
 
@@ -254,12 +273,13 @@ def _print_report(report: Report, found: Sequence[FamilyStanding], *, own: bool)
     table = Table(
         box=box.SIMPLE_HEAD, title=f"validate {report.family}: {report.what}", title_justify="left", title_style="bold"
     )
-    for name in ("group", "rows", "matched", "mean error", "median error"):
+    exact = any(row.residual is None for row in report.results)  # measured times and energies never match to a digit
+    for name in ("group", "rows", *(["matched"] if exact else []), "mean error", "median error"):
         table.add_column(name, justify="left" if name == "group" else "right")
     for name, statistics in report.groups.items():
-        table.add_row(name, *_cells(statistics))
+        table.add_row(name, *_cells(statistics, exact=exact))
     table.add_section()
-    table.add_row("all", *_cells(report.total), style="bold")
+    table.add_row("all", *_cells(report.total, exact=exact), style="bold")
     console.print(table)
     for part in report.parts:
         console.print(f"  {part}", soft_wrap=True)
@@ -274,14 +294,14 @@ def _print_report(report: Report, found: Sequence[FamilyStanding], *, own: bool)
         console.print()
         bars = make_table(*_HEADS, left=(0,))
         for each in found:
-            bars.add_row(*_standing_cells(each))
+            bars.add_row(*_standing_cells(each, sample))
         console.print(bars)
-        _print_legend(console)
+        _print_legend(console, sample)
 
 
-def _cells(statistics: Statistics) -> tuple[str, ...]:
+def _cells(statistics: Statistics, *, exact: bool) -> tuple[str, ...]:
     errors = (f"{number:.2%}" for number in (statistics.mape, statistics.median))
-    return (str(statistics.rows), str(statistics.matched), *errors)
+    return (str(statistics.rows), *([str(statistics.matched)] if exact else []), *errors)
 
 
 FIT_EXAMPLE = "Example: [cyan]hwsim fit h100 measured.csv -o my_h100.yaml[/cyan]"

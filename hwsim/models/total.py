@@ -228,7 +228,7 @@ def _work(
         for name, count in share.price.result.work.instructions.items():
             instructions[name] += round(share.factor * count)
     results = [share.price.result.work for share in all_of]
-    peak = sum(share.seconds * share.price.result.work.peak_flops_per_s for share in all_of)
+    peak = sum(share.seconds * share.price.result.peak_flops_per_s for share in all_of)
     busy = sum(share.seconds for share in all_of)
     return WorkDone(
         flops=flops,
@@ -393,7 +393,7 @@ LEAST_USEFUL = 0.25
 """Share of the work of multiply-add units below which it is not the multiply-adds of the model that take the time."""
 NEARLY = 0.75
 """A level or a unit that would alone take so much of the longest part is what the kernel is bound by."""
-PRODUCTS = frozenset({"math", "fma", "array"})
+PRODUCTS = frozenset({"math", "products and softmax", "fma", "array"})
 UNITS = PRODUCTS | {"vector"}
 """Parts of a run that are multiply-adds, by the names that machines give them."""
 

@@ -412,6 +412,13 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
+def operation_unit(precision: object) -> str:
+    """What operations on numbers of a format are counted in: ``OP`` of integers, ``FLOP`` of all others, also of those
+    that a workload describes itself."""
+    fmt = FORMATS.get(precision) if isinstance(precision, str) else None
+    return "OP" if fmt is not None and fmt.is_integer else "FLOP"
+
+
 def find_format(name: str | FormatSpec) -> Format:
     """A format by its name, by a short name such as ``e5m3``, or as a workload file describes it."""
     if isinstance(name, FormatSpec):

@@ -231,7 +231,7 @@ def _intensity(shape: ConvShape, fmt: Format, macs: int, outputs: int) -> Formul
         "2·n·co·h·w·ci·kh·kw / bytes of x, w and y",
         float(2 * macs / moved),
         "flop/B",
-        "intensity.byte",
+        "intensity.far",
     )
 
 

@@ -326,7 +326,7 @@ def _intensity(operator: Operator, expression: str, name: str = "each element mo
         used = {element.tensor for element in (*group.reads, group.target)}
         moved += float(sum(prod(port.shape) * operator.element_bytes[port.name] for port in ports if port.name in used))
         work += 2 * prod(operator.program.extents[index] for index in group.indices)
-    return Formula(f"arithmetic intensity, {name}", expression, work / moved, "flop/B", "intensity.byte")
+    return Formula(f"arithmetic intensity, {name}", expression, work / moved, "flop/B", "intensity.far")
 
 
 def _macs(expression: str) -> Any:

@@ -137,8 +137,8 @@ class Formula:
 
     `compare` names the simulated number: ``loads``, ``stores``, ``loads.A`` (one tensor), ``l1.fills`` (lines brought
     into a level), ``dram.bytes_read``, ``flops``, ``macs``, ``bytes.A`` (memory of a tensor), ``intensity.element``,
-    ``intensity.byte`` or ``time_s``. A time needs a machine: `value` is then 0, and `far` and `near` are the bytes that
-    the formula moves from main memory and from the first cache.
+    ``intensity.byte``, ``intensity.far`` (of the furthest level) or ``time_s``. A time needs a machine: `value` is then
+    0, and `far` and `near` are the bytes that the formula moves from main memory and from the first cache.
     """
 
     name: str

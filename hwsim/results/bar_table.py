@@ -91,6 +91,8 @@ class Interval:
     high: float
     rows: int
     machines: int = 1
+    beside: int = 0
+    """Other machines that the rows of one are drawn towards."""
 
     def widened(self, factor: float) -> Interval:
         """Both ends further from the middle."""
@@ -229,7 +231,7 @@ def _own(groups: Mapping[int, BarGroup], decade: int, coverage: float, others: I
         # how far out the ends lie follows from all rows: a decade of few is drawn towards them anyway
         own = interval_of(_points([groups[decade]]), groups[decade].rows + PRIOR_ROWS, coverage)
         whole = replace(own, rows=groups[decade].rows).shrunk(whole)
-    return replace(whole, rows=rows)
+    return replace(whole, rows=rows, beside=0 if others is None else others.machines)
 
 
 def _unseen(machines: Sequence[Mapping[int, BarGroup]], decade: int, coverage: float) -> Interval | None:
@@ -444,14 +446,17 @@ def _source(
     if own:
         rows = sum(intervals[family].rows for family in own)
         listed = _listed([name for family, name in words.items() if family in own])
-        few = "only " if rows < SO_FEW else ""
-        said.append(f"{machine}, {listed}: {few}{rows:,} measured rows that were not fitted")
+        few = [family for family in own if intervals[family].rows < PRIOR_ROWS and intervals[family].beside]
+        beside = max((intervals[family].beside for family in few), default=0)
+        drawn = f", so few that those of {beside} other machines count more" if few else ""
+        only = "only " if rows < SO_FEW else ""
+        said.append(f"{machine}, {listed}: {only}{rows:,} measured rows that were not fitted{drawn}")
     if strange := {family: intervals[family] for family in words if family not in own}:
         rows, count = sum(each.rows for each in strange.values()), max(each.machines for each in strange.values())
         why = f"{machine} with these changes was not measured" if changed else f"{machine} was not measured"
-        few = "only " if rows < SO_FEW else ""
+        only = "only " if rows < SO_FEW else ""
         said.append(
-            f"{_listed([words[family] for family in strange])}: {few}{rows:,} rows of {count} other machines; {why}"
+            f"{_listed([words[family] for family in strange])}: {only}{rows:,} rows of {count} other machines; {why}"
         )
     return "; ".join(said)
 

@@ -29,7 +29,7 @@ from hwsim import __version__
 from hwsim.energy import Entry
 from hwsim.engine import FEMTOSECONDS, Outcome, StageOutcome, Throttle, at_voltage_of, in_cycles
 from hwsim.memory.counters import CacheCounters
-from hwsim.numerics.format import FORMATS, Array
+from hwsim.numerics.format import FORMATS, Array, operation_unit
 from hwsim.numerics.quantize import (
     BEFORE,
     STORED,
@@ -63,7 +63,7 @@ from hwsim.spec.fields import as_data
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
 from hwsim.spec.workload import WorkloadSpec, workload_model
 from hwsim.target import Why, find_target
-from hwsim.units import data, percent, rate
+from hwsim.units import data, format_frequency, percent, rate
 
 NO_MATH = "ran without math: the answer was not computed, so it could not be checked"
 
@@ -420,13 +420,63 @@ def accuracy(result: RunResult) -> str:
 
 
 def peak_words(result: RunResult) -> str:
-    """``2.1 GFLOP/s, 6.6 % of the peak of 1 core (32 GFLOP/s)``; nothing where nothing is computed."""
+    """``2.1 GFLOP/s, 6.6 % of the peak of 1 core (32 GFLOP/s)``; nothing where nothing is computed.
+
+    The peak is that at full clock; where a power limit lowered the clock, what it left is said as well.
+    """
     if not result.work.flops:
         return ""
-    speed, peak = result.work.flops_per_s, result.work.peak_flops_per_s
-    why = explain(result)
-    of_peak = f"{percent(speed, peak)} of the peak of {why.peak}"
-    return f"{rate(speed, why.operation)}, {of_peak} ({rate(peak, why.operation)})"
+    speed, unit = result.work.flops_per_s, operation_unit(result.resolved.workload["precision"])
+    peak, left = result.peak_flops_per_s, result.work.peak_flops_per_s
+    words = f"{rate(speed, unit)}, {percent(speed, peak)} of the peak of {explain(result).peak} ({rate(peak, unit)}"
+    if result.throttle is None:
+        return words + ")"
+    clock = format_frequency(result.throttle.clock_hz)
+    limited = f"{percent(speed, left)} of the {rate(left, unit)} at the {clock} that the power limit leaves"
+    return f"{words} at full clock), {limited}"
+
+
+def wider_words(result: RunResult) -> str:
+    """That results are stored in more bits than the format of the inputs, as sums of int8 are; nothing where not."""
+    workload = result.resolved.workload
+    fmt = FORMATS.get(str(workload["precision"]))
+    stored = {name: each for name, each in result.tensors.items() if each.stores and not each.loads and each.elements}
+    whole = sum(each.bytes for each in stored.values())
+    wide = {name: 8 * each.bytes // each.elements for name, each in stored.items() if _MANY * each.bytes >= whole}
+    if fmt is None or not wide or max(wide.values()) <= 8 * fmt.element_bytes:
+        return ""
+    bits = max(wide.values())
+    names = [name for name in wide if wide[name] == bits]
+    unscaled = fmt.is_integer and workload.get("scale") in (None, "none")
+    stored_as = f"as {fmt.sum_name}" if unscaled and not workload.get("accumulate") else f"in {bits} bits"
+    times = f"{float(bits / (8 * fmt.element_bytes)):g} times as wide as {fmt.name}"
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} stored {stored_as}, {times}"
+
+
+def about_numbers(results: Sequence[RunResult]) -> list[str]:
+    """What a table of runs does not show: a clock that was lowered, results that are wider than their format says, and
+    formats that stand for others."""
+    slowed = dict.fromkeys(
+        f"{each.machine} to {percent(each.throttle.share, 1)}" for each in results if each.throttle is not None
+    )
+    limited = [f"the power limit lowered the clock of {', '.join(slowed)}; of peak is of that at full clock"]
+    wider = [words for each in results if (words := wider_words(each))]
+    stands = [words for each in results if (words := _stand_in(each))]
+    return list(dict.fromkeys([*(limited if slowed else []), *wider, *stands]))
+
+
+def _stand_in(result: RunResult) -> str:
+    """That a machine has no such format, and what it has."""
+    precision = result.resolved.workload["precision"]
+    for unit in result.resolved.machine["compute"]:
+        form = (unit.get("formats") or {}).get(precision) if isinstance(precision, str) else None
+        if isinstance(form, Mapping) and form.get("stands_for"):
+            return f"{result.machine} computes in {form['stands_for']}: {precision} stands in for them"
+    return ""
+
+
+_MANY = 4
+"""Tensors of fewer bytes than this part of all results are not worth a word."""
 
 
 def bar_of(metric: str, result: RunResult) -> ErrorBar | None:

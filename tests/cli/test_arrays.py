@@ -194,3 +194,120 @@ def test_a_bad_table_is_told_with_line_and_column(tmp_path: Path) -> None:
     outcome = hwsim("validate", "systolic", "--data", str(table))
     assert outcome.code == 2
     assert "mine.csv:2: dataflow: 'rs' is not one of ws, os, is" in outcome.err
+
+
+THROTTLED = ("tpu_v4", "matmul", "n=1024", "distribution=normal", "--no-math")
+"""Eight arrays of 128 x 128 at 1.05 GHz: 275 TFLOP/s, as `hwsim show` has it; the power limit lowers the clock."""
+
+
+def test_the_peak_of_a_run_that_power_slows_is_said_at_full_clock_and_at_what_is_left() -> None:
+    outcome = hwsim("run", *THROTTLED, "precision=bf16")
+    text = " ".join(outcome.out.split())
+    assert "275 TFLOP/s" in hwsim("show", "tpu_v4").out
+    assert "of the peak of 8 arrays (275 TFLOP/s at full clock)" in text
+    assert "79.2 % of the 250 TFLOP/s at the 954.45 MHz that the power limit leaves" in text
+    assert "utilisation 79.2 % =" in text
+
+
+def test_shares_of_the_peak_are_comparable_between_clocks() -> None:
+    """Two times 1024³ operations over the time, of 8 x 128² cells at 1.05 GHz, whatever the clock fell to."""
+    outcome = hwsim("compare", *THROTTLED, "precision=bf16,int8", "--json", "-")
+    for row in json.loads(outcome.out):
+        assert row["utilisation"] == pytest.approx(2 * 1024**3 / row["time_s"] / (2 * 8 * 128**2 * 1.05e9))
+    told = " ".join(hwsim("compare", *THROTTLED, "precision=bf16,int8").out.split())
+    assert "lowered the clock of tpu_v4 to 90.9 %; of peak is of that at full clock" in told
+
+
+def test_waits_that_exceed_the_lower_bound_are_explained() -> None:
+    hwsim("run", *THROTTLED, "precision=bf16")
+    text = " ".join(hwsim("explain").out.split())
+    assert "the lower bound leaves them out" in text
+    hwsim("run", "tpu_v1", "matmul", "n=1024", "--no-math")
+    assert "the lower bound leaves them out" not in " ".join(hwsim("explain").out.split())
+
+
+def test_results_that_are_wider_than_their_format_are_named() -> None:
+    """A and B in a byte each, C in four: as many bytes as three matrices of two bytes."""
+    told = hwsim("compare", "tpu_v4", "matmul", "n=512", "precision=bf16,int8", "distribution=normal", "--no-math").out
+    assert told.count("1.57 MB   1.57 MB") == 2
+    assert "C is stored in 32 bits, 4 times as wide as int8" in told
+    assert "C is stored as int32" in hwsim("run", "scalesim_32", "matmul", "n=64", "precision=int8", "scale=none").out
+    assert "is stored" not in hwsim("run", "tpu_v4", "matmul", "n=64", "precision=bf16").out
+
+
+def test_a_comparison_says_which_format_stands_for_another() -> None:
+    told = hwsim("compare", "tpu_v1", "matmul", "n=64", "precision=bf16", "--no-math").out
+    assert "tpu_v1 computes in 16-bit integers: bf16 stands in for them" in told
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision", "unit"),
+    [("tpu_v4", "bf16", "TFLOP/s"), ("tpu_v4", "int8", "TOP/s"), ("a100_40", "fp16", "TFLOP/s"),
+     ("a100_40", "int8", "TOP/s"), ("a100_40", "w4a16", "TFLOP/s")],
+)  # fmt: skip
+def test_operations_are_flop_where_numbers_have_a_floating_point_and_op_where_not(
+    machine: str, precision: str, unit: str
+) -> None:
+    out = hwsim("run", machine, "matmul", "n=2048", f"precision={precision}", "--no-math").out
+    line = next(line for line in out.splitlines() if "% of the peak" in line)
+    assert f" {unit}," in line
+    assert "op/byte" in out
+    assert ("flop/byte" in out) == (unit == "TFLOP/s")
+
+
+def test_a_bandwidth_is_shown_in_four_digits() -> None:
+    """30 GiB/s are 32.21225472 GB/s."""
+    out = hwsim("show", "tpu_v1").out
+    assert "32.21 GB/s" in out
+    assert "32.2122" not in out
+
+
+def test_the_bar_of_energy_names_its_shades() -> None:
+    out = hwsim("run", *THROTTLED, "precision=bf16").out
+    drawn = next(line for line in out.splitlines() if "██" in line and "%" not in line)
+    named = " ".join(out[out.index("dynamic") : out.index("static")].split())
+    for shade, part in zip("█▓▒░", ("arithmetic", "dram", "vmem", "operand supply"), strict=True):
+        assert shade in drawn
+        assert f"{shade} {part} " in named
+
+
+def test_a_sweep_says_why_error_bars_change(tmp_path: Path) -> None:
+    """7 µs and 11 µs are of two decades, which were measured apart."""
+    sizes = ("n=1024", "k=1024", "precision=bf16", "--no-math", "--out", str(tmp_path / "s.db"))
+    told = " ".join(hwsim("sweep", "tpu_v3", "matmul", "m=256,512", *sizes).out.split())
+    assert "−15 to +36 %" in told and "−26 to +64 %" in told
+    assert "error bars differ where kernels are of another family or decade of time" in told
+    assert "decade of simulated time" in " ".join(hwsim("explain", "error", "bar").out.split())
+    assert "error bars differ" not in hwsim("sweep", "tpu_v3", "matmul", "m=128,256", *sizes).out
+
+
+def test_a_bar_of_few_rows_says_that_it_is_mostly_that_of_other_machines() -> None:
+    out = " ".join(
+        hwsim("run", "a100_40", "attention_fused", "n=4096", "heads=16", "precision=fp16", "--no-math").out.split()
+    )
+    assert "2 measured rows that were not fitted, so few that those of 7 other machines count more" in out
+    many = hwsim("run", "h100", "matmul", "n=4096", "precision=fp16", "--no-math").out
+    assert "measured rows that were not fitted\n" in many
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        ("a100_40", "with its registers, shared memory and control, which measured power does not tell apart"),
+        ("ladder_gpu", "with the shared memory and the caches that feed it, which are not counted apart"),
+        ("ladder_asic", ""),
+    ],
+)
+def test_what_the_price_of_a_multiply_add_holds_is_said_on_gpus(machine: str, said: str) -> None:
+    """A GPU's power was measured as a whole; the prices of the ladder name control apart."""
+    for words in (("run", machine, "matmul", "n=128", "precision=fp16"), ("explain",)):
+        text = " ".join(hwsim(*words).out.split())
+        assert said in text
+        assert ("arithmetic: a multiply-add" in text) == bool(said)
+    assert "holds its registers, shared memory and control" in " ".join(hwsim("explain", "arithmetic").out.split())
+
+
+def test_no_number_is_parted_from_its_percent_sign() -> None:
+    for machine, workload in (("tpu_v3", "matmul"), ("ladder_gpu", "matmul"), ("course_cpu", "matmul_tiled")):
+        lines = hwsim("run", machine, workload, "n=64").out.splitlines()
+        assert not [line for line in lines if line.strip().startswith("%")]

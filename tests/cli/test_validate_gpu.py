@@ -150,3 +150,13 @@ def test_a_fit_ends_with_what_it_found_and_writes_it(tmp_path: Path, monkeypatch
     assert (fitted.sm.library.block_start, fitted.picojoules("sm.tensor.fp16")) == (900, 3)
     assert json.loads(hwsim(*words[:5], "--json", "-").out)["constants"] == found.constants
     assert asked == [("v100", "mine.csv", 7, 3), ("v100", "mine.csv", 7, 0)]
+
+
+def test_a_sample_of_measured_times_is_not_judged_by_aims_and_matches_nothing_to_the_digit() -> None:
+    sampled = hwsim("validate", "gpu", "--sample", "1").out
+    assert "matched" not in sampled
+    table = sampled[sampled.index("half a bar") :]
+    assert " sample " in table
+    assert "missed" not in table and "holds" not in table
+    assert "a sample, 1 row of each group: aims are for all rows, and are not judged here" in sampled
+    assert "matched" in hwsim("validate", "cache", "--sample", "1").out

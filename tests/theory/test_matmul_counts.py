@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import hwsim
 from tests.unit.kernels.helpers import counts, kernel, steps
 
 
@@ -121,3 +122,14 @@ def test_rows_are_read_line_by_line_and_columns_jump(order, lines):  # S12, with
             fetched += address // 64 != last
             last = address // 64
     assert fetched == lines == formula(made, "l1.fills")
+
+
+def test_the_intensity_of_elements_moved_once_is_held_against_main_memory():
+    """2n³ operations over three matrices of n² numbers of four bytes: n = 64 fits the caches of the course's core, so
+    that main memory delivers A and B once and takes or delivers C once."""
+    result = hwsim.run("course_cpu", "matmul_naive", n=64, math=False)
+    (row,) = [each for each in result.formulas if each.name.startswith("arithmetic intensity")]
+    assert row.predicted == pytest.approx(2 * 64**3 / (3 * 64**2 * 4))
+    assert row.simulated == result.intensity.levels["dram"]
+    assert row.unit == "flop/B of dram"
+    assert row.ratio == pytest.approx(1, rel=0.01)

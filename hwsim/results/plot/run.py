@@ -112,9 +112,9 @@ def make_roofline(machine: MachineSpec, runs: Mapping[str, RunResult], probes: M
     units = max((units_used(result) for result in runs.values()), default=0) or _all_units(machine)
     peaks = {str(result.resolved.workload["precision"]): result for result in (*probes.values(), *runs.values())}
     ceilings = {
-        form: float(result.work.peak_flops_per_s) / units_used(result) * units
+        form: float(result.peak_flops_per_s) / units_used(result) * units
         for form, result in peaks.items()
-        if result.work.peak_flops_per_s
+        if result.peak_flops_per_s
     }
     roofs = level_bandwidths(machine, units)
     spots = tuple(

@@ -35,7 +35,7 @@ from hwsim.targets.cpu.model import CpuCore, core_spec
 from hwsim.targets.cpu.spec import CoreFormatSpec, CpuSpec, lanes_of
 from hwsim.targets.cpu.why import crowded_rows, explain
 from hwsim.targets.knobs import own_knobs
-from hwsim.units import counted, digits, format_bytes
+from hwsim.units import counted, format_bytes
 
 REGISTERS, CACHE = "registers", "cache"
 AXES: Mapping[str, tuple[str, str]] = {
@@ -175,7 +175,7 @@ def compare_formulas(
             FormulaCheck(
                 name=formula.name,
                 expression=formula.expression,
-                unit=formula.unit,
+                unit=f"{formula.unit} of {list(intensity.levels)[-1]}" if formula.compare == FAR else formula.unit,
                 compare=formula.compare,
                 predicted=predicted,
                 simulated=simulated,
@@ -184,6 +184,10 @@ def compare_formulas(
             )
         )
     return tuple(rows)
+
+
+FAR = "intensity.far"
+"""Operations for each byte of the furthest level: what a formula about each element moved once is held against."""
 
 
 def find_simulated(
@@ -208,6 +212,8 @@ def find_simulated(
         return None if traffic is None else traffic.loads if part == "loads" else traffic.stores
     if part == "flops":
         return outcome.flops
+    if name == FAR:
+        return intensity.levels[list(intensity.levels)[-1]]
     if part == "intensity":
         value: float | None = intensity[rest]
         return value
@@ -251,10 +257,9 @@ def _reason(
     if formula.compare.startswith("intensity."):
         if gap > 1:
             return "fewer bytes move than the formula counts"
-        far = list(intensity.levels)[-1]
-        per_far = intensity.levels[far]
-        beyond = f"; per byte from {far} it is {digits(per_far)}" if per_far else ""
-        return f"elements are loaded into registers more than once{beyond}"
+        if formula.compare != FAR:
+            return "elements are loaded into registers more than once"
+        return "lines move more than once, or are brought in to be written"
     if formula.compare.endswith((".bytes_read", ".bytes_written")):
         return _bytes_reason(formula.compare, gap)
     if formula.compare.startswith("bytes."):

@@ -19,7 +19,20 @@ from hwsim.memory.locality import Crowding, Pressure, find_crowding, measure_set
 from hwsim.program.kernel import Kernel, rows_of
 from hwsim.result import RunResult, bytes_moved, workload_of
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
-from hwsim.target import ARROW, Advice, Bound, Details, Line, Section, Table, Why, bounds_words, find_target, per_byte
+from hwsim.target import (
+    ARROW,
+    Advice,
+    Bound,
+    Details,
+    Line,
+    Section,
+    Table,
+    Why,
+    bounds_words,
+    find_target,
+    intensity_head,
+    per_byte,
+)
 from hwsim.targets.cpu.model import CpuCore, core_spec
 from hwsim.units import bar, counted, data, digits, percent, ratio
 
@@ -191,7 +204,7 @@ def _level_table(result: RunResult) -> Table:
                 per_byte(result, name),
             )
         )
-    columns = ("level", "accesses", "hit rate", "misses", "memory traffic", "flop/byte")
+    columns = ("level", "accesses", "hit rate", "misses", "memory traffic", intensity_head(result))
     return Table(columns, tuple(rows))
 
 

@@ -200,7 +200,9 @@ def pass_grid(device: Device, portions: Sequence[Portion], unit: str) -> BlockGr
     return BlockGrid(found, device.count, device.count, device.l2_stream, device.stream_rate, unit, write_after=False)
 
 
-def queue_grid(device: Device, portions: Sequence[Portion], resident: int, dram_rate: float | None = None) -> BlockGrid:
+def queue_grid(
+    device: Device, portions: Sequence[Portion], resident: int, dram_rate: float | None = None, unit: str = MATH
+) -> BlockGrid:
     """Blocks of different length: each slot takes the next when it is free, and its start runs beside its loads.
 
     Rows of a head are whole lines one after the other, which DRAM delivers like any long stream if nothing else is
@@ -209,7 +211,7 @@ def queue_grid(device: Device, portions: Sequence[Portion], resident: int, dram_
     slots = device.count * resident
     found = tuple(_long_queue(portions, slots))
     rate = device.stream_rate if dram_rate is None else dram_rate
-    return BlockGrid(found, slots, device.count, device.l2_rate, rate, wait=START, write_after=False)
+    return BlockGrid(found, slots, device.count, device.l2_rate, rate, unit, wait=START, write_after=False)
 
 
 def _long_queue(portions: Sequence[Portion], slots: int) -> Iterator[Portion]:

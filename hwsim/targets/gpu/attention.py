@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 from hwsim.errors import InputError
 from hwsim.targets.gpu.agent import BlockGrid, Portion, play_kernel, queue_grid, reduce_grid
 from hwsim.targets.gpu.device import (
-    MATH,
-    SPECIAL,
+    FUSED,
     Activity,
     ClosedForm,
     Device,
@@ -291,7 +290,7 @@ def _grid(
         )
         for number, (count, steps) in enumerate(work.lengths)
     ]
-    return queue_grid(device, portions, 1)
+    return queue_grid(device, portions, 1, unit=FUSED)
 
 
 def _closed(
@@ -341,7 +340,7 @@ def play_attention(
     scores: float, closed: ClosedForm, blocks: int, walked: float, products: int = 2,
 ) -> KernelCost:  # fmt: skip
     """Kernels that are laid out, played one after the other."""
-    cost = play_kernel(
+    return play_kernel(
         device,
         f"attention {kernel.name} {precision} {kernel.queries} queries x {kernel.keys} keys",
         grids,
@@ -352,7 +351,6 @@ def play_attention(
         walked,
         tile=(kernel.queries, kernel.keys),
     )
-    return replace(cost, bound=SPECIAL) if cost.bound == MATH else cost
 
 
 def replay_heads(

@@ -21,7 +21,7 @@ from hwsim.targets.gpu.attention import (
     replay_heads,
     step_cycles,
 )
-from hwsim.targets.gpu.device import START, ClosedForm, Device, KernelCost, element_bytes
+from hwsim.targets.gpu.device import FUSED, START, ClosedForm, Device, KernelCost, element_bytes
 from hwsim.targets.gpu.replay import whole_bytes
 from hwsim.targets.gpu.spec import AttentionKernelSpec
 
@@ -111,7 +111,7 @@ def _grid(
         )
         for number, count in enumerate(counts)
     ]
-    return queue_grid(device, portions, 1, _rate(device, spec))
+    return queue_grid(device, portions, 1, _rate(device, spec), FUSED)
 
 
 def _rate(device: Device, spec: AttentionKernelSpec) -> float:

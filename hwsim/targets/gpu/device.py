@@ -526,10 +526,13 @@ def _share_within(joules: float, core: float, far: float) -> float:
 # Kernels --------------------------------------------------------------------------------------------------------------
 
 SPECIAL, POWER, MEMORY_UNIT, ISSUE = "special", "power", "load/store", "issue"
+FUSED = "products and softmax"
+"""What blocks of fused attention do: in each step its products, and of its softmax what these do not hide."""
 
 WORDS = {
     MATH: "the multiply-add rate of the SMs",
-    SPECIAL: "the multiply-add and special-function rates of the SMs",
+    SPECIAL: "the rates of special functions and lanes of the SMs",
+    FUSED: "the multiply-add and special-function rates of the SMs",
     LATENCY: "the latency of each step: too few blocks share an SM",
     L2: "the bandwidth of the L2",
     DRAM: "the bandwidth of DRAM",

@@ -23,7 +23,7 @@ from hwsim.program.kernel import Kernel
 from hwsim.program.loop_kernel import LoopKernel
 from hwsim.spec.workload import ThreadSchedule
 from hwsim.targets.gpu.agent import BlockGrid, GridPlay, GridTime, Share
-from hwsim.targets.gpu.device import ISSUE, LAUNCH, MATH, MEMORY_UNIT, POWER, SPECIAL, Activity, Device
+from hwsim.targets.gpu.device import FUSED, ISSUE, LAUNCH, MATH, MEMORY_UNIT, POWER, SPECIAL, Activity, Device
 from hwsim.targets.gpu.lower import Conditions, Launch, compute, map_launches
 from hwsim.targets.gpu.model import GpuModel
 
@@ -88,7 +88,7 @@ class Meter:
 
 # Where the time goes --------------------------------------------------------------------------------------------------
 
-WORK = (MATH, SPECIAL, MEMORY_UNIT, ISSUE)
+WORK = (MATH, FUSED, SPECIAL, MEMORY_UNIT, ISSUE)
 
 
 class GpuWatch:
@@ -315,7 +315,7 @@ class GpuCrew:
             model=GPU,
             warnings=tuple(dict.fromkeys(launch.note for launch in launches if launch.note)),
             workspace_bytes=max((launch.workspace_bytes for launch in launches), default=0),
-            use={"gpu": _gpu(device, self.kernel, launches, self.taken)},
+            use={"gpu": _gpu(device, self.kernel, launches, moved, self.taken)},
             walk_seconds=self.map_seconds,
             math_seconds=self.math_seconds,
         )
@@ -351,7 +351,9 @@ def _ledger(device: Device, launches: Sequence[Launch], dram: DramCounters) -> L
     return ledger
 
 
-def _gpu(device: Device, kernel: Kernel, launches: Sequence[Launch], taken: Sequence[int]) -> dict[str, object]:
+def _gpu(
+    device: Device, kernel: Kernel, launches: Sequence[Launch], moved: Moved, taken: Sequence[int]
+) -> dict[str, object]:
     unit = device.unit_for(kernel.fmt.name)
     return {
         "count": device.count,
@@ -359,6 +361,17 @@ def _gpu(device: Device, kernel: Kernel, launches: Sequence[Launch], taken: Sequ
         "peak_macs_per_cycle": device.count * device.fma_rate(kernel.fmt.name, unit),
         "launches": [_launch(launch, took / FEMTOSECONDS) for launch, took in zip(launches, taken, strict=True)],
         "power_limited": any(launch.cost.power.limited for launch in launches),
+        "tensors": _tensor_bytes(device, moved),
+    }
+
+
+def _tensor_bytes(device: Device, moved: Moved) -> dict[str, dict[str, int]]:
+    """Bytes of each tensor that DRAM delivered and took; all together what its counters say."""
+    sector = device.l2.sector_bytes
+    names = sorted({*moved.fetched, *moved.stored})
+    return {
+        name: {"bytes_read": sector * moved.fetched.get(name, 0), "bytes_written": sector * moved.stored.get(name, 0)}
+        for name in names
     }
 
 

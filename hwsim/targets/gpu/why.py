@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
+from hwsim.energy import CONTROL
 from hwsim.engine import summed
-from hwsim.result import RunResult, bytes_moved
+from hwsim.errors import HwsimError
+from hwsim.result import RunResult, bytes_moved, machine_of, workload_of
 from hwsim.spec.machine import MachineSpec
+from hwsim.spec.variant import with_parameters
 from hwsim.target import (
     Advice,
     Bound,
@@ -18,33 +22,42 @@ from hwsim.target import (
     Why,
     bounds_words,
     choices_read,
+    find_target,
+    has_limit,
+    intensity_head,
     larger,
     per_byte,
-    tensor_traffic,
+    without_limit,
 )
-from hwsim.targets.gpu.device import LAUNCH, WORDS
+from hwsim.targets.gpu.device import FUSED, LAUNCH, POWER, WORDS, element_bytes
+from hwsim.targets.gpu.knobs import LIBRARY
 from hwsim.units import data, digits, percent, seconds
 
 MEANING = {**WORDS, "tail": "the last blocks, which leave other SMs idle"}
 SHORT = (LAUNCH, "start", "step latency", "tail")
 """Parts that more SMs do not shorten: there is too little work for those there are."""
 HELP = {
-    "math": "A format with a higher rate would be faster.",
+    FUSED: "In each step of a block its softmax follows its products, and the units of either wait for the other's.",
     "load/store": "Larger tiles in registers, wider loads, or fewer bank conflicts would keep it less busy.",
-    "special": "Fewer exponentials, or a format with a higher rate, would help.",
+    "special": "Fewer exponentials and fewer passes over the data would help.",
     "step latency": "Smaller tiles or registers would let more blocks share an SM.",
-    "l2": "Larger tiles would read each value less often.",
-    "dram": "Fusing operations, larger tiles or a narrower format would move fewer bytes.",
-    "write": "A narrower format would write fewer bytes.",
     LAUNCH: "A larger problem, or fewer and longer kernels, would use the GPU.",
     "tail": "More blocks, of smaller tiles, would share the SMs more evenly.",
     "start": "The work is too little for the whole GPU: a larger problem, or a batch.",
-    "power": "A narrower format does the same with less energy.",
 }
-KINDS = {"math": "compute", "special": "compute", "l2": "bandwidth", "dram": "bandwidth", "write": "bandwidth"}
+"""What would help, where that depends on nothing else."""
+KINDS = {
+    "math": "compute",
+    FUSED: "compute",
+    "special": "compute",
+    "l2": "bandwidth",
+    "dram": "bandwidth",
+    "write": "bandwidth",
+}
 """The kind of bound that a part is; others are their own kind."""
 PARTS = {
     "math": "multiply-adds on the SMs",
+    FUSED: "products and softmax on the SMs",
     "special": "special functions and lanes on the SMs",
     "load/store": "loads and stores on the SMs",
     "launch": "launch overhead",
@@ -65,6 +78,10 @@ CLOSED = (
     "closed forms: every wave takes its longest part at full clock; operands come from DRAM once, or once for every "
     "rectangle of blocks where the L2 does not hold them all. The run replays tiles through the L2 in the order of "
     "blocks, and lets SMs share the L2 and DRAM."
+)
+MOVED = (
+    "times: bytes moved over the size. More than once is what the L2 did not keep until it was asked for again, or "
+    "sums in parts. What blocks read is known in all, and given to tensors in proportion to their bytes."
 )
 ALIKE = 0.02
 """Differences that need no reason."""
@@ -87,8 +104,24 @@ def explain(machine: MachineSpec, result: RunResult) -> Why:
         levels=_level_table(result),
         body=(_launch_table(result), *([Line(program, "faint")] if program else [])),
         look=partial(look, result),
+        prices=_price_words(result),
         schedule=choices_read(machine, result),
     )
+
+
+def _price_words(result: RunResult) -> str:
+    """What a multiply-add and a byte of DRAM pay for as well; some files price control apart."""
+    causes = result.energy_by_cause
+    if causes is None:
+        return ""
+    return FEEDS if CONTROL in causes else ALL_IN
+
+
+ALL_IN = (
+    "arithmetic: a multiply-add with its registers, shared memory and control, which measured power does not tell "
+    "apart; dram: a byte on its whole way through the L2"
+)
+FEEDS = "arithmetic: a multiply-add with the shared memory and the caches that feed it, which are not counted apart"
 
 
 def look(result: RunResult) -> Details:
@@ -97,7 +130,7 @@ def look(result: RunResult) -> Details:
         (
             Section("How the blocks fill the GPU", (_block_table(result), Line(BLOCKS, "faint"))),
             Section("Where the bytes went", (_level_table(result),)),
-            Section("What went to and from main memory", (tensor_traffic(result),)),
+            Section("What went to and from main memory", (_tensor_table(result), Line(MOVED, "faint"))),
             Section("The run beside closed forms", (_closed_table(result), Line(CLOSED, "faint"))),
         )
     )
@@ -123,45 +156,131 @@ def find_bound(result: RunResult) -> Bound:
     if beside is not None:
         share = result.bounds.parts[beside] / result.time_s
         much = f"it is busy for {percent(share, 1)} of the time, most of it while the SMs compute ({much})"
-        return Bound(beside, KINDS[beside], share, f"Bound by {MEANING[beside]}: {much}. {HELP[beside]}")
-    words = f"Bound by {MEANING.get(part, part)}: {much}{_most_in(result)}. {HELP.get(part, '')}".strip()
+        return Bound(beside, KINDS[beside], share, f"Bound by {MEANING[beside]}: {much}.{_help(result, beside)}")
+    words = f"Bound by {MEANING.get(part, part)}: {much}{_most_in(result)}.{_help(result, part)}"
     return Bound(part, KINDS.get(part, part), share, words + _room_words(result))
 
 
 def _longer_link(result: RunResult, part: str) -> str | None:
-    """The L2 or DRAM, where it takes longer than the work that its transfers run beside."""
+    """The L2 or DRAM, where it takes longer than the work that its transfers run beside: in all, and in the kernels
+    that take most of the time."""
     parts = result.bounds.parts
-    links = [name for name in ("l2", "dram") if parts.get(name, 0.0) > parts.get(part, 0.0)]
-    if KINDS.get(part) != "compute" or not links:
-        return None
-    return max(links, key=lambda name: parts[name])
+    taken: Counter[str] = Counter()
+    for launch in result.work.use["gpu"]["launches"]:
+        taken[launch["bound"]] += launch["seconds"]
+    longest = max(taken, key=lambda name: taken[name])
+    longer = longest in ("l2", "dram") and parts.get(longest, 0.0) > parts.get(part, 0.0)
+    return longest if longer and KINDS.get(part) == "compute" else None
+
+
+def _help(result: RunResult, part: str) -> str:
+    """What would help, where this machine has it: a format that it computes the workload in, tiles that were chosen."""
+    if part in HELP:
+        return f" {HELP[part]}"
+    workload = result.resolved.workload
+    if part == "math":
+        faster = faster_formats(result)
+        return f" A format with a higher rate ({' or '.join(faster)}) would be faster." if faster else ""
+    if part == "l2":
+        chosen = workload.get("choices") or workload.get("threads", {}).get("kernel", LIBRARY) != LIBRARY
+        return f" {LARGER_TILES if chosen else LIBRARY_TILES}"
+    narrower = narrower_formats(result) if part in ("dram", "write", POWER) else []
+    named = f"a narrower format ({' or '.join(narrower)})" if narrower else ""
+    if part == "dram":
+        several = len(result.work.use["gpu"]["launches"]) > 1
+        ways = [way for way in ("fusing operations" if several else "", named) if way] or ["larger tiles"]
+        words = " or ".join(ways)
+        return f" {words[0].upper()}{words[1:]} would move fewer bytes."
+    what = {"write": "would write fewer bytes", POWER: "does the same with less energy"}
+    return f" {named[0].upper()}{named[1:]} {what[part]}." if named and part in what else ""
+
+
+LARGER_TILES = "Larger tiles would read each value less often."
+LIBRARY_TILES = (
+    "Of the library's tiles these are estimated to be the fastest: larger ones read each value less often, but fewer "
+    "blocks share an SM."
+)
+
+
+def faster_formats(result: RunResult) -> list[str]:
+    """Formats of a higher rate in which this machine computes the workload; the nearest rate first."""
+    return [name for name, faster, _ in _formats(result) if faster]
+
+
+def narrower_formats(result: RunResult) -> list[str]:
+    """Formats of fewer bits in which this machine computes the workload."""
+    return [name for name, _, fewer in _formats(result) if fewer]
+
+
+def _formats(result: RunResult) -> list[tuple[str, bool, bool]]:
+    """Other floating formats that the machine computes the workload in: whether they are faster, and narrower."""
+    unit, own = result.resolved.machine["compute"][0], result.resolved.workload["precision"]
+    rates = {**unit["lanes"], **unit["tensor"]}
+    if not isinstance(own, str) or own not in rates:
+        return []
+    by_rate = sorted((name for name in rates if not name.startswith("int") and name != own), key=lambda n: rates[n])
+    found = [(name, rates[name] > rates[own], element_bytes(name) < element_bytes(own)) for name in by_rate]
+    return [each for each in found if (each[1] or each[2]) and _computes(result, each[0])]
+
+
+def _computes(result: RunResult, precision: str) -> bool:
+    """Whether this machine takes the workload in another format."""
+    try:
+        work = with_parameters(workload_of(result), {"precision": precision})
+        find_target(machine_of(result)).prepare(work, math=False)
+    except HwsimError:
+        return False
+    return True
 
 
 def advise(result: RunResult, bound: Bound) -> Advice:
-    """One change that the bound suggests."""
+    """One change that the bound suggests, which this machine takes and which is not there already."""
     machine = result.resolved.machine
     unit = machine["compute"][0]
     name, count = unit["name"], unit["count"]
+    fewer = _fused(result)
+    if fewer is not None:
+        return fewer
     if bound.part in SHORT:
         return _more_work(result, unit)
-    precision = result.resolved.workload["precision"]
-    faster = [each for each in unit["tensor"] if each in ("bf16", "fp16") and each != precision]
+    levels = {"l2": "l2", "dram": "dram", "write": "dram"}
+    if bound.part in levels:
+        source = next(each for each in machine["memory"] if levels[bound.part] in (each["name"], each["kind"]))
+        if has_limit(source):
+            return without_limit(source["name"])
     launch = longest_launch(result)
-    blocks, grown = launch["blocks"], larger(result.resolved.workload.get("sizes", {}))
-    if blocks < count and not launch["power_limited"]:
-        why = f"its {blocks:,} blocks leave {count - blocks:,} of {count} {name} without one"
-        return Advice((), (f"{name}.count={blocks}",), f"{why}: see whether so many do as well")
-    if blocks < count * launch["resident"] and grown is not None and not launch["power_limited"]:
-        return Advice((grown,), (), f"a larger problem: {count} {name} have room for more than {blocks:,} blocks")
-    if bound.kind == "compute" and precision in ("fp32", "fp64") and faster:
-        return Advice((("precision", faster[-1]),), (), "the same on the tensor cores")
-    if bound.kind == "bandwidth":
-        level = bound.part if bound.part in ("l2", "dram") else "dram"
-        source = next(each["name"] for each in machine["memory"] if each["name"] == level or each["kind"] == level)
-        return Advice((), (f"{source}.bandwidth=inf",), f"how fast it would be if {source} kept up")
-    if bound.part == "power":
+    if bound.part == POWER or (launch["power_limited"] and _share_of(result, POWER) >= WORTH):
         return Advice((), (f"{name}.power_limit={2 * _watts(unit['power_limit'])} W",), "with twice the power")
+    blocks, grown = launch["blocks"], larger(result.resolved.workload.get("sizes", {}))
+    if blocks < count * launch["resident"] and grown is not None:
+        return Advice((grown,), (), f"a larger problem: {count} {name} have room for more than {blocks:,} blocks")
+    precision = result.resolved.workload["precision"]
+    halves = [each for each in ("bf16", "fp16") if each in unit["tensor"] and _computes(result, each)]
+    if bound.kind == "compute" and precision in ("fp32", "fp64") and halves:
+        return Advice((("precision", halves[0]),), (), "the same on the tensor cores")
     return Advice((), (f"{name}.count={2 * count}",), f"the same with twice as many {name}")
+
+
+WORTH = 0.04
+"""A share of the time that is worth a change."""
+
+
+def _share_of(result: RunResult, part: str) -> float:
+    """Of the cycles, those that went to a part."""
+    together = summed(result.attribution)
+    taken = sum(cycles for (_, name), cycles in together.items() if name == part)
+    return taken / sum(together.values()) if together else 0.0
+
+
+def _fused(result: RunResult) -> Advice | None:
+    """Attention in three kernels moves its scores through memory; one kernel does not, on tensor cores."""
+    workload, unit = result.resolved.workload, result.resolved.machine["compute"][0]
+    halves = [each for each in ("fp16", "bf16") if each in unit["tensor"]]
+    naive = workload.get("schedule", {}).get("variant") == "naive" and len(result.work.use["gpu"]["launches"]) > 1
+    if workload.get("op") != "attention" or not naive or not unit["library"]["attention"] or not halves:
+        return None
+    half = () if workload["precision"] in halves else (("precision", halves[0]),)
+    return Advice((("variant", "fused"), *half), (), "one kernel instead of three: scores never leave the SMs")
 
 
 def _most_in(result: RunResult) -> str:
@@ -191,8 +310,6 @@ def _more_work(result: RunResult, unit: dict[str, Any]) -> Advice:
     several = len(result.work.use["gpu"]["launches"]) > 1
     if several and schedule.get("fused") is False:
         return Advice((("fused", "true"),), (), "fewer kernels to launch")
-    if several and schedule.get("variant") == "naive":
-        return Advice((("variant", "fused"),), (), "one kernel instead of three")
     grown = larger(result.resolved.workload.get("sizes", {}))
     if grown is not None:
         return Advice((grown,), (), "a larger problem: a launch takes as long for much work as for little")
@@ -276,7 +393,21 @@ def _level_table(result: RunResult) -> Table:
         hits = percent(reads - misses, reads) if misses is not None and reads else ""
         busy = percent(result.bounds.parts.get(name, 0.0), result.time_s) if result.time_s else ""
         rows.append((name, data(bytes_moved(counts)), busy, hits, per_byte(result, name)))
-    return Table(("level", "memory traffic", "busy", "hit rate", "flop/byte"), tuple(rows))
+    return Table(("level", "memory traffic", "busy", "hit rate", intensity_head(result)), tuple(rows))
+
+
+def _tensor_table(result: RunResult) -> Table:
+    """Bytes of each tensor that went to and from DRAM, and how often its size that is; the sum is DRAM's traffic."""
+    rows = []
+    moved = result.work.use["gpu"].get("tensors", {})
+    for name, each in moved.items():
+        size, both = result.tensors[name].bytes, each["bytes_read"] + each["bytes_written"]
+        often = f"{both / size:.2f}" if size else ""
+        rows.append((name, data(size), data(each["bytes_read"]), data(each["bytes_written"]), often))
+    if len(rows) > 1:
+        read, written = (sum(each[key] for each in moved.values()) for key in ("bytes_read", "bytes_written"))
+        rows.append(("all", "", data(read), data(written), ""))
+    return Table(("tensor", "size", "read", "written", "times"), tuple(rows))
 
 
 def _program_words(result: RunResult) -> str:

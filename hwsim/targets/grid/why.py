@@ -18,6 +18,7 @@ from hwsim.target import (
     choices_read,
     dram_of,
     factors,
+    has_limit,
     longest_part,
     main_memory,
     pass_table,
@@ -65,7 +66,6 @@ def explain(machine: MachineSpec, result: RunResult) -> Why:
         levels=scratchpad_levels(result, grid["levels"]),
         lines=tuple(_use_lines(result)),
         look=partial(look, result),
-        operation="OP",
         schedule=choices_read(machine, result),
     )
 
@@ -130,7 +130,7 @@ def find_bound(result: RunResult) -> Bound:
 def advise(result: RunResult, bound: Bound) -> Advice:
     """One change that the bound suggests."""
     unit = result.resolved.machine["compute"][0]
-    if bound.kind == "bandwidth":
+    if bound.kind == "bandwidth" and has_limit(dram_of(result)):
         return without_limit(dram_of(result)["name"])
     if bound.kind == "scratchpad":
         return without_limit(next(lv["name"] for lv in result.resolved.machine["memory"] if lv["shared_by"] == "all"))

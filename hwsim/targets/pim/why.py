@@ -17,6 +17,7 @@ from hwsim.target import (
     bounds_words,
     choices_read,
     dram_of,
+    intensity_head,
     longest_part,
     per_byte,
     tensor_traffic,
@@ -53,7 +54,6 @@ def explain(machine: MachineSpec, result: RunResult) -> Why:
         levels=_level_table(result),
         lines=tuple(_pass_lines(result)),
         look=partial(look, result),
-        operation="OP",
         schedule=choices_read(machine, result),
     )
 
@@ -133,7 +133,7 @@ def _level_table(result: RunResult) -> Table:
         (name, data(counts.bytes_read), data(counts.bytes_written), per_byte(result, name))
         for name, counts in result.memory.items()
     )
-    return Table(("level", "read", "written", "op/byte"), rows)
+    return Table(("level", "read", "written", intensity_head(result)), rows)
 
 
 def _pass_lines(result: RunResult) -> list[Line]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hwsim.engine import WAITING, Outcome, summed
+from hwsim.engine import FIRST_BYTES, WAITING, Outcome, summed
 from hwsim.memory.counters import DramCounters, ScratchpadCounters
 from hwsim.result import RunResult, machine_of
-from hwsim.spec.machine import MachineSpec, ScratchpadSpec
+from hwsim.spec.machine import DramSpec, MachineSpec, ScratchpadSpec
 from hwsim.target import (
+    FILLED,
     Advice,
     Bound,
     Details,
@@ -21,8 +22,11 @@ from hwsim.target import (
     choices_read,
     dram_of,
     factors,
+    has_limit,
+    larger,
     longest_part,
     main_memory,
+    memory_busy,
     pass_table,
     scratchpad_levels,
     stream_bounds,
@@ -30,6 +34,7 @@ from hwsim.target import (
     tile_words,
     without_limit,
 )
+from hwsim.targets.systolic.spec import SystolicSpec
 from hwsim.units import counted, percent
 
 PARTS = {
@@ -61,7 +66,6 @@ def explain(machine: MachineSpec, result: RunResult) -> Why:
         levels=scratchpad_levels(result, array["levels"]),
         lines=tuple(_use_lines(result)),
         look=partial(look, result),
-        operation="OP",
         schedule=_schedule(machine, result),
     )
 
@@ -139,8 +143,7 @@ def find_bound(result: RunResult) -> Bound:
         "fill and drain": (
             "fill",
             f"Bound by filling and draining the array: the tiles are short for {array['rows']} x {array['columns']} "
-            "cells. Longer streams (a larger batch) or a smaller array"
-            f"{'' if pipelined else ', or pipelined folding,'} would help.",
+            f"cells. Longer streams (a larger batch){'' if pipelined else ', or pipelined folding,'} would help.",
         ),
         "scratchpad": (
             "scratchpad",
@@ -159,8 +162,45 @@ def find_bound(result: RunResult) -> Bound:
             f"Bound by main memory: the array waits for {name} from {main_memory(result)}, and {percent(results, 1)} "
             "of the bytes there are results. Keeping them on the chip, or in a narrower format, would help.",
         )
+    if name in MOVED and _waits_for_first_bytes(result):
+        sentences[name] = "latency", _latency_words(result, name)
     bound_kind, words = sentences[name]
     return Bound(name, bound_kind, share, words)
+
+
+MOVED = ("weights", "inputs", "outputs")
+"""What goes to and from main memory."""
+IDLE = 0.25
+"""A memory that is busy for less of the time is waited for, and not short of bandwidth."""
+
+
+def _waits_for_first_bytes(result: RunResult) -> bool:
+    """Whether transfers take longer to begin than to move, while main memory has little to do."""
+    parts = result.bounds.parts
+    return memory_busy(result) < IDLE and parts.get(FIRST_BYTES, 0.0) > parts.get(dram_of(result)["name"], 0.0)
+
+
+def _latency_words(result: RunResult, name: str) -> str:
+    waits = "room for outputs" if name == "outputs" else name
+    setup = result.resolved.machine["compute"][0]["dma"]["setup"]
+    waits_of = ((setup, "of the DMA engine"), (dram_of(result)["latency"], "of latency"))
+    begins = " and ".join(f"{time} {what}" for time, what in waits_of if time)
+    return (
+        f"Bound by the latency of main memory: the array waits for {waits}, and each transfer takes {begins} to begin; "
+        f"{main_memory(result)} has little to do. A larger problem moves more in each transfer."
+    )
+
+
+def _without_latency(result: RunResult) -> Advice:
+    """What would be left if transfers began at once: the longer of their two waits is taken away."""
+    machine, dram = machine_of(result), dram_of(result)
+    unit = next(each for each in machine.compute if isinstance(each, SystolicSpec))
+    level = next(each for each in machine.memory if isinstance(each, DramSpec))
+    hz = machine.clock_hz(unit.clock)
+    setup = 0.0 if unit.dma.setup is None else float(unit.dma.setup.seconds(hz))
+    latency = 0.0 if level.latency is None else float(level.latency.seconds(hz))
+    change = f"{unit.name}.dma.setup=0 ns" if setup > latency else f"{dram['name']}.latency=0 ns"
+    return Advice((), (change,), "how fast it would be if transfers began at once")
 
 
 HALF, STARVED = 0.5, 0.25
@@ -198,17 +238,36 @@ def advise(result: RunResult, bound: Bound) -> Advice:
             more = (f"{pad}.banks={2 * level['banks']}", f"{pad}.bandwidth=inf")
             return Advice((), more, "twice the banks, and nothing else in the way")
         return without_limit(pad)
-    if bound.kind == "bandwidth":
+    if bound.kind == "latency":
+        return _without_latency(result)
+    if bound.kind == "bandwidth" and has_limit(dram_of(result)):
         return without_limit(dram_of(result)["name"])
     if bound.kind == "fill" and unit["folding"] == "serial":
         return Advice((), (f"{name}.folding=pipelined",), "the next tile moves in while this one streams")
-    if bound.kind == "fill" or result.utilisation < 0.25:
-        rows, columns = max(1, unit["rows"] // 2), max(1, unit["columns"] // 2)
-        return Advice((), (f"{name}.rows={rows}", f"{name}.columns={columns}"), "a smaller array, better filled")
+    if bound.kind == "fill":
+        return _longer_streams(result)
     if bound.part == "vector":
         return Advice((), (f"{name}.vector.lanes={2 * unit['vector']['lanes']}",), "twice the lanes")
-    other = "os" if unit["dataflow"] != "os" else "ws"
-    return Advice((), (f"{name}.dataflow={other}",), "the same with another operand staying in the cells")
+    if result.throttle is not None:
+        limit = f"energy.tdp.power={2 * result.throttle.limit_w:g} W"
+        return Advice((), (limit,), "with twice the power, and so at a higher clock")
+    if utilisation(result).mapping < FILLED:
+        other = "os" if unit["dataflow"] != "os" else "ws"
+        return Advice((), (f"{name}.dataflow={other}",), "the same with another operand staying in the cells")
+    if unit["count"] > 1:
+        return Advice((), (f"{name}.count={2 * unit['count']}",), "the same with twice as many arrays")
+    return Advice((), (f"{name}.rows={2 * unit['rows']}",), "the same with twice as many rows of cells")
+
+
+def _longer_streams(result: RunResult) -> Advice:
+    """More rows for the operand that stays: of one product, m; else a larger problem."""
+    sizes = result.resolved.workload.get("sizes", {})
+    rows = larger({"m": sizes["m"]}) if sizes.get("m") else None
+    grown = rows or larger(sizes)
+    if grown is None:
+        unit = result.resolved.machine["compute"][0]
+        return Advice((), (f"{unit['name']}.count={2 * unit['count']}",), "the same with twice as many arrays")
+    return Advice((grown,), (), "a larger problem: the array fills and drains no longer for it")
 
 
 def _schedule(machine: MachineSpec, result: RunResult) -> dict[str, object]:
