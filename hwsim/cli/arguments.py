@@ -407,7 +407,6 @@ def check_output(
     """Where a command writes, all of it checked before the work: none of it onto `inputs`, which the command reads, and
     no two onto one file. `files` are further outputs, by the names of their options."""
     from hwsim.catalog import expand
-    from hwsim.results.plot.style import check_plot_file
 
     alone = json_file == "-"
     target = None if json_file is None or alone else expand(json_file)
@@ -418,7 +417,10 @@ def check_output(
         check_place(option, path, inputs)
         if path is not None and (first := taken.setdefault(str(path.resolve()), option)) != option:
             raise OutputError(f"{option} {path}: {first} writes this file already; choose another name")
-    check_plot_file(plot)
+    if plot is not None:  # what draws is heavy
+        from hwsim.results.plot.style import check_plot_file
+
+        check_plot_file(plot)
     return Output(alone, target)
 
 
