@@ -206,6 +206,9 @@ address translation | also tlb; page walk; waits for address translation | see l
   From the addresses of a program to those of memory. A few recent pages are kept; any other page is looked up first.
 array's ends | also entering weights; leaving sums | see dataflow
   Weights that enter the cells before anything streams, and sums that leave them at the end.
+products and softmax | also products and softmax on the SMs | see fusion; special function
+  The longest part of a fused attention kernel: products of queries, keys and values and the exponentials between them,
+  which take turns on the units of an SM.
 overhead inside kernels | see launch overhead; latency
   What a kernel spends on neither arithmetic nor memory: the latencies of its steps, its start, its last blocks.
 percentile | also p50; p90; p99; mean; median; tail latency | see time to first token

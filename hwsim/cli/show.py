@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import groupby
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -212,8 +211,7 @@ def _print_machine(loaded: LoadedMachine, settings: Sequence[str]) -> None:
     console.print()
     levels = make_table("level", "kind", "size", "latency", "bandwidth", "shared by", "more", left=(0, 1, 6))
     for level in machine["memory"]:
-        fields = {**level, "bandwidth": _rounded(level.get("bandwidth"))}
-        cells = (_cell(fields.get(name)) for name in ("name", "kind", "size", "latency", "bandwidth", "shared_by"))
+        cells = (_cell(level.get(name)) for name in ("name", "kind", "size", "latency", "bandwidth", "shared_by"))
         levels.add_row(*cells, _in_one_line({name: level[name] for name in _OF_A_LEVEL if level.get(name) is not None}))
     console.print(levels)
     _print_peaks(loaded.spec)
@@ -363,21 +361,6 @@ def _in_one_line(fields: dict[str, Any]) -> str:
         elif value is not None:
             shown.append(f"{key} {_cell(value)}")
     return ", ".join(shown)
-
-
-def _rounded(bandwidth: str | None) -> str | None:
-    """A bandwidth in four digits, where it has a fraction of its unit: ``32.21 GB/s``."""
-    amount, _, unit = (bandwidth or "").partition(" ")
-    try:
-        value = float(amount)
-    except ValueError:
-        return bandwidth
-    if not isfinite(value) or value.is_integer():
-        return bandwidth
-    return f"{value:.4g} {unit}" if value < _FOUR else f"{value:.0f} {unit}"
-
-
-_FOUR = 10_000
 
 
 def _cell(value: Any) -> str:

@@ -42,7 +42,7 @@ def test_every_kind_has_its_share() -> None:
 
 
 def test_an_exception_that_is_not_ours_to_raise_is_noticed_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(loaded: object) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("planted")
 
     monkeypatch.setattr(show, "_print_machine", broken)
@@ -57,7 +57,7 @@ def test_an_exception_that_is_not_ours_to_raise_is_noticed_and_made_small(monkey
 
 
 def test_a_hang_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(loaded: object) -> None:
+    def endless(*_: object) -> None:
         while True:
             pass
 
@@ -67,7 +67,7 @@ def test_a_hang_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_control_character_on_the_terminal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(show, "_print_machine", lambda loaded: sys.stdout.write("\x1b[31m"))
+    monkeypatch.setattr(show, "_print_machine", lambda *_: sys.stdout.write("\x1b[31m"))
     failure = run_case(Case("machine", {}, (("show", "course_cpu"),)))
     assert failure is not None and "control character" in failure.what
 
