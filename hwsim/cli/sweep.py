@@ -459,10 +459,10 @@ def _gain(search: Tuned) -> str:
     decides = f"bound by {before}" if before == after else f"bound by {before} before, by {after} after"
     title = about(search.metric).title
     if search.gain > 1:
-        return f"{digits(search.gain)} times better than the default schedule ({title} {default}); {decides}"
+        return f"{digits(search.gain)} times better than {search.baseline} ({title} {default}); {decides}"
     if search.gain == 1:
-        return f"the default schedule ({title} {default}) is the best that was found; {decides}"
-    return f"the default schedule is better than all of these: {title} {default}; {decides}"
+        return f"{search.baseline} ({title} {default}) is the best that was found; {decides}"
+    return f"{search.baseline} is better than all of these: {title} {default}; {decides}"
 
 
 def _data(search: Tuned) -> dict[str, object]:

@@ -235,5 +235,18 @@ def test_a_sweep_says_how_many_of_its_points_were_never_compared() -> None:
 def test_a_search_says_what_it_gained_and_what_decides_now(
     gain: float | None, bounds: tuple[str, str] | None, words: str
 ) -> None:
-    search = SimpleNamespace(gain=gain, bounds=bounds, metric="time_s", values=(3e-6, 1e-6))
+    search = SimpleNamespace(
+        gain=gain, bounds=bounds, metric="time_s", values=(3e-6, 1e-6), baseline="the default schedule"
+    )
     assert _gain(search) == words  # type: ignore[arg-type]
+
+
+def test_a_search_compares_with_the_default_of_what_was_searched_and_keeps_what_was_given() -> None:
+    """`vector=true` was not searched for: it is no gain of the search. The default tile is that of the workload."""
+    fixed = ("course_cpu", "matmul_tiled", "n=64", "vector=true", "--no-math")
+    plain = json.loads(hwsim("run", *fixed, "--json", "-").out)
+    found = json.loads(hwsim("tune", *fixed, "tile=2,4", "--json", "-").out)
+    assert found["default"] == plain["time_s"]
+    assert "better than all of these" in hwsim("tune", *fixed, "tile=2,4").out
+    screen = hwsim("tune", *fixed, "precision=int8", "tile=2,64").out
+    assert "the default schedule with vector=true (time " in screen
