@@ -533,7 +533,7 @@ def look_at_sets(
 ) -> Pressure | None:
     """The first block's accesses in the first cache; None where sets mean nothing.
 
-    `misses` of each tensor tell whose rows to look at first.
+    `misses` of tensors whose columns are walked tell whose rows to look at first.
     """
     if not machine.caches:
         return None
@@ -561,9 +561,9 @@ def _plain(level: CacheSpec) -> bool:
 
 
 def crowded_rows(level: CacheSpec, kernel: Kernel, misses: Mapping[str, int]) -> Crowding | None:
-    """A tensor whose rows crowd into few sets of a level; those with the most misses are looked at first."""
+    """A tensor whose rows crowd into few sets of a level; of those with misses, the one with the most goes first."""
     lengths, rows = rows_of(kernel)
-    worst_first = sorted(lengths, key=lambda name: -misses.get(name, 0))
+    worst_first = sorted(lengths.keys() & misses.keys(), key=lambda name: (-misses[name], name))
     return find_crowding(level, {name: lengths[name] for name in worst_first}, rows)
 
 
@@ -649,7 +649,8 @@ def look(machine: MachineSpec, result: RunResult) -> Details:
         ),
     ]
     if pressure is not None:
-        sections.append(Section(f"Misses of {pressure.measured.level} by set", tuple(_sets(pressure))))
+        waits = _sets_wait(machine, pressure.measured.level)
+        sections.append(Section(f"Misses of {pressure.measured.level} by set", tuple(_sets(pressure, waits=waits))))
     return Details(tuple(sections), loaded, pressure)
 
 
@@ -670,7 +671,8 @@ def _pressure(machine: MachineSpec, kernel: Kernel, result: RunResult) -> Pressu
     if not machine.caches:
         return None
     first = machine.caches[0].name
-    misses = {name: facts.misses.get(first, 0) for name, facts in result.tensors.items()}
+    workload = result.resolved.workload
+    misses = {n: facts.misses.get(first, 0) for n, facts in result.tensors.items() if walks_columns(workload, n)}
     return look_at_sets(machine, kernel, misses)
 
 
@@ -717,8 +719,8 @@ def _tensor_table(result: RunResult, loaded: Mapping[str, float]) -> Table:
     return Table(("tensor", "loads", "stores", *heads, "uses per load", "accesses per line"), tuple(rows))
 
 
-def _sets(pressure: Pressure) -> list[Table | Line]:
-    """Misses by kind and by set, and what would help."""
+def _sets(pressure: Pressure, *, waits: bool) -> list[Table | Line]:
+    """Misses by kind and by set, and what would help; whether fills of one set wait for each other."""
     measured = pressure.measured
     total = measured.total
     partly = "" if measured.complete else f" of the first {measured.accesses:,} accesses"
@@ -733,7 +735,7 @@ def _sets(pressure: Pressure) -> list[Table | Line]:
         Line(f"{counted(total, 'miss', 'misses')}{partly}{as_if}:"),
         Table(("kind", "misses", "share", "meaning"), rows, (0, 3)),
         _by_set(pressure),
-        Line(_conflict_words(pressure), "strong"),
+        Line(_conflict_words(pressure, waits=waits), "strong"),
     ]
 
 
@@ -767,26 +769,39 @@ def _histogram(pressure: Pressure) -> Table:
     return Table(("sets", "misses", "conflicts", "lines for each set", ""), tuple(rows), (0, 4))
 
 
-def _conflict_words(pressure: Pressure) -> str:
+ALIKE_SETS = 0.25
+"""Sets whose misses differ by no more than this share are said to get about as many."""
+
+
+def _conflict_words(pressure: Pressure, *, waits: bool) -> str:
+    """Whether padding would save misses, or let those of one set come at the same time."""
     measured = pressure.measured
     total = measured.total
     if total and measured.cold > total / 2:
         return "Most lines are fetched once: no cache and no padding saves these; touching fewer bytes does."
     crowding = pressure.crowding
     few = not total or measured.conflict < total / 20
-    if few and crowding is None:
+    if few and (crowding is None or not waits):
         return "Hardly any are set conflicts: padding would not help; smaller tiles or a larger cache would."
     start = f"{percent(measured.conflict, total)} of these are set conflicts."
-    if few:
-        start = "Without sets as many lines would miss, but the sets are not used alike, and fills of one set wait."
     if crowding is None:
         return f"{start} More ways, or another distance between the arrays, would help."
     shown = ", ".join(str(number) for number in pressure.column_sets[:8])
     more = ", …" if len(pressure.column_sets) > 8 else ""
     padded = crowding.better_row_bytes // pressure.element_bytes
-    rows = f"Rows of {crowding.tensor} are {crowding.row_bytes:,} B apart"
+    column = (
+        f"rows of {crowding.tensor} are {crowding.row_bytes:,} B apart, so its first column falls into "
+        f"{len(pressure.column_sets)} of {crowding.sets} sets ({shown}{more})"
+    )
+    spread = f"with rows of {crowding.better_row_bytes:,} B (ld={padded}) a column uses all sets"
+    if few:
+        low, high = int(measured.misses.min()), int(measured.misses.max())
+        alike = ", and over the whole run every set gets about as many" if high - low <= high * ALIKE_SETS else ""
+        return (
+            f"Padding saves hardly any of these: as many lines would miss without sets{alike}. But one column is walked "
+            f"at a time: {column}, and fills of one set wait for each other. Padding lets them overlap: {spread}."
+        )
     return (
-        f"{start} {rows}, so its first column falls into {len(pressure.column_sets)} of {crowding.sets} sets "
-        f"({shown}{more}), and only {crowding.room_lines} of its lines stay. Other columns crowd likewise. "
-        f"Padding helps: with rows of {crowding.better_row_bytes:,} B (ld={padded}) a column uses all sets."
+        f"{start} {column[0].upper()}{column[1:]}, and only {crowding.room_lines} of its lines stay. Other columns "
+        f"crowd likewise. Padding helps: {spread}."
     )
