@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwsim.cli.arguments import JsonFile, PlotFile, check_output, check_place, split_words, word_argument
+from hwsim.cli.arguments import TELL_EVERY_S, JsonFile, PlotFile, check_output, check_place, split_words, word_argument
 from hwsim.cli.console import bars, err, make_table, out, styled
 from hwsim.errors import InputError
 from hwsim.files import write_text
@@ -38,8 +38,6 @@ Point = dict[str, Any]
 WITHIN = 1.5
 KNOWN = "54 of 56 loops measured on a Zen 4"
 """How far simulated and measured times lie apart, and which were compared: docs/how-to/measure-your-computer.md."""
-_EVERY_S = 2.0
-"""How often a line tells what is being done, where there is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -259,13 +257,13 @@ def _telling(workload: str, points: list[Point]) -> Iterator[tuple[Callable[[str
     """What is being done, in a bar on a terminal; elsewhere in a line at once, and then every few seconds."""
     from time import monotonic
 
-    done, last = 0, -_EVERY_S
+    done, last = 0, -TELL_EVERY_S
     with _progress("measuring", len(points)) as advance:
 
         def doing(what: str) -> None:
             nonlocal last
             advance(doing=what)
-            if not err().is_terminal and monotonic() - last > _EVERY_S:
+            if not err().is_terminal and monotonic() - last > TELL_EVERY_S:
                 last = monotonic()
                 err().print(f"{what} {workload}: {done + 1} of {len(points)}", style="dim", soft_wrap=True)
 

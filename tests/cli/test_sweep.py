@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -250,3 +251,14 @@ def test_a_search_compares_with_the_default_of_what_was_searched_and_keeps_what_
     assert "better than all of these" in hwsim("tune", *fixed, "tile=2,4").out
     screen = hwsim("tune", *fixed, "precision=int8", "tile=2,64").out
     assert "the default schedule with vector=true (time " in screen
+
+
+def test_a_sweep_says_what_its_estimate_rests_on_and_mends_it_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Points differ: the first is no measure of all, and the rest is told from those that are done."""
+    monkeypatch.setattr("hwsim.cli.arguments.TELL_EVERY_S", 0.0)
+    words = ("sweep", "course_cpu", "matmul_naive", "n=16", "order=ijk,ikj,jki", "--no-math")
+    told = hwsim(*words, "--out", str(tmp_path / "s.db"), "--executor", "inprocess").err
+    assert "if no other takes longer than the first: " in told
+    assert re.search(r"sweeping: 2 of 3, about \S+ m?s more", told)

@@ -798,8 +798,9 @@ def _conflict_words(pressure: Pressure, *, waits: bool) -> str:
         low, high = int(measured.misses.min()), int(measured.misses.max())
         alike = ", and over the whole run every set gets about as many" if high - low <= high * ALIKE_SETS else ""
         return (
-            f"Padding saves hardly any of these: as many lines would miss without sets{alike}. But one column is walked "
-            f"at a time: {column}, and fills of one set wait for each other. Padding lets them overlap: {spread}."
+            f"Padding saves hardly any of these: as many lines would miss without sets{alike}. But one column is "
+            f"walked at a time: {column}, and fills of one set wait for each other. Padding lets them overlap: "
+            f"{spread}."
         )
     return (
         f"{start} {column[0].upper()}{column[1:]}, and only {crowding.room_lines} of its lines stay. Other columns "
