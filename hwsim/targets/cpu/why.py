@@ -474,13 +474,13 @@ def _opens_rows(part: str, result: RunResult, machine: MachineSpec) -> bool:
 def _rows_words(level: DramSpec, result: RunResult) -> str:
     counts = result.memory[level.name]
     assert isinstance(counts, DramCounters)
-    accesses = counts.reads + counts.writes
+    bursts = counts.row_hits + counts.activates
     delivered = data(bytes_moved(counts) / result.time_s) if result.time_s else "nothing"
     whole = f" of its {level.bandwidth}" if level.bandwidth is not None else ""
     return (
-        f"Bound by opening rows of {level.name}: {counts.activates:,} of {accesses:,} accesses find another row open, "
-        f"and while rows are opened it delivers {delivered}/s{whole}. Fewer arrays at a time (or fewer cores) would "
-        "use more of each row while it is open."
+        f"Bound by opening rows of {level.name}: {counts.activates:,} of {bursts:,} bursts do not find their row "
+        f"open, and while rows are opened it delivers {delivered}/s{whole}. Fewer arrays at a time would use more of "
+        "each row while it is open."
     )
 
 
