@@ -90,6 +90,7 @@ class Bound:
             "compute": "arithmetic",
             "issue": "instruction issue",
             "bandwidth": f"bandwidth of {source}",
+            "rows": f"opening rows of {source}" if ARROW in self.part else self.part,
             "latency": "short runs" if source == "short run" else f"latency of {source}",
             "parallel": "starting cores",
         }.get(self.kind, self.part)

@@ -16,6 +16,8 @@ SMALL_BY_NAME: dict[str, dict[str, object]] = {
     "formula_conv": {"n": 2},
     "group_norm": {"channels": 16},
     "rope": {"pairs": 10},
+    "transpose": {"m": ROWS},
+    "transpose_tiled": {"m": ROWS},
     "conv3d": {"depth": 4, "height": 5, "width": 6},
     "resnet_block": {"n": 2, "c": 5},
     "resnet_block_plain": {"n": 2, "c": 5},

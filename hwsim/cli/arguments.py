@@ -183,21 +183,34 @@ CTRL_C = CtrlC()
 """That of this process."""
 
 
+TELL_EVERY_S = 2.0
+"""How often a line tells how far a command is, where there is no terminal."""
+
+
 def follow(news: Iterable[Finished], total: int, doing: str) -> SweepTally:
-    """Watch points arrive, with a bar on a terminal."""
+    """Watch points arrive, with a bar on a terminal; elsewhere with a line every few seconds, which says how long the
+    rest takes if it goes on like this."""
+    from time import monotonic
+
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from hwsim.sweep.runner import SweepTally
+    from hwsim.sweep.runner import SweepTally, duration
 
     tally = SweepTally()
     columns = (
         TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"), TimeRemainingColumn()
     )  # fmt: skip
     shown = Progress(*columns, console=bars(), transient=True)
+    began = last = monotonic()
     with shown as bar:
         task = bar.add_task("points", total=total, failed="")
-        for each in news:
+        for done, each in enumerate(news, start=1):
             tally.add(each)
+            passed, left = monotonic() - began, total - done
+            if not err().is_terminal and left and began + passed - last > TELL_EVERY_S:
+                last = began + passed
+                rest = duration(passed / max(1, done - tally.reused) * left)
+                err().print(f"{doing}: {done:,} of {total:,}, about {rest} more", style="dim", soft_wrap=True)
             bar.update(task, advance=1, failed=f"{tally.failed} failed" if tally.failed else "")
     return tally
 

@@ -74,8 +74,21 @@ def explain_command(
             print_json({**result.to_dict(), "explanation": _findings(why)})
         else:
             if result_file is None:
-                screen().print(last_run()[1], style="dim")
+                _say_which(last_run()[1])
             print_explanation(result, why)
+
+
+def _say_which(run: str) -> None:
+    """Which run is explained; and where points were simulated after it, how to explain one of those."""
+    from hwsim.cli.run import last_search
+
+    search = last_search()
+    console = screen()
+    if search is None:
+        console.print(run, style="dim")
+        return
+    console.print(f"{run}: from before the last hwsim {search.command}, which this is not about", style="dim")
+    console.print(f"its points are explained one by one; for the best: {search.run}", style="dim", soft_wrap=True)
 
 
 def _is_result(words: list[str]) -> bool:
@@ -237,11 +250,15 @@ def _print_intensity(console: Console, result: RunResult) -> None:
             console.print(f"{name}: {digits(value)} per byte that it exchanges with the level above")
 
 
+_COUNTED = {"action": "times", "bit": "bits"}
+"""What a count of the energy ledger counts, by what its price is for."""
+
+
 def _energy_table(result: RunResult) -> Table:
     table = make_table("cause", "action", "count", "energy", "share", left=(0, 1))
     for cause, actions in (result.energy_by_cause or {}).items():
         for action, line in actions.items():
-            count = f"{int(line.count):,}" if line.count else ""
+            count = f"{int(line.count):,} {_COUNTED.get(line.per, line.per)}" if line.count else ""
             table.add_row(cause, action, count, joules(line.joules), percent(line.joules, result.energy_j or 0))
             cause = ""
     return table

@@ -5,10 +5,12 @@ The last run, kept for `hwsim explain` and `hwsim report`: of this terminal, of 
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from time import time
@@ -475,9 +477,46 @@ def remember(result: RunResult) -> None:
     if kept is None:
         err().print(f"this run is not kept for hwsim explain: {reason}", style="dim", soft_wrap=True, markup=False)
 
+    for file in last_run_files():
+        _remove(_searched(file))
+
 
 _MOST_KEPT = 16
 """Folders and terminals whose last run is kept."""
+
+
+@dataclass(frozen=True)
+class LastSearch:
+    """A sweep, or a search for the best, after the last run."""
+
+    command: str
+    """`sweep` or `tune`."""
+    run: str
+    """The command that runs its best point again."""
+
+
+def remember_search(search: LastSearch) -> None:
+    """Keep that it came after the last run of this folder and terminal: explain is not about it."""
+    for file in last_run_files():
+        place = _searched(file)
+        with suppress(OSError, OutputError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_text(place, json.dumps(asdict(search)))
+            for old in sorted(place.parent.glob("*.search"), key=lambda each: -each.stat().st_mtime_ns)[_MOST_KEPT:]:
+                old.unlink(missing_ok=True)
+            return
+
+
+def last_search() -> LastSearch | None:
+    """A search of this folder and terminal that no run came after."""
+    for file in last_run_files():
+        with suppress(OSError, ValueError, TypeError):
+            return LastSearch(**json.loads(_searched(file).read_text(encoding="utf-8")))
+    return None
+
+
+def _searched(file: Path) -> Path:
+    return _here(file).with_suffix(".search")
 
 
 def _here(file: Path) -> Path:
@@ -503,7 +542,9 @@ def last_run() -> tuple[Path, str]:
         if kept:
             newest = max(kept, key=lambda file: kept[file])
             return newest, f"the last run{where}, {_ago(time() - kept[newest])}"
-    raise InputError("there is no last run to explain; try: hwsim run")
+    search = last_search()
+    try_this = "hwsim run" if search is None else f"{search.run} (the best of the last hwsim {search.command})"
+    raise InputError(f"there is no last run to explain; try: {try_this}")
 
 
 def _ago(passed_s: float) -> str:

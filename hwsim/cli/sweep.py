@@ -14,6 +14,7 @@ import typer
 
 from hwsim.cli.arguments import (
     CTRL_C,
+    TELL_EVERY_S,
     AxisSettings,
     ExecutorName,
     Jobs,
@@ -119,9 +120,11 @@ def sweep_command(
     ] = False,
 ) -> None:
     """Simulate every combination; the same command goes on where it was interrupted."""
+    from hwsim.cli.run import LastSearch, remember_search
     from hwsim.sweep.result_set import check_picture, load_results
     from hwsim.sweep.runner import run_request
     from hwsim.sweep.store import ResultStore
+    from hwsim.sweep.tune import run_command
 
     request = make_request(words or (), settings, seed, not no_math)
     tls = _tls(tls_ca, tls_cert, tls_key)
@@ -133,6 +136,9 @@ def sweep_command(
             news = run_request(request, store, executor, jobs, scheduler, _tell, retry=retry, tls=tls)
             tally = follow(news, request.count, "sweeping")
         results = load_results(store, store.begin(request), request)
+        if results.fitting:
+            best = results.best("time_s")
+            remember_search(LastSearch("sweep", run_command(request, best.coordinates)))
         output.show(results.to_dicts, lambda: print_sweep(results, tally, f"kept in {out}", metric or ()))
         if plot is not None:
             results.plot(kind, plot, x=x, metrics=metric or ())
@@ -366,8 +372,6 @@ TUNE_EXAMPLE = (
 )
 
 _RULES_SHOWN = 4
-_EVERY_S = 2.0
-"""How often a line tells how far a search is, where there is no terminal."""
 
 
 def tune_command(
@@ -399,6 +403,7 @@ def tune_command(
     json_file: JsonFile = None,
 ) -> None:
     """Find the best schedule for a machine by its own cost model, and tell what it gains over the default, and why."""
+    from hwsim.cli.run import LastSearch, remember_search
     from hwsim.sweep.store import MEMORY, ResultStore
     from hwsim.sweep.tune import parse_budget
     from hwsim.systems.spec import is_system
@@ -415,6 +420,7 @@ def tune_command(
     request, usual = _request(words or [], settings, not no_math)
     with ResultStore(out if out is not None else MEMORY) as store:
         search = _follow(request, metric, store, limit, jobs, usual)
+        remember_search(LastSearch("tune", search.command))
         output.show(lambda: _data(search), lambda: _print(search))
         if plot is not None:
             search.results.plot("pareto", plot)
@@ -453,7 +459,7 @@ def _follow(request: SweepRequest, metric: str, store: object, limit: Budget, jo
         def watch(doing: str, done: int, total: int) -> None:
             nonlocal last
             bar.update(task, description=doing, completed=done, total=total)
-            if not console.is_terminal and monotonic() - last > _EVERY_S:
+            if not console.is_terminal and monotonic() - last > TELL_EVERY_S:
                 last = monotonic()
                 console.print(f"{doing}: {done:,} of {total:,}", style="dim", soft_wrap=True)
 
@@ -516,10 +522,10 @@ def _gain(search: Tuned) -> str:
     decides = f"bound by {before}" if before == after else f"bound by {before} before, by {after} after"
     title = about(search.metric).title
     if search.gain > 1:
-        return f"{digits(search.gain)} times better than the default schedule ({title} {default}); {decides}"
+        return f"{digits(search.gain)} times better than {search.baseline} ({title} {default}); {decides}"
     if search.gain == 1:
-        return f"the default schedule ({title} {default}) is the best that was found; {decides}"
-    return f"the default schedule is better than all of these: {title} {default}; {decides}"
+        return f"{search.baseline} ({title} {default}) is the best that was found; {decides}"
+    return f"{search.baseline} is better than all of these: {title} {default}; {decides}"
 
 
 def _data(search: Tuned) -> dict[str, object]:

@@ -39,6 +39,8 @@ FLUSH_BYTES = 64 << 20
 """Larger than the caches of one core complex."""
 MOST_CALLS = 200_000
 """Runs of single loops in one repeat, each of them a row of a table."""
+APART = {"core.ports.fma": 0}
+"""What keeps multiplications and additions apart in a simulation."""
 MEASURED = ("fp64", "fp32", "int32")
 
 
@@ -135,8 +137,19 @@ def simulate(workload: str | WorkloadSpec, settings: Mapping[str, object], machi
     """The run beside a measurement: Numba fuses multiplications and additions only where it may reorder sums."""
     spec = resolve_workload(workload, settings)
     vector = getattr(getattr(spec, "schedule", None), "vector", False)
-    apart = {} if vector else {"core.ports.fma": 0}
+    apart = {} if vector else APART
     return run(machine, workload, math=False, set=apart, **dict[str, Any](settings))
+
+
+def simulate_fused(
+    workload: str | WorkloadSpec, settings: Mapping[str, object], machine: str | MachineSpec, simulated: RunResult
+) -> RunResult:
+    """The same as `hwsim run` simulates it, on a core that fuses; `simulated` itself where nothing was left apart."""
+    counts = simulated.work.instructions
+    if not counts["mul"] or not counts["add"]:
+        return simulated
+    fused = run(machine, workload, math=False, **dict[str, Any](settings))
+    return simulated if fused.work.instructions == counts else fused
 
 
 def make_job(machine: MachineSpec, work: WorkloadSpec) -> tuple[dict[str, Any], bool]:

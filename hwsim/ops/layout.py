@@ -17,7 +17,14 @@ from hwsim.program.loop_kernel import vector_lanes
 from hwsim.program.loops import LoopPlan, Operand
 from hwsim.program.operation import Operator, Parameter, operation
 from hwsim.program.tiling import Group, LoopCuts
-from hwsim.spec.base import Extent, ParallelSchedule
+from hwsim.spec.base import Extent, ParallelSchedule, Spec
+
+
+class TransposeSizes(Spec):
+    """A row-major matrix; with `n` alone, a square one."""
+
+    m: Extent | None = Field(None, description="Rows; as many as columns where not given.")
+    n: Extent = Field(512, description="Columns.")
 
 
 class TransposeSchedule(ParallelSchedule):
@@ -51,9 +58,9 @@ def _each_once(operator: Operator, setting: Setting, fmt: Format) -> Sequence[Fo
 
 
 @operation(
-    "X[m,n] -> Y[n,m]",
+    "X[m|n,n] -> Y[n,m|n]",
     "transpose: Y[j,i] = X[i,j]",
-    sizes=MatrixSizes,
+    sizes=TransposeSizes,
     schedule=TransposeSchedule,
     layout=_transposed,
     formulas=_each_once,

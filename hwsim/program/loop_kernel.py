@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,6 +160,7 @@ class LoopKernel(TensorKernel):
                 if shares < self.workers:
                     word = "share" if shares == 1 else "shares"
                     found.append(f"only {shares} {word} for {self.workers} cores: the rest stay idle")
+        found += _gathered(self.loops)
         covered: dict[int, dict[str, None]] = {}
         for loop in self.loops:
             for index, size in loop.plan.tile.items():
@@ -236,6 +237,24 @@ class LoopKernel(TensorKernel):
         if self.expected is None:
             raise InputError(f"{self.name} does not say what its answer should be: set kernel.expected")
         return np.asarray(self.expected(), np.float64)
+
+
+def _gathered(loops: Sequence[Loop]) -> list[str]:
+    """Tensors that do not lie along the vectors of a loop, of those loops that do most of the work."""
+    most = max((prod(loop.extents.values()) for loop in loops), default=0)
+    found: dict[str, list[str]] = {}
+    for loop in loops:
+        index, lanes = loop.plan.vector, loop.plan.lanes
+        if index is None or lanes == 1 or prod(loop.extents.values()) * 2 < most:
+            continue
+        for operand in loop.operation.operands:
+            if operand.strides.get(index) and not operand.has_neighbours(index, lanes):
+                found.setdefault(index, []).append(operand.tensor)
+    return [
+        f"vectors along {index} do little for {' and '.join(dict.fromkeys(names))}: neighbours along {index} do not "
+        "lie side by side in memory, so that each vector is put together from single elements (a gather)"
+        for index, names in found.items()
+    ]
 
 
 def vector_lanes(lanes: int, index: str, extent: int, operands: Sequence[Operand]) -> int:

@@ -308,15 +308,15 @@ def _choose(estimate: float, jobs: int | None, processes: Backend) -> Backend:
 
 def _estimate(request: SweepRequest, estimate: float, backend: Backend, first: Finished) -> str:
     where = {"inprocess": "in this process", "processes": f"in {backend.workers} processes", "dask": "on Dask"}
-    length = _duration(estimate / max(1, backend.workers))
-    first_s = _duration(first.seconds or 0.0)
+    length = duration(estimate / max(1, backend.workers))
+    first_s = duration(first.seconds or 0.0)
     return (
         f"{request.count:,} points ({request.size_words()}): about {length} {where[backend.name]}, "
-        f"if all take as long as this one: {first_s}"
+        f"if no other takes longer than the first: {first_s}"
     )
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 120:

@@ -94,7 +94,9 @@ class Tuned:
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
     default: RunResult | None = None
-    """The run of the default schedule, with what else the best point has; None where it cannot run."""
+    """The run of the default schedule, with all that was not searched as it was given; None where it cannot run."""
+    fixed: dict[str, Any] = field(default_factory=dict)
+    """Choices of the schedule that were given one value: the default has them too."""
     found: RunResult | None = None
     """The run of the best point, with math if the request has it and that is quick."""
     left_out: bool = False
@@ -145,6 +147,12 @@ class Tuned:
         return after / before if about(self.metric).higher_is_better else before / after
 
     @property
+    def baseline(self) -> str:
+        """The schedule that the best one is compared with, in words."""
+        kept = " ".join(f"{name}={typed(value)}" for name, value in self.fixed.items())
+        return f"the default schedule with {kept}" if kept else "the default schedule"
+
+    @property
     def bounds(self) -> tuple[str, str] | None:
         """What decided the time before and after."""
         if self.default is None or self.found is None:
@@ -166,7 +174,7 @@ class Tuned:
         chosen = ", ".join(f"{name}={value}" for name, value in self.choices.items()) or "the default"
         lines = [f"{word} {about(self.metric).title}: {write(self.metric, self.best[self.metric])} with {chosen}"]
         if self.gain is not None:
-            lines.append(f"{digits(self.gain)} times better than the default schedule")
+            lines.append(f"{digits(self.gain)} times better than {self.baseline}")
         return [*lines, f"{self.candidates:,} combinations, {self.simulated:,} simulated", self.command]
 
 
@@ -228,7 +236,9 @@ def _report(search: Tuned, request: SweepRequest, store: ResultStore, watch: Wat
     search.found = _run(resolver, best, store)
     target = find_target(specs_of(resolver.inputs(best))[0])
     choices = chosen_axes(target, str(best[WORKLOAD]), [axis.name for axis in request.axes if axis.where == "workload"])
-    plain = {name: value for name, value in best.items() if name not in choices}
+    searched = {axis.name for axis in request.swept}
+    plain = {name: value for name, value in best.items() if name not in choices or name not in searched}
+    search.fixed = {name: best[name] for name in choices if name not in searched}
     watch("running the default", 1, 2)
     try:
         math = request.math and search.metric.startswith("error")

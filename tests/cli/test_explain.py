@@ -59,6 +59,34 @@ def test_of_several_folders_and_terminals_the_own_last_run_is_explained(
     assert explained()[0] == "the last run, from another folder, 2 hours ago"
 
 
+def test_after_a_sweep_it_says_that_it_is_about_the_run_before_and_how_to_explain_a_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = ("sweep", "course_cpu", "matmul_tiled", "n=16", "tile=4,8", "--no-math")
+    hwsim(*sweep)
+    best = "hwsim run course_cpu matmul_tiled n=16 tile=8"
+    assert f"try: {best} (the best of the last hwsim sweep)" in hwsim("explain").err
+    hwsim("run", "course_cpu", "copy", "n=64", "--no-math")
+    assert explained()[0] == "the last run, just now"
+    hwsim(*sweep)
+    shown = hwsim("explain").out.splitlines()
+    assert shown[0].startswith("the last run, just now: from before the last hwsim sweep")
+    assert shown[1] == f"its points are explained one by one; for the best: {best}" and "copy" in shown[2]
+    hwsim(*best.split()[1:])
+    assert explained()[0] == "the last run, just now" and "matmul_tiled" in explained()[1]
+
+
+def test_the_energy_table_says_what_it_counts() -> None:
+    """A multiply-add is counted each time, a load by its bits: 16³ of one, and at least 32 bits for each operand."""
+    hwsim("run", "course_cpu", "matmul_naive", "n=16", "--no-math")
+    text = hwsim("explain").out
+    assert " 4,096 times " in next(line for line in text.splitlines() if "core.fma.fp32" in line)
+    loaded = next(line for line in text.splitlines() if " l1.read " in line).split()
+    bits = int(loaded[loaded.index("bits") - 1].replace(",", ""))
+    assert bits >= 2 * 16**3 * 32
+
+
 @pytest.mark.parametrize(
     ("passed_s", "words"),
     [

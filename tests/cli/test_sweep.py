@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -236,7 +237,9 @@ def test_a_sweep_says_how_many_of_its_points_were_never_compared() -> None:
 def test_a_search_says_what_it_gained_and_what_decides_now(
     gain: float | None, bounds: tuple[str, str] | None, words: str
 ) -> None:
-    search = SimpleNamespace(gain=gain, bounds=bounds, metric="time_s", values=(3e-6, 1e-6))
+    search = SimpleNamespace(
+        gain=gain, bounds=bounds, metric="time_s", values=(3e-6, 1e-6), baseline="the default schedule"
+    )
     assert _gain(search) == words  # type: ignore[arg-type]
 
 
@@ -275,3 +278,25 @@ def test_of_points_that_cost_the_same_the_first_is_shown() -> None:
     """Time and energy both; in the order of the front."""
     rows = made((1.0, 9.0), (2.0, 5.0), (1.0, 9.0), (2.0, None), (2.0, 5.0), (3.0, 9.0), (2.0, None), (1.0, 5.0))
     assert [row["n"] for row in _told_apart(rows)] == [0, 1, 3, 5, 7]
+
+
+def test_a_search_compares_with_the_default_of_what_was_searched_and_keeps_what_was_given() -> None:
+    """`vector=true` was not searched for: it is no gain of the search. The default tile is that of the workload."""
+    fixed = ("course_cpu", "matmul_tiled", "n=64", "vector=true", "--no-math")
+    plain = json.loads(hwsim("run", *fixed, "--json", "-").out)
+    found = json.loads(hwsim("tune", *fixed, "tile=2,4", "--json", "-").out)
+    assert found["default"] == plain["time_s"]
+    assert "better than all of these" in hwsim("tune", *fixed, "tile=2,4").out
+    screen = hwsim("tune", *fixed, "precision=int8", "tile=2,64").out
+    assert "the default schedule with vector=true (time " in screen
+
+
+def test_a_sweep_says_what_its_estimate_rests_on_and_mends_it_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Points differ: the first is no measure of all, and the rest is told from those that are done."""
+    monkeypatch.setattr("hwsim.cli.arguments.TELL_EVERY_S", 0.0)
+    words = ("sweep", "course_cpu", "matmul_naive", "n=16", "order=ijk,ikj,jki", "--no-math")
+    told = hwsim(*words, "--out", str(tmp_path / "s.db"), "--executor", "inprocess").err
+    assert "if no other takes longer than the first: " in told
+    assert re.search(r"sweeping: 2 of 3, about \S+ m?s more", told)

@@ -148,3 +148,12 @@ def test_s13_memory_is_flat_and_labels_are_added() -> None:
     assert labels == [["A", "B", "C"]]
     flat = [address for nest in nests for address, _, _ in nest.addresses()]
     assert flat == [bases[name] + 4 * i for i in range(3) for name in "ABC"]
+
+
+@pytest.mark.parametrize("workload", ["transpose", "transpose_tiled", "sum_columns", "matmul_naive"])
+def test_one_size_alone_means_a_square(workload: str) -> None:
+    """Rows follow columns where only columns are given, as the rows and the inner length of a product do."""
+    alone = hwsim.run("course_cpu", workload, n=48, math=False)
+    both = hwsim.run("course_cpu", workload, n=48, m=48, math=False)
+    assert (alone.cycles, alone.work.loads, alone.work.stores) == (both.cycles, both.work.loads, both.work.stores)
+    assert hwsim.run("course_cpu", workload, n=48, m=16, math=False).work.loads < alone.work.loads

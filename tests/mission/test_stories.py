@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,92 @@ def test_t19_vectors_help_where_the_screen_advises_them() -> None:
     (advice,) = re.findall(r"^next +hwsim run course_cpu (.*)$", printed("run", "course_cpu", *tiled), re.M)
     assert advice.split() == [*tiled, "vector=true"]
     assert times_ms(*tiled) > 1.3 * times_ms(*advice.split())
+
+
+ADVISED = (
+    "zen3 matmul_tiled n=512 vector=true tile=8",
+    "zen3 matmul_tiled n=256 vector=true order=ikj tile=64",
+    "zen4 matmul_tiled n=256 order=ikj vector=true tile=16",
+    "zen4 matmul_naive n=256 vector=true",
+    "zen4 matmul_tiled n=256 vector=true",
+    "zen4 matmul_ikj n=256 vector=true",
+    "zen4 matmul_bt n=256 vector=true",
+    "zen4 matmul_parallel n=256",
+    "zen4 transpose_tiled n=1024 m=512",
+    "zen4 transpose_tiled n=1024",
+    "zen4 sum_columns n=1024",
+    "zen4 pointer_chase bytes=256KiB",
+    "zen4 rope",
+    "zen4 embedding",
+    "course_cpu matmul_tiled n=128 tile=8",
+    "course_cpu triad n=65536",
+    "cortex_a78 fused n=262144 parallel=rows",
+    "cortex_a78 unfused n=262144",
+    "rp2040 matmul_naive n=32",
+)
+"""Runs whose advice differs: a register tile, longer rows, padding, cores, one part of the machine made faster."""
+
+
+@pytest.mark.parametrize("words", ADVISED)
+def test_what_the_screen_advises_makes_the_run_shorter(words: str) -> None:
+    """By 2 % at least, whether it is a better schedule or a part of the machine left out to see what it costs."""
+
+    def seconds(*more: str) -> float:
+        return float(json.loads(printed("run", *more, "--no-math", "--json", "-"))["time_s"])
+
+    screen = printed("run", *words.split(), "--no-math")
+    (advice,) = re.findall(r"^next +hwsim run (.*)$", screen, re.M)
+    assert seconds(*shlex.split(advice)) <= 0.98 * seconds(*words.split())
+
+
+def test_a_bound_is_explained_by_the_level_and_the_tensor_that_it_is_about() -> None:
+    """512 x 1024 and its transpose: 2 x 32,768 lines, each of which comes from memory once."""
+    screen = " ".join(printed("run", "zen4", "transpose_tiled", "m=512", "n=1024", "--no-math").split())
+    assert "each of 65,536 lines comes once" in screen
+    assert "sets of l1" not in screen
+
+
+def test_padding_that_saves_no_misses_is_said_to_let_them_overlap() -> None:
+    """Columns of A and C, 256 lines, in a cache of 128: they miss with and without sets, but in 2 of 16 at a time."""
+    words = ("run", "zen4", "matmul_naive", "n=128", "order=jki", "--no-math", "--set", "l1.size=8 KiB")
+    padded = json.loads(printed(*words, "ld=144", "--json", "-"))
+    plain = json.loads(printed(*words, "--json", "-"))
+    assert padded["memory"]["l1"]["read_misses"] == pytest.approx(plain["memory"]["l1"]["read_misses"], rel=0.02)
+    assert padded["time_s"] < plain["time_s"] / 2
+    printed(*words)
+    text = " ".join(printed("explain").split())
+    assert "Padding saves hardly any of these" in text and "every set gets about as many" in text
+    assert "falls into 2 of 16 sets" in text and "Padding lets them overlap" in text and "(ld=144)" in text
+    printed(*words[:4], "order=ikj", *words[5:])
+    assert "Padding" not in printed("explain"), "rows are walked, not columns"
+
+
+def test_memory_whose_rows_are_opened_all_the_time_does_not_deliver_all_that_it_can() -> None:
+    """Four cores, five arrays each: what is moved over the time is far from the bandwidth."""
+    words = ("run", "cortex_a78", "fused", "n=1048576", "parallel=rows", "--no-math")
+    result = json.loads(printed(*words, "--json", "-"))
+    dram = result["memory"]["dram"]
+    rate = (dram["bytes_read"] + dram["bytes_written"]) / result["time_s"] / 1e9
+    assert rate < 0.8 * 51.2
+    opened = dram["row_misses"] + dram["row_conflicts"]
+    screen = " ".join(printed(*words).split())
+    bursts = (dram["bytes_read"] + dram["bytes_written"]) // 32
+    assert (
+        f"Bound by opening rows of dram: {opened:,} of {bursts:,} bursts" in screen
+        and f"{rate:.3g} GB/s of its 51.2 GB/s" in screen
+    )
+    assert "delivers all that it can" not in screen
+
+
+def test_a_run_says_where_vectors_are_gathered() -> None:
+    """B is walked down its columns where k is innermost, and so are A and C where i is."""
+    told = {
+        order: "".join(printed("run", "zen4", "matmul_naive", "n=64", f"order={order}", "vector=true").split("\n"))
+        for order in ("ijk", "ikj", "jki")
+    }
+    assert "vectors along k do little for B:" in told["ijk"] and "vectors along i do little for A and C" in told["jki"]
+    assert "gather" not in told["ikj"]
+    assert "gather" not in printed("run", "zen4", "matmul_naive", "n=64", "order=ijk")
 
 
 def test_formats_that_a_core_does_not_have_are_refused() -> None:

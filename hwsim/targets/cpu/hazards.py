@@ -364,7 +364,7 @@ class MissCosts:
     @cached_property
     def _crowding(self) -> tuple[tuple[str, ...], int]:
         """The caches in which lines can crowd, and the bytes after which the sets of all of them begin anew."""
-        found = [cache for n, cache in enumerate(self.core.caches) if self._set_refill(n) and can_crowd(cache)]
+        found = [cache for n, cache in enumerate(self.core.caches) if self.set_refill(n) and can_crowd(cache)]
         return tuple(cache.name for cache in found), lcm(*(cache.set_count * cache.line for cache in found))
 
     def late(self, number: int, work: Work, chunk: Chunk, alike: Sequence[object]) -> Late:
@@ -420,7 +420,7 @@ class MissCosts:
         Loads wait in a queue, those of one line together. When it is full, the core waits until the lines have come,
         and then goes on: fills and instructions add up, unless even without the lines that are there, fills take less.
         """
-        cache, refill = self.core.caches[number], self._set_refill(number)
+        cache, refill = self.core.caches[number], self.set_refill(number)
         if not refill or not can_crowd(cache):
             return ZERO, ZERO
         fresh = every = ZERO
@@ -450,7 +450,8 @@ class MissCosts:
             iterations = min(iterations, self.core.unit.waiting_loads * prod(nest.trips) * share / jumps)
         return max(1, int(iterations))
 
-    def _set_refill(self, number: int) -> Cycles:
+    def set_refill(self, number: int) -> Cycles:
+        """How long a fill keeps the next one of its set waiting, in the cache of this number; zero if it does not."""
         cache = self.core.caches[number]
         if cache.set_refill is not None:
             return cache.set_refill.seconds(self.core.clock_of(cache)) * self.core.clock_hz

@@ -471,10 +471,10 @@ class CpuCore:
         A row stays open as long as the device demands, and at least until its column has been read.
         """
         activates = sum(each.dram.activates for each in traffic)
-        return activates * self._activate_cycles if activates else ZERO
+        return activates * self.activate_cycles if activates else ZERO
 
     @cached_property
-    def _activate_cycles(self) -> Cycles:
+    def activate_cycles(self) -> Cycles:
         """One activation, with all banks at work."""
         dram, timing = self.dram, self.dram.timing
         if timing is None:

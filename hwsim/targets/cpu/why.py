@@ -12,10 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 from hwsim.engine import BUSY, summed
-from hwsim.memory.counters import CacheCounters
+from hwsim.memory.counters import CacheCounters, DramCounters
 from hwsim.memory.locality import Crowding, Pressure, find_crowding, measure_set_pressure
+from hwsim.numerics.datapath import find_datapath
 from hwsim.program.kernel import Kernel, rows_of
 from hwsim.result import RunResult, bytes_moved, workload_of
 from hwsim.spec.machine import CacheSpec, DramSpec, MachineSpec
@@ -33,66 +35,82 @@ from hwsim.target import (
     intensity_head,
     per_byte,
 )
+from hwsim.targets.cpu.hazards import can_crowd
 from hwsim.targets.cpu.model import CpuCore, core_spec
+from hwsim.targets.cpu.spec import CpuSpec
 from hwsim.units import bar, counted, data, digits, percent, ratio
 
 
 def advise(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice:
-    """The first change that fits, from what costs most to what is merely interesting."""
+    """The first change that makes what decides shorter: of the schedule, else of the machine, to see what it costs."""
+    return _of_schedule(machine, result, bound) or _of_machine(machine, result, bound)
+
+
+def _of_schedule(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice | None:
+    """A choice that addresses what bounds the run, from what costs most to what is merely interesting."""
     schedule = result.resolved.workload.get("schedule", {})
     cores, idle = result.work.cores, machine.compute[0].count - result.work.cores
-    streams = _fewer_waits(machine, result, bound)
-    padded = None if streams is not None else _padding(machine, result)
+    _, arrow, target = bound.part.partition(ARROW)
+    near = bool(arrow) and target not in result.caches
+    padded = _padding(machine, result, target) if arrow else None
+    at_work = bound.kind in ("compute", "issue", "port", "chain")
+    few_sums = schedule.get("v1") == 1
     if bound.kind == "latency" and padded is not None:
         return padded
-    if (
-        bound.kind in ("chain", "compute", "issue", "port")
-        and schedule.get("vector") is False
-        and core_spec(machine).simd
-    ):
+    wider = core_spec(machine).simd is not None and not (few_sums and _one_vector(machine, result))
+    if at_work and schedule.get("vector") is False and wider:
         return _change({"vector": "true"}, "several values in each instruction")
-    if bound.kind in ("chain", "issue", "port") and schedule.get("v1") == 1:
+    if (at_work or bound.kind == "loop" or bound.part == "store forwarding") and (longer := _longer_rows(result)):
+        return _change({"tile": str(longer)}, "longer rows of a tile, along which the innermost loop runs")
+    if few_sums and (near or bound.kind in ("chain", "issue", "port", "loop")):
         return _change({"v1": "4"}, "a register tile: several sums at a time, each loaded value used several times")
-    if bound.kind in ("latency", "bandwidth") and "tile" in schedule and not _tiled(schedule):
+    if (
+        bound.kind in ("latency", "bandwidth")
+        and "tile" in schedule
+        and not is_tiled(result.resolved.workload)
+        and not near
+    ):
+        if few_sums and _along_rows(schedule):  # a tile would only cut the innermost loop short
+            return _change({"v1": "4"}, "a register tile: each line that comes is used for several rows")
         return _change({"tile": "32"}, "tiles that stay in the cache")
-    if bound.kind in ("latency", "bandwidth") and schedule.get("fused") is False:
+    if bound.kind in ("latency", "bandwidth", "rows") and schedule.get("fused") is False:
         return _change({"fused": "true"}, "one pass over memory instead of three")
     if bound.kind == "parallel" and cores > 1:
         return _change({"cores": str(max(1, cores // 2))}, "fewer cores to start and to wait for")
-    if bound.kind in ("compute", "issue", "port", "chain") and schedule.get("parallel") == "none" and idle > 0:
+    if at_work and schedule.get("parallel") == "none" and idle > 0 and _worth_sharing(machine, result):
         return _change({"parallel": "rows"}, "the same work on all cores")
-    if padded is not None:
-        return padded
-    if bound.kind == "bandwidth":
-        source = bound.part.partition(ARROW)[0]
-        return Advice((), (f"{source}.bandwidth=inf",), f"how fast it would be if {source} kept up")
-    if streams is not None:
-        return streams
-    if machine.caches and not machine.caches[0].infinite:
-        return Advice((), (f"{machine.caches[0].name}.size=inf",), "the same with a perfect cache: what misses cost")
-    return _change({"n": str(2 * int(result.resolved.workload.get("sizes", {}).get("n", 128)))}, "twice the size")
+    return padded if bound.kind == "bandwidth" else None
 
 
-def _fewer_waits(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice | None:
-    """Half the latency, where it decides and each line comes once: neither tiles nor padding would help."""
-    source, arrow, target = bound.part.partition(ARROW)
-    if bound.kind != "latency" or not arrow or not _each_line_once(result, machine, target):
+def _one_vector(machine: MachineSpec, result: RunResult) -> bool:
+    """Whether a row of a tile is no longer than a vector: each would be a loop of its own."""
+    tile = result.resolved.workload.get("schedule", {}).get("tile")
+    simd, bits = core_spec(machine).simd, find_datapath(str(result.resolved.workload["precision"])).a.bits
+    return isinstance(tile, int) and simd is not None and tile * bits <= simd.bits
+
+
+def _worth_sharing(machine: MachineSpec, result: RunResult) -> bool:
+    """Whether starting cores takes far less than the run; products of parts (Strassen's) would start them each time."""
+    core = CpuCore(machine, core_spec(machine))
+    starting = sum(each.seconds(core.clock_hz) for each in (core.unit.spawn, core.unit.barrier) if each is not None)
+    return result.time_s > 2 * starting and "cutoff" not in result.resolved.workload.get("schedule", {})
+
+
+def _longer_rows(result: RunResult) -> int | None:
+    """Four times the tile, where vectors run along its rows and are few; none where the tile has the whole row."""
+    schedule, n = result.resolved.workload.get("schedule", {}), result.resolved.workload.get("sizes", {}).get("n", 0)
+    tile = schedule.get("tile")
+    if not isinstance(tile, int) or schedule.get("v1") != 1 or not _vectorised(result) or not _along_rows(schedule):
         return None
-    latency = machine.level(source).latency
-    if latency is None:
-        return None
-    amount, unit = str(latency).split()
-    half = f"{source}.latency={float(amount) / 2:g} {unit}"
-    return Advice((), (half,), "with half the latency: what twice as many lines under way would bring")
+    return min(4 * tile, n) if tile < n else None
 
 
-def _padding(machine: MachineSpec, result: RunResult) -> Advice | None:
-    """Rows a line longer, where columns crowd into few sets and the workload lets rows be padded."""
-    workload = result.resolved.workload
-    schedule = workload.get("schedule", {})
+def _padding(machine: MachineSpec, result: RunResult, target: str) -> Advice | None:
+    """Rows a line longer, where columns crowd into few sets of a level and the workload lets rows be padded."""
+    schedule = result.resolved.workload.get("schedule", {})
     if "ld" not in schedule or schedule.get("packed") or schedule["ld"] is not None:
         return None
-    crowding = crowded_level(result, machine)
+    crowding = crowding_of(result, machine, target)
     if crowding is None:
         return None
     facts = result.tensors[crowding.tensor]
@@ -100,12 +118,66 @@ def _padding(machine: MachineSpec, result: RunResult) -> Advice | None:
     return _change({"ld": str(ld)}, f"rows a line longer, so that columns of {crowding.tensor} use all sets")
 
 
-def _tiled(schedule: dict[str, object]) -> bool:
-    return any(schedule.get(name) is not None for name in ("tile", "b1", "b2"))
-
-
 def _change(parameters: dict[str, str], why: str) -> Advice:
     return Advice(tuple(parameters.items()), (), why)
+
+
+def _of_machine(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice:
+    """The part that decides made faster, or left out: what it costs."""
+    source, arrow, target = bound.part.partition(ARROW)
+    level = source.removeprefix(LATENCY)
+    unit, name = core_spec(machine), machine.compute[0].name
+    if bound.kind == "rows":
+        return Advice((), (f"{level}.timing=null",), "as if no row had to be opened: what that costs")
+    if bound.kind == "bandwidth" and target not in result.caches:
+        return Advice((), (f"{level}.bandwidth=inf",), f"how fast it would be if {level} kept up")
+    if bound.kind == "bandwidth":
+        faster = (f"{level}.bandwidth=inf", *_half_latency(machine, level))
+        return Advice((), faster, f"how fast it would be if {level} kept up, and answered in half the time")
+    if bound.kind == "chase":
+        return Advice((), _half_latency(machine, level), "with half the latency: how much of the time is waiting")
+    if arrow and target in result.caches and _comes_once(machine, result, target):
+        more = "with half the latency: what twice as many lines under way would bring"
+        return Advice((), _half_latency(machine, level), more)
+    if bound.part == "short run":
+        far = [*machine.caches[2:], machine.dram]
+        endless = tuple(f"{each.name}.bandwidth=inf" for each in far)
+        return Advice((), endless, "as if no prefetcher came late: what short runs cost")
+    if arrow:
+        return Advice((), (f"{machine.caches[0].name}.size=inf",), "the same with a perfect cache: what misses cost")
+    return _of_core(unit, name, bound.part, result)
+
+
+def _of_core(unit: CpuSpec, name: str, part: str, result: RunResult) -> Advice:
+    """The same of parts of the core itself."""
+    ports, latency = unit.ports, unit.latency
+    if part in COMPUTE or part in ("load port", "store port"):
+        port = part.removesuffix(" port")
+        port = "mul" if port == "fma" and not ports.fma else port
+        return Advice((), (f"{name}.ports.{port}={2 * getattr(ports, port)}",), f"with twice the {port} ports")
+    if part == "issue":
+        return Advice((), (f"{name}.issue_width={2 * unit.issue_width}",), "with twice as many instructions per cycle")
+    if part == "loop start":
+        start = "vector_loop_start" if _vectorised(result) else "loop_start"
+        return Advice((), (f"{name}.{start}=0",), "as if loops began at once: what starting them costs")
+    if part == "address translation":
+        return Advice((), (f"{name}.tlb=null",), "as if every page were known: what looking them up costs")
+    if part == "store forwarding":
+        return Advice((), (f"{name}.latency.forward=0",), "as if sums in memory did not wait: what that costs")
+    if part == "dependency chain":
+        faster = tuple(f"{name}.latency.{each}=1" for each in ("fma", "add") if getattr(latency, each) > 1)
+        return Advice((), faster or (f"{name}.window=1024",), "as if each addition took one cycle")
+    return _change({"n": str(2 * int(result.resolved.workload.get("sizes", {}).get("n", 128)))}, "twice the size")
+
+
+def _half_latency(machine: MachineSpec, name: str) -> tuple[str, ...]:
+    """The setting that halves the latency of a level, if it has one."""
+    latency = machine.level(name).latency
+    if latency is None:
+        return ()
+    amount, unit = str(latency).split()
+    half = float(amount) / 2
+    return (f"{name}.latency={max(1, int(half)) if unit == 'cycles' else format(half, 'g')} {unit}",)
 
 
 # What it is bound by --------------------------------------------------------------------------------------------------
@@ -361,6 +433,8 @@ def _transfer(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
     source, _, target = part.partition(ARROW)
     level = machine.level(source)
     assert isinstance(level, CacheSpec | DramSpec)
+    if isinstance(level, DramSpec) and _opens_rows(part, result, machine):
+        return "rows", _rows_words(level, result)
     tensor = most_missed(result, target)
     if target not in result.caches or _streams(part, level, result, machine):
         rate = f" ({level.bandwidth})" if level.bandwidth is not None else ""
@@ -369,20 +443,21 @@ def _transfer(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
             if target not in result.caches
             else "Use each line more often while it is near (tiles, fusion), or move fewer bytes per value."
         )
-        return "bandwidth", f"Bound by the bandwidth of {source}{rate}: it delivers all that it can. {remedy}"
+        return "bandwidth", f"Bound by the bandwidth of {source}{rate}: {_delivered(part, level, result)}. {remedy}"
     misses = result.caches[target].misses
     whose = f", most of them in {tensor}" if tensor is not None and len(result.tensors) > 1 else ""
-    if _each_line_once(result, machine, target):
-        return "latency", (
-            f"Bound by the latency of {source} ({level.latency}): each of {misses:,} lines comes once, so that no tile "
-            "moves fewer, and a core keeps too few of them under way to use the whole bandwidth."
-        )
-    crowding = crowded_level(result, machine, target)
+    crowding = crowding_of(result, machine, target)
     if crowding is not None:
+        waits = ", and those of one set wait for each other" if _sets_wait(machine, target) else ""
         return "latency", (
-            f"Bound by filling {target} from {source}: {misses:,} misses in {target}{whose}, and those of one set wait "
-            f"for each other. Rows of {crowding.tensor} are {crowding.row_bytes:,} B apart: a column falls into only "
+            f"Bound by filling {target} from {source}: {misses:,} misses in {target}{whose}{waits}. "
+            f"Rows of {crowding.tensor} are {crowding.row_bytes:,} B apart: a column falls into only "
             f"{crowding.used_sets} of the {crowding.sets} sets of {crowding.level}."
+        )
+    if _comes_once(machine, result, target):
+        return "latency", (
+            f"Bound by the latency of {source} ({level.latency}): each of {misses:,} lines comes once from there, so "
+            "that no tile moves fewer, and a core keeps too few of them under way to use the whole bandwidth."
         )
     return "latency", (
         f"Bound by the latency of {source} ({level.latency}): {misses:,} misses in {target}{whose}, and few of them "
@@ -390,20 +465,58 @@ def _transfer(part: str, result: RunResult, machine: MachineSpec) -> tuple[str, 
     )
 
 
+def _delivered(part: str, level: CacheSpec | DramSpec, result: RunResult) -> str:
+    """All that a level can only where it does so nearly all of the time; else what it did on average."""
+    if not isinstance(level, DramSpec) or result.bounds.parts.get(part, result.time_s) >= NEARLY * result.time_s:
+        return "it delivers all that it can"
+    moved = bytes_moved(result.memory[level.name])
+    return f"it delivers {data(moved / result.time_s)}/s over the whole run, and all that it can where it decides"
+
+
+def _opens_rows(part: str, result: RunResult, machine: MachineSpec) -> bool:
+    """Whether opening rows of main memory explains most of a transfer from there, and takes longer than its bytes."""
+    core, counts = CpuCore(machine, core_spec(machine)), result.memory[machine.dram.name]
+    if not isinstance(counts, DramCounters):
+        return False
+    opening = core.activate_cycles * counts.activates
+    moving = core.instance_cycles(core.dram, counts.bytes_read, counts.bytes_written)
+    alone: float = result.bounds.parts.get(part, result.time_s)
+    return opening > moving and float(opening) / core.clock_hz >= BANDWIDTH_SHARE * alone
+
+
+def _rows_words(level: DramSpec, result: RunResult) -> str:
+    counts = result.memory[level.name]
+    assert isinstance(counts, DramCounters)
+    bursts = counts.row_hits + counts.activates
+    delivered = data(bytes_moved(counts) / result.time_s) if result.time_s else "nothing"
+    whole = f" of its {level.bandwidth}" if level.bandwidth is not None else ""
+    return (
+        f"Bound by opening rows of {level.name}: {counts.activates:,} of {bursts:,} bursts do not find their row "
+        f"open, and while rows are opened it delivers {delivered}/s{whole}. Fewer arrays at a time would use more of "
+        "each row while it is open."
+    )
+
+
 ONCE = 1.05
 """Misses that are no more than this above the lines of all tensors bring hardly any line twice."""
 
 
-def _each_line_once(result: RunResult, machine: MachineSpec, target: str) -> bool:
-    """Whether this level and those before it miss about as many lines as the tensors have: then none is missed again,
-    and crowded sets and tiles have nothing to do with it."""
-    for cache in machine.caches:
-        lines = sum(-(-facts.bytes // cache.line) for facts in result.tensors.values())
-        if result.caches[cache.name].misses > ONCE * lines:
-            return False
-        if cache.name == target:
-            return True
-    return False
+def _comes_once(machine: MachineSpec, result: RunResult, target: str) -> bool:
+    """Whether a level misses about as many lines as the tensors have: then none is missed again, and tiles have nothing
+    to do with it."""
+    cache = machine.level(target)
+    assert isinstance(cache, CacheSpec)
+    lines = sum(-(-facts.bytes // cache.line) for facts in result.tensors.values())
+    return result.caches[target].misses <= ONCE * lines
+
+
+def _sets_wait(machine: MachineSpec, target: str) -> bool:
+    """Whether fills of one set of a level wait for each other on this machine."""
+    core = CpuCore(machine, core_spec(machine))
+    return any(
+        cache.name == target and can_crowd(cache) and core.misses.set_refill(number) > 0
+        for number, cache in enumerate(core.caches)
+    )
 
 
 def _streams(part: str, level: CacheSpec | DramSpec, result: RunResult, machine: MachineSpec) -> bool:
@@ -433,7 +546,7 @@ def look_at_sets(
 ) -> Pressure | None:
     """The first block's accesses in the first cache; None where sets mean nothing.
 
-    `misses` of each tensor tell whose rows to look at first.
+    `misses` of tensors whose columns are walked tell whose rows to look at first.
     """
     if not machine.caches:
         return None
@@ -461,9 +574,9 @@ def _plain(level: CacheSpec) -> bool:
 
 
 def crowded_rows(level: CacheSpec, kernel: Kernel, misses: Mapping[str, int]) -> Crowding | None:
-    """A tensor whose rows crowd into few sets of a level; those with the most misses are looked at first."""
+    """A tensor whose rows crowd into few sets of a level; of those with misses, the one with the most goes first."""
     lengths, rows = rows_of(kernel)
-    worst_first = sorted(lengths, key=lambda name: -misses.get(name, 0))
+    worst_first = sorted(lengths.keys() & misses.keys(), key=lambda name: (-misses[name], name))
     return find_crowding(level, {name: lengths[name] for name in worst_first}, rows)
 
 
@@ -473,19 +586,46 @@ def _column_sets(level: CacheSpec, kernel: Kernel, crowding: Crowding) -> tuple[
     return tuple(sorted({address // level.line % level.set_count for address in addresses}))
 
 
-def crowded_level(result: RunResult, machine: MachineSpec, first: str = "") -> Crowding | None:
-    """A cache whose misses come mostly from a tensor that crowds into few of its sets; `first` goes first."""
-    for level in sorted(machine.caches, key=lambda cache: cache.name != first):
-        tensor = most_missed(result, level.name)
-        counts = result.caches.get(level.name)
-        if tensor is None or counts is None or not counts.accesses or counts.misses < counts.accesses / 50:
-            continue
-        facts = result.tensors[tensor]
-        if facts.row_bytes and facts.rows:
-            found = find_crowding(level, {tensor: facts.row_bytes}, {tensor: facts.rows})
-            if found is not None:
-                return found
-    return None
+def crowding_of(result: RunResult, machine: MachineSpec, target: str) -> Crowding | None:
+    """The tensor that a level misses most, where its columns are walked and crowd into few sets of this very level."""
+    tensor, counts = most_missed(result, target), result.caches.get(target)
+    if tensor is None or counts is None or counts.misses < counts.accesses / 50:
+        return None
+    facts = result.tensors[tensor]
+    if not facts.row_bytes or not facts.rows or not walks_columns(result.resolved.workload, tensor):
+        return None
+    if _comes_once(machine, result, target) and not _sets_wait(machine, target):
+        return None
+    level = machine.level(target)
+    assert isinstance(level, CacheSpec)
+    return find_crowding(level, {tensor: facts.row_bytes}, {tensor: facts.rows})
+
+
+def is_tiled(workload: Mapping[str, Any]) -> bool:
+    """Whether loops are cut: a tile as large as all of them cuts nothing."""
+    schedule, n = workload.get("schedule", {}), workload.get("sizes", {}).get("n")
+    sizes = (schedule.get(name) for name in ("tile", "b1", "b2"))
+    return any(isinstance(size, int) and (n is None or size < n) for size in sizes)
+
+
+def walks_columns(workload: Mapping[str, Any], tensor: str) -> bool:
+    """Whether a loop steps from row to row of a tensor before it is through with a row: not where the innermost loop
+    of a product or a sum runs along it, uncut by a tile. Of other loops nothing is known: they may."""
+    schedule = workload.get("schedule", {})
+    order = schedule.get("order")
+    if order in ("rows", "columns"):
+        return bool(order == "columns")
+    if is_tiled(workload) or not isinstance(order, str) or sorted(order) != ["i", "j", "k"]:
+        return True
+    if _along_rows(schedule):
+        return False
+    return tensor == "B" if order[-1] == "k" else tensor != "B"
+
+
+def _along_rows(schedule: Mapping[str, Any]) -> bool:
+    """Whether the innermost loop of a product runs along rows of all that it walks."""
+    order = str(schedule.get("order"))
+    return len(order) == 3 and order[-1] == {"kj": "j", "jk": "k"}.get(str(schedule.get("b_layout")))
 
 
 def most_missed(result: RunResult, level: str) -> str | None:
@@ -522,7 +662,8 @@ def look(machine: MachineSpec, result: RunResult) -> Details:
         ),
     ]
     if pressure is not None:
-        sections.append(Section(f"Misses of {pressure.measured.level} by set", tuple(_sets(pressure))))
+        waits = _sets_wait(machine, pressure.measured.level)
+        sections.append(Section(f"Misses of {pressure.measured.level} by set", tuple(_sets(pressure, waits=waits))))
     return Details(tuple(sections), loaded, pressure)
 
 
@@ -543,7 +684,8 @@ def _pressure(machine: MachineSpec, kernel: Kernel, result: RunResult) -> Pressu
     if not machine.caches:
         return None
     first = machine.caches[0].name
-    misses = {name: facts.misses.get(first, 0) for name, facts in result.tensors.items()}
+    workload = result.resolved.workload
+    misses = {n: facts.misses.get(first, 0) for n, facts in result.tensors.items() if walks_columns(workload, n)}
     return look_at_sets(machine, kernel, misses)
 
 
@@ -590,8 +732,8 @@ def _tensor_table(result: RunResult, loaded: Mapping[str, float]) -> Table:
     return Table(("tensor", "loads", "stores", *heads, "uses per load", "accesses per line"), tuple(rows))
 
 
-def _sets(pressure: Pressure) -> list[Table | Line]:
-    """Misses by kind and by set, and what would help."""
+def _sets(pressure: Pressure, *, waits: bool) -> list[Table | Line]:
+    """Misses by kind and by set, and what would help; whether fills of one set wait for each other."""
     measured = pressure.measured
     total = measured.total
     partly = "" if measured.complete else f" of the first {measured.accesses:,} accesses"
@@ -606,7 +748,7 @@ def _sets(pressure: Pressure) -> list[Table | Line]:
         Line(f"{counted(total, 'miss', 'misses')}{partly}{as_if}:"),
         Table(("kind", "misses", "share", "meaning"), rows, (0, 3)),
         _by_set(pressure),
-        Line(_conflict_words(pressure), "strong"),
+        Line(_conflict_words(pressure, waits=waits), "strong"),
     ]
 
 
@@ -640,26 +782,40 @@ def _histogram(pressure: Pressure) -> Table:
     return Table(("sets", "misses", "conflicts", "lines for each set", ""), tuple(rows), (0, 4))
 
 
-def _conflict_words(pressure: Pressure) -> str:
+ALIKE_SETS = 0.25
+"""Sets whose misses differ by no more than this share are said to get about as many."""
+
+
+def _conflict_words(pressure: Pressure, *, waits: bool) -> str:
+    """Whether padding would save misses, or let those of one set come at the same time."""
     measured = pressure.measured
     total = measured.total
     if total and measured.cold > total / 2:
         return "Most lines are fetched once: no cache and no padding saves these; touching fewer bytes does."
     crowding = pressure.crowding
     few = not total or measured.conflict < total / 20
-    if few and crowding is None:
+    if few and (crowding is None or not waits):
         return "Hardly any are set conflicts: padding would not help; smaller tiles or a larger cache would."
     start = f"{percent(measured.conflict, total)} of these are set conflicts."
-    if few:
-        start = "Without sets as many lines would miss, but the sets are not used alike, and fills of one set wait."
     if crowding is None:
         return f"{start} More ways, or another distance between the arrays, would help."
     shown = ", ".join(str(number) for number in pressure.column_sets[:8])
     more = ", …" if len(pressure.column_sets) > 8 else ""
     padded = crowding.better_row_bytes // pressure.element_bytes
-    rows = f"Rows of {crowding.tensor} are {crowding.row_bytes:,} B apart"
+    column = (
+        f"rows of {crowding.tensor} are {crowding.row_bytes:,} B apart, so its first column falls into "
+        f"{len(pressure.column_sets)} of {crowding.sets} sets ({shown}{more})"
+    )
+    spread = f"with rows of {crowding.better_row_bytes:,} B (ld={padded}) a column uses all sets"
+    if few:
+        low, high = int(measured.misses.min()), int(measured.misses.max())
+        alike = ", and over the whole run every set gets about as many" if high - low <= high * ALIKE_SETS else ""
+        return (
+            f"Padding saves hardly any of these: as many lines would miss without sets{alike}. But one column is "
+            f"walked at a time: {column}, and fills of one set wait for each other. Padding lets them overlap: "
+            f"{spread}."
+        )
     return (
-        f"{start} {rows}, so its first column falls into {len(pressure.column_sets)} of {crowding.sets} sets "
-        f"({shown}{more}), and only {crowding.room_lines} of its lines stay. Other columns crowd likewise. "
-        f"Padding helps: with rows of {crowding.better_row_bytes:,} B (ld={padded}) a column uses all sets."
+        f"{start} {column[0].upper()}{column[1:]}, and only {crowding.room_lines} of its lines stay. Other columns "
+        f"crowd likewise. Padding helps: {spread}."
     )

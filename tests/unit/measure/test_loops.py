@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+import hwsim
 from hwsim.api import resolve_machine, resolve_workload
 from hwsim.catalog import load_machine
 from hwsim.cli.app import main
+from hwsim.cli.measure import Compared, _verdict
 from hwsim.errors import InputError
 from hwsim.measure import here
 from hwsim.measure.calibrate import Calibration, machine_file
 from hwsim.measure.here import Computer, KnownCache, this_computer
-from hwsim.measure.loops import Bench, make_job
+from hwsim.measure.loops import Bench, LoopTiming, make_job
 from hwsim.measure.probes import reading_of
 from hwsim.measure.worker import HARDWARE, ProcessorCounters
 from hwsim.results.metrics import about
 from hwsim.target import find_target
+from hwsim.units import seconds
 
 
 class Watched:
@@ -144,6 +148,56 @@ def test_times_of_measured_curves_are_drawn_with_their_unit(tmp_path: Path, monk
     words = ["measure", "sweep", "copy", "n=16,32", "--repeats", "1", "--plot", str(tmp_path / "copy.png")]
     assert main(words) == 0
     assert [about(name).unit for name in drawn] == ["s"]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["measure", *words, "--repeats", "1"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_screen_says_what_hwsim_run_prints_and_why_it_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Scalar loops are compiled with products and sums apart; of four cycles for both, one waits for three of a sum."""
+    words = ("zen4", "matmul_naive", "n=32")
+    fused = hwsim.run("zen4", "matmul_naive", n=32, math=False).time_s
+    apart = hwsim.run("zen4", "matmul_naive", n=32, math=False, set={"core.ports.fma": 0}).time_s
+    assert fused != apart
+    text = shown(capsys, *words)
+    assert f"simulated  {seconds(apart)}" in text
+    assert f"hwsim run  {seconds(fused)}" in text and "multiplications and additions of scalar loops apart" in text
+    swept = shown(capsys, "sweep", *words, "order=ijk,ikj")
+    assert "hwsim run simulates them fused" in swept
+    for same in (("zen4", "matmul_naive", "n=32", "vector=true", "order=ikj"), ("zen4", "transpose", "n=32")):
+        assert "hwsim run " not in shown(capsys, *same).replace("hwsim run here", "")
+
+
+def test_the_screen_names_every_size_and_the_machine_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        here, "this_computer", lambda: Computer("Some CPU", 8, (), 256, "zen3")
+    )  # what a computer is, not what a loop takes
+    text = shown(capsys, "layernorm", "n=64")
+    assert text.startswith("layernorm m=128 n=64\n")
+    assert "zen3 is the stock machine nearest to this computer (Some CPU)" in text and "hwsim calibrate" in text
+    assert "zen4 is a stock machine" in shown(capsys, "zen4", "transpose", "n=16")
+    file = tmp_path / "here.yaml"
+    file.write_text("format: 1\nname: here\nextends: zen4\n")
+    text = shown(capsys, str(file), "transpose", "n=16")
+    assert f"simulated on {file}" in text and "calibrate" not in text
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "words"), [(1.0, "within a factor of 1.5"), (1.6, "within"), (0.6, "a factor of 1.67 apart")]
+)
+def test_the_screen_says_whether_a_point_lies_within_the_known_spread(measured_s: float, words: str) -> None:
+    result = cast(Any, SimpleNamespace(time_s=1.0 if measured_s != 1.6 else 1.2))
+    point = Compared(LoopTiming(measured_s, measured_s, 1), result, result)
+    assert _verdict(point).startswith(words)
+
+
+def test_measuring_says_at_once_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", "zen4", "transpose", "n=16", "--repeats", "1"]) == 0
+    assert capsys.readouterr().err.startswith("measuring transpose: 1 of 1")
 
 
 def test_caches_are_read_from_the_folder_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

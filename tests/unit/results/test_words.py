@@ -83,20 +83,36 @@ def test_both_bounds_are_told_with_what_the_machine_overlaps() -> None:
 @pytest.mark.parametrize(
     ("part", "schedule", "advice"),
     [
-        ("dependency chain", {"vector": False}, {"vector": "true"}),
+        ("dependency chain", {"vector": False, "tile": 16}, {"vector": "true"}),
+        ("dependency chain", {"vector": False, "tile": 8}, {"v1": "4"}),  # a row of a tile is one vector
         ("dependency chain", {"vector": True, "v1": 1}, {"v1": "4"}),
         ("fma", {"vector": True, "v1": 4}, {"parallel": "rows"}),
-        ("l1→regs", {"tile": None}, {"tile": "32"}),
+        ("l2→l1", {"tile": None}, {"tile": "32"}),
+        ("l2→l1", {"tile": None, "order": "ikj"}, {"v1": "4"}),  # a tile would cut its rows short
+        ("loop start", {"vector": True, "order": "ikj", "tile": 8}, {"tile": "32"}),
+        ("loop start", {"vector": True, "order": "ijk", "tile": 8}, {"v1": "4"}),
+        ("l1→regs", {"tile": None}, {"v1": "4"}),
     ],
 )
 def test_the_advice_fits_the_bound(part: str, schedule: dict[str, object], advice: dict[str, str]) -> None:
     assert dict(explain(with_schedule(bound_by(part), **schedule)).advice.parameters) == advice
 
 
-def test_where_nothing_fits_the_advice_is_a_perfect_part() -> None:
-    result = with_schedule(bound_by("l1→regs", small("matmul_tiled", tile=8)), tile=8)
-    assert explain(result).advice.settings == ("l1.bandwidth=inf",)
-    assert explain(bound_by("loop start")).advice.settings == ("l1.size=inf",)
+@pytest.mark.parametrize(
+    ("part", "settings"),
+    [
+        ("l1→regs", ("l1.bandwidth=inf",)),
+        ("loop start", ("core.loop_start=0",)),
+        ("load port", ("core.ports.load=4",)),
+        ("issue", ("core.issue_width=8",)),
+        ("store forwarding", ("core.latency.forward=0",)),
+        ("address translation", ("core.tlb=null",)),
+    ],
+)
+def test_where_nothing_fits_the_advice_is_a_perfect_part(part: str, settings: tuple[str, ...]) -> None:
+    """What it costs: the part that decides, and no other."""
+    chosen = {"tile": 8, "v1": 4, "vector": None, "parallel": "rows"}
+    assert explain(with_schedule(bound_by(part, small("matmul_tiled", tile=8)), **chosen)).advice.settings == settings
 
 
 def test_every_part_has_a_name_for_the_table() -> None:
