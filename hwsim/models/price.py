@@ -231,8 +231,9 @@ class Simulated:
         seconds = max(0.0, result.time_s - starts.seconds)
         joules = result.energy_j
         if joules is not None and self.machine.energy is not None:
-            saved = starts.seconds - starts.kernels * starts.each_s
-            joules = max(0.0, joules - saved * static_watts(self.machine.energy)) * part.scale
+            watts = static_watts(self.machine.energy)  # of a slice that stands for more, the start counts once
+            started = starts.kernels * starts.each_s * watts
+            joules = max(0.0, joules - starts.seconds * watts) * part.scale + started
         return KernelPrice(
             seconds * part.scale, joules, starts.kernels, starts.each_s, starts.host_s, result, part.scale
         )

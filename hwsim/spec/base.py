@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -231,6 +232,14 @@ KernelTile = Annotated[int, Field(ge=1), Most(65_536, "no kernel has as large a 
 Seed = Annotated[int, Field(ge=0), Most(10**18 - 1, "a seed has at most 18 digits")]
 Rate = Annotated[float, Field(ge=SMALLEST_SHARE), Most(1_000_000, "no unit does as many in a cycle")]
 Share = Annotated[float, Field(ge=SMALLEST_SHARE, le=1)]
+
+
+def _without_none(value: Any) -> Any:
+    return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
+
+TakesAway = BeforeValidator(_without_none)
+"""Of a mapping in which a variant takes an entry of what it extends away: ``tensor: {fp16: null}``."""
 
 Extent = Annotated[int, Field(ge=1, le=10**9)]
 Dimension = Extent | Name

@@ -3,6 +3,7 @@
 Zen 3: the measured EPYC 7003-class host (latency and bandwidth tables), LLVM's scheduling model of the core.
 Skylake-SP: AnandTech's cache table (2017), Tom's Hardware (2017) for operations per cycle.
 Cortex-A78: WikiChip. The two teaching machines: the course notes and TinyTorch's module 11.
+GPUs: NVIDIA's data sheets of P100 PCIe, V100 SXM2, A100, H100 SXM5, T4 and L4, without sparsity.
 Energy: Horowitz, ISSCC 2014 (45 nm); Jouppi et al., ISCA 2021 (7 nm), the rows that are quoted in public.
 """
 
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import pytest
 
+import hwsim
 from hwsim.catalog import load_machine
+from hwsim.errors import InputError
 from hwsim.spec.machine import CacheSpec, Level, MachineSpec
 from hwsim.targets.cpu.spec import CpuSpec
 
@@ -209,3 +212,30 @@ def test_prices_interpolated_for_14_nm_lie_between_those_of_45_and_7_nm() -> Non
     actions = [f"core.{op}.{form}" for op in ("fma", "add", "mul", "special") for form in CPU_FORMATS]
     for action in (*actions, "regs.read", "l1.read"):
         assert picojoules(new, action) < picojoules(middle, action) < picojoules(old, action), action
+
+
+PEAKS = {
+    "p100": {"fp64": 4.7, "fp32": 9.3, "fp16": 18.7},
+    "v100": {"fp64": 7.8, "fp32": 15.7, "fp16": 125},
+    "a100_40": {"fp32": 19.5, "bf16": 312, "fp16": 312, "int8": 624},
+    "h100": {"bf16": 989, "fp8_e4m3": 1979, "int8": 1979},
+    "t4": {"fp32": 8.1, "fp16": 65},
+    "l4": {"fp32": 30.3, "fp16": 121, "fp8_e4m3": 242, "int8": 242},
+}
+"""Tera-operations in a second, on the units that the library uses (a T4's takes lanes for int8) and at the clock of the
+file (an H100's is that of its published tensor figures; fp32 is published at a higher one)."""
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_a_gpu_reaches_the_peaks_of_its_data_sheet(name: str) -> None:
+    for precision, published in PEAKS[name].items():
+        result = hwsim.run(name, "matmul", n=256, precision=precision, math=False)
+        assert result.work.peak_flops_per_s / 1e12 == pytest.approx(published, rel=0.02), precision
+
+
+def test_a_p100_has_neither_tensor_cores_nor_products_of_bytes() -> None:
+    """Compute capability 6.0; it extends a V100, whose 512 products a cycle it once kept: 75 Tflop/s."""
+    (unit,) = machine("p100").compute
+    assert unit.tensor == {} and unit.accumulate == {}  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="int8"):
+        hwsim.run("p100", "matmul", n=64, precision="int8", math=False)

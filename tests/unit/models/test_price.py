@@ -533,11 +533,11 @@ def test_what_only_changes_the_shape_moves_each_number_once_or_not_at_all() -> N
             assert 2 * sum(prod(dict(call.sizes).values()) for call in calls) == moved, (kernels, operations)
 
 
-@pytest.mark.parametrize("machine", ["h100", "a100_80", "tpu_v4"])
+@pytest.mark.parametrize("machine", ["h100", "a100_80", "tpu_v4", "course_cpu", "apple_m2"])
 @pytest.mark.parametrize("kernels", ["eager", "compiled", "serving"])
 def test_static_power_flows_for_as_long_as_a_step_takes(machine: str, kernels: str) -> None:
     """Its energy is that of every action of its kernels, and watts times its seconds: also while kernels are started,
-    one after the other or as a graph, and while a host is waited for. On machines that simulate kernels as a whole."""
+    one after the other or as a graph, and while a host is waited for, also where a slice of a kernel is simulated."""
     spec = load_machine(machine).spec
     assert spec.energy is not None
     watts = float(sum(each.power + (each.clock or 0) for each in spec.energy.static.values()))
