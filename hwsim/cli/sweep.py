@@ -121,6 +121,7 @@ def sweep_command(
 ) -> None:
     """Simulate every combination; the same command goes on where it was interrupted."""
     from hwsim.cli.run import LastSearch, remember_search
+    from hwsim.sweep.point import check_request
     from hwsim.sweep.result_set import check_picture, load_results
     from hwsim.sweep.runner import run_request
     from hwsim.sweep.store import ResultStore
@@ -131,6 +132,8 @@ def sweep_command(
     output = check_output(json_file, plot, (*(words or ()), *store_files(out)))
     check_picture(request, kind, x)
     _confirm(request, yes)
+    if not out.exists():
+        check_request(request)  # a slip leaves no store behind
     with ResultStore(out) as store:
         with _kept(store):
             news = run_request(request, store, executor, jobs, scheduler, _tell, retry=retry, tls=tls)

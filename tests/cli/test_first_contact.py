@@ -144,11 +144,16 @@ def test_an_option_that_is_nothing_at_all_is_said_as_before() -> None:
 
 
 @pytest.mark.parametrize("command", ["compare", "sweep", "run"])
-def test_a_system_where_one_machine_is_needed_is_told_which_commands_take_it(command: str) -> None:
+def test_a_system_where_one_machine_is_needed_is_told_which_commands_take_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is left behind: a sweep once made its store first."""
+    monkeypatch.chdir(tmp_path)
     done = hwsim(command, "8xh100", "llama3_70b")
     assert done.code == 2
     assert "'8xh100' is a system of several devices" in done.err
     assert "hwsim model MODEL 8xh100" in done.err
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_list_of_parameters_that_a_message_names_is_there() -> None:

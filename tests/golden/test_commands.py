@@ -112,6 +112,8 @@ GROUPS = {
 MATH = ("model", "compare", "ladder", "roofline", "sweep", "tune", "run")
 """Commands that compute tensors unless they are told not to."""
 WITHOUT_JSON = ("show", "list", "check", "explain")
+FOLDER = re.compile(r"\S*/(?=(machines|workloads|models)/\w+\.yaml)")
+"""Where this copy of hwsim lies."""
 LEFT_OUT = re.compile(r".*(if all take as long|kept in ).*\n")
 """Lines that tell how long something took here, or where it lies."""
 
@@ -145,7 +147,7 @@ def seen(command: str, folder: Path) -> str:
                 error = f"{type(refusal).__name__}: {refusal}\n"
     file = folder / "numbers.json"
     numbers = f"json {rows.digest_of(json.loads(file.read_text(encoding='utf-8')))}\n" if file.is_file() else ""
-    screen = LEFT_OUT.sub("", rows.masked(out.getvalue()))
+    screen = FOLDER.sub("", LEFT_OUT.sub("", rows.masked(out.getvalue())))
     return "\n".join((f"$ hwsim {command}", screen + error + numbers, *plots, ""))
 
 
