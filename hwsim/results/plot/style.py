@@ -64,6 +64,16 @@ def look_of(name: str) -> Look:
     return LOOKS.get(name) or _OTHERS[sum(name.encode()) % len(_OTHERS)]
 
 
+def looks_of(names: Iterable[str]) -> dict[str, Look]:
+    """The looks of things in one picture: where two would be alike, the later one takes another that is free."""
+    found: dict[str, Look] = {}
+    for name in names:
+        taken = set(found.values())
+        look = look_of(name)
+        found[name] = next((each for each in (look, *_OTHERS) if each not in taken), look)
+    return found
+
+
 _SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -293,8 +303,7 @@ def draw_dynamic(axes: Axes, splits: Sequence[Mapping[str, float]], height: floa
 def _draw_parts(axes: Axes, parts: Sequence[str], splits: Sequence[Mapping[str, float]], height: float) -> list[float]:
     """One part after the other, each in its own look; gives where the bars end."""
     ends = [0.0] * len(splits)
-    for part in parts:
-        look = look_of(part)
+    for part, look in looks_of(parts).items():
         widths = [split.get(part, 0.0) for split in splits]
         axes.barh(
             range(len(splits)), widths, height, left=ends, color=look.colour, hatch=look.hatch,
@@ -337,8 +346,7 @@ def plot_traffic(runs: Mapping[str, RunResult], path: Path | None = None, title:
         pitch = len(levels) + 0.8
         smallest = min((amount for row in moved for amount in row if amount), default=1)
         start = 10 ** (len(str(int(smallest))) - 1) / 2
-        for number, level in enumerate(levels):
-            look = look_of(level)
+        for number, (level, look) in enumerate(looks_of(levels).items()):
             places = [run * pitch + number for run in range(len(moved))]
             lengths = [max(0.0, row[number] - start) for row in moved]
             axes.barh(

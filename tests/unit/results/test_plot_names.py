@@ -16,7 +16,7 @@ from hwsim.catalog import load_machine
 from hwsim.result import machine_of
 from hwsim.results.plot.diagram import draw_machine, plot_diagram
 from hwsim.results.plot.run import Roofline, make_roofline, plot_roofline
-from hwsim.results.plot.style import canvas, name_places, plot_energy, plot_traffic, readable_on
+from hwsim.results.plot.style import canvas, look_of, looks_of, name_places, plot_energy, plot_traffic, readable_on
 from hwsim.results.plot.sweep import BAND_WORDS, UNFIT_WORDS, Curve, plot_lines
 from hwsim.results.plot.timeline import plot_collective, plot_model
 from hwsim.units import joules
@@ -150,3 +150,11 @@ def test_a_diagram_says_how_many_registers_there_are_in_all_units() -> None:
     figure = plot_diagram(draw_machine(load_machine("mi300x").spec), title="mi300x")
     words = [text.get_text() for text in figure.axes[0].texts]
     assert "regs  131072 × 32 bit ×304" in words and "mi300x" in words
+
+
+def test_things_of_one_picture_look_different() -> None:
+    """`operands` and `sums` of an array were drawn alike."""
+    assert look_of("operands") == look_of("sums")
+    looks = looks_of(["arithmetic", "dram", "operands", "sums", "static"])
+    assert len(set(looks.values())) == len(looks) == 5
+    assert looks["operands"] == look_of("operands") and looks["dram"] == look_of("dram")
