@@ -326,12 +326,12 @@ _PARENTS = ("base", "like", "parent", "inherits", "inherit", "from", "based_on",
 
 
 def _how_to_extend(parent: str) -> str:
-    """Two lines of a variant."""
+    """A variant in four lines."""
+    start = f"format: 1\nname: mine\nextends: {parent}\n"
     if parent not in names("machine") and parent in names("workload"):
-        return f"a variant says which workload it changes, and then what differs:\nextends: {parent}\nsizes: {{n: 512}}"
+        return f"a variant says which workload it changes, and then what differs:\n{start}sizes: {{n: 512}}"
     return (
-        f"a variant says which machine it changes, and then what differs:\nextends: {parent}\n"
-        "memory: [{name: l1, size: 64 KiB}]"
+        f"a variant says which machine it changes, and then what differs:\n{start}memory: [{{name: l1, size: 64 KiB}}]"
     )
 
 

@@ -115,13 +115,18 @@ def _print_run(run: SystemRun, one: SystemRun | None, asked: tuple[str, str, dic
     wrapped(console, "      ", why, "dim")
 
 
+NOTABLE = 0.15
+"""A share of the time from which talk or a bubble is worth a word."""
+
+
 def _next(run: SystemRun, model: str, system: str, given: dict[str, str]) -> tuple[str, str]:
     """A command that changes what most of the time goes into, and what it is about."""
     step, _ = max(run.steps, key=lambda each: each[0].seconds * each[1])
     if not run.fits or run.layout.devices < run.system.count:
         kept = {name: value for name, value in given.items() if name not in ("tp", "pp", "dp", "ep", "sp", "micro")}
         words = ("tune", system, model, *(f"{name}={value}" for name, value in kept.items()))
-        return shlex.join(("hwsim", *words)), "all ways to divide it over the devices, best first"
+        some = "" if run.fits else ", if one fits"
+        return shlex.join(("hwsim", *words)), f"all ways to divide it over the devices{some}, best first"
     changed = {**given, "batch": str(4 * run.model.use.batch)}
     if _bubbles(step) and _cuts_finer(run, step):
         changed = {**given, "micro": str(2 * run.layout.micro)}
@@ -129,7 +134,7 @@ def _next(run: SystemRun, model: str, system: str, given: dict[str, str]) -> tup
     why = "a larger batch shares the weights that each device reads, and the start of each exchange"
     if "micro" in changed and changed["micro"] != given.get("micro"):
         why = "more microbatches make the bubble smaller"
-    elif step.phase.name != "decode":
+    elif step.phase.name != "decode" and step.share("exposed") > NOTABLE:
         why = "whether a larger batch hides more of what the devices tell each other"
     return shlex.join(("hwsim", *words)), why
 
@@ -159,14 +164,14 @@ def _why(run: SystemRun) -> str:
     whole = sum(bounds.values())
     bound = ", ".join(f"{percent(size, whole)} {each}" for each, size in list(bounds.items())[:2])
     computing = f"{percent(step.share('compute'), 1)} of the time of a {name} the devices compute, bound by {bound}"
-    if step.share("exposed") > 0.15:
+    if step.share("exposed") > NOTABLE:
         return f"{computing}; {percent(step.share('exposed'), 1)} they talk and nothing hides it."
     return f"{computing}."
 
 
 def _bubbles(step: ParallelStep) -> bool:
     """Whether stages wait for each other more than for anything else that several devices bring."""
-    return step.share("waiting") > max(0.15, step.share("exposed"))
+    return step.share("waiting") > max(NOTABLE, step.share("exposed"))
 
 
 def _cuts_finer(run: SystemRun, step: ParallelStep) -> bool:

@@ -198,7 +198,8 @@ def print_screen(result: RunResult, words: Sequence[str], settings: Sequence[str
         print_reasons(console, rows[:_MOST_FORMULAS])
     for warning in result.warnings:
         wrapped(console, "warning  ", warning, style="yellow")
-    console.print(styled("\nnext  ", (next_command("run", words, settings, why.advice), "cyan")), soft_wrap=True)
+    command = next_command("run", words, settings, why.advice, math=result.numeric is not None)
+    console.print(styled("\nnext  ", (command, "cyan")), soft_wrap=True)
     wrapped(console, "      ", f"{why.advice.why}; or: hwsim explain", style="dim")
 
 
@@ -267,7 +268,9 @@ def formula_table(rows: Sequence[FormulaCheck]) -> Table:
     return table
 
 
-def next_command(command: str, words: Sequence[str], settings: Sequence[str], advice: Advice) -> str:
+def next_command(
+    command: str, words: Sequence[str], settings: Sequence[str], advice: Advice, *, math: bool = True
+) -> str:
     """The command that was given, with what the advice changes; several machines run models alone."""
     from hwsim.systems.spec import joins
     from hwsim.target import MACHINES
@@ -283,7 +286,7 @@ def next_command(command: str, words: Sequence[str], settings: Sequence[str], ad
     paths = {setting.partition("=")[0] for setting in advice.settings}
     asked = [setting for setting in settings if setting.partition("=")[0] not in paths]
     options = [word for setting in (*asked, *advice.settings) for word in ("--set", setting)]
-    return shlex.join(["hwsim", command, *kept, *options])
+    return shlex.join(["hwsim", command, *kept, *options, *([] if math else ["--no-math"])])
 
 
 def _print_costs(console: Console, result: RunResult, why: Why) -> None:

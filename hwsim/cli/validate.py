@@ -225,15 +225,8 @@ def _standing_cells(each: FamilyStanding, sample: int | None) -> tuple[Any, ...]
     known = [(aim, value) for aim, value in aims if value is not None]
     shown = ", ".join(f"{aim.limit:.1%}{f' {aim.machine}' if aim.machine else ''}" for aim, _ in known)
     held = all(value <= aim.limit for aim, value in known)
-    mark = (
-        ""
-        if not known
-        else "sample"
-        if sample is not None
-        else styled(("holds", "green"))
-        if held
-        else styled(("missed", "red"))
-    )
+    judged = "sample" if sample is not None else _verdict(held)
+    mark = judged if known else ""
     name = each.family if each.quantity == "time" else f"{each.family}, {each.quantity}"
     return (
         name, f"{each.rows:,}", f"{each.mean_error:.1%}", shown, mark, f"{each.judged:,}",

@@ -245,10 +245,10 @@ def _gathered(loops: Sequence[Loop]) -> list[str]:
     found: dict[str, list[str]] = {}
     for loop in loops:
         index, lanes = loop.plan.vector, loop.plan.lanes
-        if index is None or lanes == 1 or prod(loop.extents.values()) * 2 < most:
+        if index is None or lanes == 1 or prod(loop.extents.values()) * 2 < most or loop.extents[index] < lanes:
             continue
         for operand in loop.operation.operands:
-            if operand.strides.get(index) and not operand.has_neighbours(index, lanes):
+            if operand.strides.get(index, 0) not in (0, operand.element_bytes):
                 found.setdefault(index, []).append(operand.tensor)
     return [
         f"vectors along {index} do little for {' and '.join(dict.fromkeys(names))}: neighbours along {index} do not "

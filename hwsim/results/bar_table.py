@@ -31,6 +31,7 @@ from hwsim.errors import HwsimError
 from hwsim.record import CLASS, MACHINE, NEVER, NEVER_COMPARED, Bars, ErrorBar
 from hwsim.spec.machine import MachineSpec
 from hwsim.target import ComparedPart
+from hwsim.units import counted
 
 COVERAGE = 0.8
 """The share of unseen measurements that lies within a bar."""
@@ -450,7 +451,10 @@ def _source(
         beside = max((intervals[family].beside for family in few), default=0)
         drawn = f", so few that those of {beside} other machines count more" if few else ""
         only = "only " if rows < SO_FEW else ""
-        said.append(f"{machine}, {listed}: {only}{rows:,} measured rows that were not fitted{drawn}")
+        said.append(
+            f"{machine}, {listed}: {only}{counted(rows, 'measured row')} that {'was' if rows == 1 else 'were'} not "
+            f"fitted{drawn}"
+        )
     if strange := {family: intervals[family] for family in words if family not in own}:
         rows, count = sum(each.rows for each in strange.values()), max(each.machines for each in strange.values())
         why = f"{machine} with these changes was not measured" if changed else f"{machine} was not measured"

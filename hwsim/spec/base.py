@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -234,12 +233,26 @@ Rate = Annotated[float, Field(ge=SMALLEST_SHARE), Most(1_000_000, "no unit does 
 Share = Annotated[float, Field(ge=SMALLEST_SHARE, le=1)]
 
 
-def _without_none(value: Any) -> Any:
-    return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+class TakesAway:
+    """Of a mapping in which a variant takes an entry of what it extends away: ``tensor: {fp16: null}``."""
 
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Entries without a value are gone before the rest is looked at."""
+        return core_schema.no_info_before_validator_function(self.without_none, handler(source))
 
-TakesAway = BeforeValidator(_without_none)
-"""Of a mapping in which a variant takes an entry of what it extends away: ``tensor: {fp16: null}``."""
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """What an editor takes: a value, or null."""
+        found = handler(schema)
+        for entries in (found.get("patternProperties", {}), found):
+            for key in [*entries] if entries is not found else ["additionalProperties"]:
+                if isinstance(entries.get(key), dict):
+                    entries[key] = {"anyOf": [entries[key], {"type": "null"}]}
+        return found
+
+    @staticmethod
+    def without_none(value: Any) -> Any:
+        return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
 
 Extent = Annotated[int, Field(ge=1, le=10**9)]
 Dimension = Extent | Name

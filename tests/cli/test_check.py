@@ -145,8 +145,8 @@ def test_a_file_that_names_its_parent_otherwise_is_told_of_extends(
     assert done.code == 2
     lines = [line.removeprefix("error: ").strip() for line in done.err.splitlines()]
     start = next(number for number, line in enumerate(lines) if line.startswith(f"mine.yaml:3: {word}: "))
-    assert lines[start + 1] == "extends: zen4"
-    Path("mine.yaml").write_text("format: 1\nname: mine\n" + "\n".join(lines[start + 1 : start + 3]) + "\n")
+    assert lines[start + 3] == "extends: zen4"
+    Path("mine.yaml").write_text("\n".join(lines[start + 1 : start + 5]) + "\n")
     assert hwsim("check", "mine.yaml").code == 0, "what it says is a variant"
     for command in ("check", "show"):
         assert "extends: " in hwsim(command, "--help").out

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from hwsim.api import resolve_machine, run_all
+from hwsim.cli.app import main
 from hwsim.cli.arguments import parse_words
 from hwsim.cli.run import next_command
 from hwsim.result import RunResult
@@ -38,6 +39,12 @@ TYPICAL = (
     "gemmini16 conv2d",
     "edge_npu mlp",
     "scalesim_32 matmul n=64",
+    "scalesim_32 matmul n=1",
+    "gddr6_aim matvec",
+    "gddr6_aim matmul n=1024",
+    "gddr6_aim add",
+    "zen4 matmul_simd n=48",
+    "tinytorch_cpu matmul n=7",
     "eyeriss conv2d",
     "eyeriss matmul n=64",
 )
@@ -104,3 +111,25 @@ def test_memory_that_is_idle_is_not_blamed_for_its_bandwidth() -> None:
     assert "2 us of the DMA engine" in words.words
     endless = simulate(read("trainium matmul m=1 n=128 k=128 precision=bf16 --set dram.bandwidth=inf"))
     assert "dram (no limit)" in explain(endless).bound.words
+
+
+def test_the_next_command_does_no_math_where_the_run_did_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """A product of 8,192 took half a minute after one that took a third of a second."""
+    for option in ([], ["--no-math"]):
+        assert main(["run", "h100", "matmul", "n=128", "precision=fp16", *option]) == 0
+        assert ("--no-math" in capsys.readouterr().out.partition("next ")[2]) == bool(option)
+
+
+def test_a_chain_in_the_nearest_cache_is_advised_to_be_longer() -> None:
+    """A latency of one cycle cannot be halved."""
+    command = read("tinytorch_cpu pointer_chase")
+    (words, settings) = advised(command, simulate(command))
+    assert settings == [] and words[-1] == "bytes=64 KiB"
+    simulate((words, settings))
+
+
+@pytest.mark.parametrize(("typed", "gathers"), [("matmul n=33", False), ("matmul_naive n=64 vector=true", True)])
+def test_only_a_loop_whose_operand_lies_across_its_vectors_is_said_to_gather(typed: str, gathers: bool) -> None:
+    """The last vector of a row of 33 is short; the others bring what vectors bring."""
+    result = simulate(read(f"course_cpu {typed}"))
+    assert any("a gather" in warning for warning in result.warnings) == gathers

@@ -69,6 +69,7 @@ def _of_schedule(machine: MachineSpec, result: RunResult, bound: Bound) -> Advic
         and "tile" in schedule
         and not is_tiled(result.resolved.workload)
         and not near
+        and not _found_once(machine, result, target)
     ):
         if few_sums and _along_rows(schedule):  # a tile would only cut the innermost loop short
             return _change({"v1": "4"}, "a register tile: each line that comes is used for several rows")
@@ -80,6 +81,11 @@ def _of_schedule(machine: MachineSpec, result: RunResult, bound: Bound) -> Advic
     if at_work and schedule.get("parallel") == "none" and idle > 0 and _worth_sharing(machine, result):
         return _change({"parallel": "rows"}, "the same work on all cores")
     return padded if bound.kind == "bandwidth" else None
+
+
+def _found_once(machine: MachineSpec, result: RunResult, target: str) -> bool:
+    """Whether a cache misses each line once: tiles bring none of them less often."""
+    return target in result.caches and _comes_once(machine, result, target)
 
 
 def _one_vector(machine: MachineSpec, result: RunResult) -> bool:
@@ -134,11 +140,15 @@ def _of_machine(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice
     if bound.kind == "bandwidth":
         faster = (f"{level}.bandwidth=inf", *_half_latency(machine, level))
         return Advice((), faster, f"how fast it would be if {level} kept up, and answered in half the time")
+    halved = _half_latency(machine, level) if bound.kind == "chase" or arrow else ()
+    if bound.kind == "chase" and halved:
+        return Advice((), halved, "with half the latency: how much of the time is waiting")
     if bound.kind == "chase":
-        return Advice((), _half_latency(machine, level), "with half the latency: how much of the time is waiting")
-    if arrow and target in result.caches and _comes_once(machine, result, target):
+        amount, size = str(result.resolved.workload["sizes"]["bytes"]).split()
+        return _change({"bytes": f"{4 * int(amount)} {size}"}, "a chain four times as long: what the next level takes")
+    if arrow and halved and target in result.caches and _comes_once(machine, result, target):
         more = "with half the latency: what twice as many lines under way would bring"
-        return Advice((), _half_latency(machine, level), more)
+        return Advice((), halved, more)
     if bound.part == "short run":
         far = [*machine.caches[2:], machine.dram]
         endless = tuple(f"{each.name}.bandwidth=inf" for each in far)
@@ -163,7 +173,7 @@ def _of_core(unit: CpuSpec, name: str, part: str, result: RunResult) -> Advice:
     if part == "address translation":
         return Advice((), (f"{name}.tlb=null",), "as if every page were known: what looking them up costs")
     if part == "store forwarding":
-        return Advice((), (f"{name}.latency.forward=0",), "as if sums in memory did not wait: what that costs")
+        return Advice((), (f"{name}.latency.forward=1",), "as if sums in memory hardly waited: what that costs")
     if part == "dependency chain":
         faster = tuple(f"{name}.latency.{each}=1" for each in ("fma", "add") if getattr(latency, each) > 1)
         return Advice((), faster or (f"{name}.window=1024",), "as if each addition took one cycle")
@@ -171,13 +181,15 @@ def _of_core(unit: CpuSpec, name: str, part: str, result: RunResult) -> Advice:
 
 
 def _half_latency(machine: MachineSpec, name: str) -> tuple[str, ...]:
-    """The setting that halves the latency of a level, if it has one."""
+    """The setting that halves the latency of a level, if it has one of more than a cycle."""
     latency = machine.level(name).latency
     if latency is None:
         return ()
     amount, unit = str(latency).split()
     half = float(amount) / 2
-    return (f"{name}.latency={max(1, int(half)) if unit == 'cycles' else format(half, 'g')} {unit}",)
+    if not unit.startswith("cycle"):
+        return (f"{name}.latency={half:g} {unit}",)
+    return (f"{name}.latency={counted(int(half), 'cycle')}",) if half >= 1 else ()
 
 
 # What it is bound by --------------------------------------------------------------------------------------------------
@@ -663,7 +675,10 @@ def look(machine: MachineSpec, result: RunResult) -> Details:
     ]
     if pressure is not None:
         waits = _sets_wait(machine, pressure.measured.level)
-        sections.append(Section(f"Misses of {pressure.measured.level} by set", tuple(_sets(pressure, waits=waits))))
+        pads = "ld" in result.resolved.workload.get("schedule", {})
+        sections.append(
+            Section(f"Misses of {pressure.measured.level} by set", tuple(_sets(pressure, waits=waits, pads=pads)))
+        )
     return Details(tuple(sections), loaded, pressure)
 
 
@@ -732,8 +747,8 @@ def _tensor_table(result: RunResult, loaded: Mapping[str, float]) -> Table:
     return Table(("tensor", "loads", "stores", *heads, "uses per load", "accesses per line"), tuple(rows))
 
 
-def _sets(pressure: Pressure, *, waits: bool) -> list[Table | Line]:
-    """Misses by kind and by set, and what would help; whether fills of one set wait for each other."""
+def _sets(pressure: Pressure, *, waits: bool, pads: bool) -> list[Table | Line]:
+    """Misses by kind and by set, and what would help; whether fills of one set wait, and rows can be padded."""
     measured = pressure.measured
     total = measured.total
     partly = "" if measured.complete else f" of the first {measured.accesses:,} accesses"
@@ -748,7 +763,7 @@ def _sets(pressure: Pressure, *, waits: bool) -> list[Table | Line]:
         Line(f"{counted(total, 'miss', 'misses')}{partly}{as_if}:"),
         Table(("kind", "misses", "share", "meaning"), rows, (0, 3)),
         _by_set(pressure),
-        Line(_conflict_words(pressure, waits=waits), "strong"),
+        Line(_conflict_words(pressure, waits=waits, pads=pads), "strong"),
     ]
 
 
@@ -786,7 +801,7 @@ ALIKE_SETS = 0.25
 """Sets whose misses differ by no more than this share are said to get about as many."""
 
 
-def _conflict_words(pressure: Pressure, *, waits: bool) -> str:
+def _conflict_words(pressure: Pressure, *, waits: bool, pads: bool) -> str:
     """Whether padding would save misses, or let those of one set come at the same time."""
     measured = pressure.measured
     total = measured.total
@@ -806,7 +821,8 @@ def _conflict_words(pressure: Pressure, *, waits: bool) -> str:
         f"rows of {crowding.tensor} are {crowding.row_bytes:,} B apart, so its first column falls into "
         f"{len(pressure.column_sets)} of {crowding.sets} sets ({shown}{more})"
     )
-    spread = f"with rows of {crowding.better_row_bytes:,} B (ld={padded}) a column uses all sets"
+    named = f" (ld={padded})" if pads else ""
+    spread = f"with rows of {crowding.better_row_bytes:,} B{named} a column uses all sets"
     if few:
         low, high = int(measured.misses.min()), int(measured.misses.max())
         alike = ", and over the whole run every set gets about as many" if high - low <= high * ALIKE_SETS else ""

@@ -219,16 +219,16 @@ class GpuSpec(UnitSpec):
     shared_reserved: Bytes | None = Field(
         None, description="Shared memory that each block loses to the system; none if not given."
     )
-    lanes: Annotated[dict[FormatName, Rate], TakesAway] = Field(
+    lanes: Annotated[dict[FormatName, Rate], TakesAway()] = Field(
         description="Fused multiply-adds per cycle on the ordinary lanes, by format.", examples=[{"fp32": 64}]
     )
-    tensor: Annotated[dict[FormatName, Rate], TakesAway] = Field(
+    tensor: Annotated[dict[FormatName, Rate], TakesAway()] = Field(
         {}, description="Fused multiply-adds per cycle on the tensor cores, by format.", examples=[{"fp16": 1024}]
     )
     special: Rate = Field(16, description="Exponentials and the like per cycle.")
     load_store: Rate = Field(32, description="Threads whose loads or stores can start per cycle.")
     latency: GpuLatencySpec = Field(GpuLatencySpec(), description="Cycles from operands to result, by class.")
-    accumulate: Annotated[dict[FormatName, FormatName], TakesAway] = Field(
+    accumulate: Annotated[dict[FormatName, FormatName], TakesAway()] = Field(
         {}, description="Format of sums of products; as the operands where none is given."
     )
     power_limit: Watts | None = Field(

@@ -182,6 +182,8 @@ def _help(result: RunResult, part: str) -> str:
         faster = faster_formats(result)
         return f" A format with a higher rate ({' or '.join(faster)}) would be faster." if faster else ""
     if part == "l2":
+        if "tile" not in str(longest_launch(result).get("name")):
+            return " Fewer bytes, or fewer passes over them, would help."
         chosen = workload.get("choices") or workload.get("threads", {}).get("kernel", LIBRARY) != LIBRARY
         return f" {LARGER_TILES if chosen else LIBRARY_TILES}"
     narrower = narrower_formats(result) if part in ("dram", "write", POWER) else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from hwsim.result import RunResult
-from hwsim.spec.machine import MachineSpec
+from hwsim.spec.machine import MachineSpec, ScratchpadSpec
 from hwsim.target import (
     Advice,
     Bound,
@@ -115,10 +115,13 @@ def advise(machine: MachineSpec, result: RunResult, bound: Bound) -> Advice:
     dram = dram_of(result)
     if bound.kind == "bandwidth":
         return Advice((), (f"{dram['name']}.bandwidth=inf",), "how fast it would be if the pins kept up")
-    if bound.kind == "rows":
+    row = _kibibytes(dram["row"]) << 10
+    if bound.kind == "rows" and max(facts.bytes for facts in result.tensors.values()) >= row * unit.count:
         longer = f"{dram['name']}.row={2 * _kibibytes(dram['row'])} KiB"
         return Advice((), (longer,), "rows twice as long: half as many to open")
-    wider = (f"{unit.name}.count={2 * unit.count}", f"{dram['name']}.banks={2 * dram['banks']}")
+    latches = [level for level in machine.memory if isinstance(level, ScratchpadSpec) and "weight" in level.holds]
+    rooms = (f"{level.name}.size={2 * int(level.size)} B" for level in latches)
+    wider = (f"{unit.name}.count={2 * unit.count}", f"{dram['name']}.banks={2 * dram['banks']}", *rooms)
     return Advice((), wider, "the same with twice as many banks, each with its unit")
 
 

@@ -242,7 +242,8 @@ def advise(result: RunResult, bound: Bound) -> Advice:
         return _without_latency(result)
     if bound.kind == "bandwidth" and has_limit(dram_of(result)):
         return without_limit(dram_of(result)["name"])
-    if bound.kind == "fill" and unit["folding"] == "serial":
+    several = any(each["tiles"] > 1 for each in result.work.use["array"]["passes"])
+    if bound.kind == "fill" and unit["folding"] == "serial" and several:
         return Advice((), (f"{name}.folding=pipelined",), "the next tile moves in while this one streams")
     if bound.kind == "fill":
         return _longer_streams(result)

@@ -95,7 +95,13 @@ def test_both_bounds_are_told_with_what_the_machine_overlaps() -> None:
     ],
 )
 def test_the_advice_fits_the_bound(part: str, schedule: dict[str, object], advice: dict[str, str]) -> None:
-    assert dict(explain(with_schedule(bound_by(part), **schedule)).advice.parameters) == advice
+    base = small("matmul_tiled", n=120, tile=60) if part == "l2→l1" else small()  # of which lines come more than once
+    assert dict(explain(with_schedule(bound_by(part, base), **schedule)).advice.parameters) == advice
+
+
+def test_where_each_line_comes_once_no_tile_is_advised() -> None:
+    advice = explain(with_schedule(bound_by("l2→l1", small()), tile=None)).advice
+    assert "tile" not in dict(advice.parameters) and advice.settings
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_the_advice_fits_the_bound(part: str, schedule: dict[str, object], advic
         ("loop start", ("core.loop_start=0",)),
         ("load port", ("core.ports.load=4",)),
         ("issue", ("core.issue_width=8",)),
-        ("store forwarding", ("core.latency.forward=0",)),
+        ("store forwarding", ("core.latency.forward=1",)),
         ("address translation", ("core.tlb=null",)),
     ],
 )
