@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -231,7 +232,7 @@ def test_json_on_an_output_that_is_not_utf8_says_the_same(here: Path) -> None:
 
 @pytest.mark.parametrize("words", [("list",), ("export", "s.db"), ("run", *MATMUL, "--json", "-")])
 def test_a_reader_that_goes_away_ends_it_quietly(here: Path, words: tuple[str, ...]) -> None:
-    command = f"{sys.executable} -m hwsim {' '.join(words)} | head -c 10"
+    command = f"{shlex.quote(sys.executable)} -m hwsim {' '.join(words)} | head -c 10"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=here, env=environment, timeout=120)
     assert done.stderr == ""

@@ -36,11 +36,9 @@ GROUPS = {
     ),
     "images": (
         "model resnet50 tpu_v4",
-        "model mobilenet_v2 eyeriss",
         "model unet a100_40",
         "model vit_b16 h100 phase=train batch=32 allocator=emptied",
         "model resnet18 tpu_v1",
-        "model mlp_mixer zen4",
     ),
     "divided": (
         "model llama3_70b 8xh100 tp=8 batch=16 prompt=512 generate=16",
@@ -48,7 +46,6 @@ GROUPS = {
         "model mixtral_8x7b 8xh100 ep=8 batch=32 prompt=256 generate=8",
         "model bert_large 4xa100_80 phase=train dp=4 batch=32",
         "model gpt2_xl 4xa100_80 phase=train pp=4 micro=4 batch=16",
-        "model llama3_8b desktop host_layers=16 prompt=128 generate=8",
     ),
     "collectives": (
         "collective 8xh100 all_reduce bytes=64MB",
@@ -70,7 +67,6 @@ GROUPS = {
         "compare zen4,course_cpu matmul_naive,matmul_tiled n=64 --plot",
         "compare h100,a100_80 llama3_8b prompt=128 generate=8",
         "ladder fusion n=4096 --plot",
-        "ladder cuda n=256 --plot",
         "ladder specialisation n=64 --plot",
         "roofline a100_40 matmul,add,attention_fused n=1024 --plot",
         "roofline course_cpu matmul_naive,matmul_tiled,add n=64 --plot",
@@ -112,7 +108,7 @@ GROUPS = {
 MATH = ("model", "compare", "ladder", "roofline", "sweep", "tune", "run")
 """Commands that compute tensors unless they are told not to."""
 WITHOUT_JSON = ("show", "list", "check", "explain")
-FOLDER = re.compile(r"\S*/(?=(machines|workloads|models)/\w+\.yaml)")
+FOLDER = f"{Path(__file__).resolve().parents[2]}/"
 """Where this copy of hwsim lies."""
 LEFT_OUT = re.compile(r".*(if all take as long|kept in ).*\n")
 """Lines that tell how long something took here, or where it lies."""
@@ -147,7 +143,7 @@ def seen(command: str, folder: Path) -> str:
                 error = f"{type(refusal).__name__}: {refusal}\n"
     file = folder / "numbers.json"
     numbers = f"json {rows.digest_of(json.loads(file.read_text(encoding='utf-8')))}\n" if file.is_file() else ""
-    screen = FOLDER.sub("", LEFT_OUT.sub("", rows.masked(out.getvalue())))
+    screen = LEFT_OUT.sub("", rows.masked(out.getvalue())).replace(FOLDER, "")
     return "\n".join((f"$ hwsim {command}", screen + error + numbers, *plots, ""))
 
 
